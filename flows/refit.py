@@ -40,15 +40,16 @@ def refit(
         source: Where the new rows come from. More keys as JSON, from the menu of this field: columns, header,
             delimiter, storage_options, and null_values, schema, strict, keys, sort_by. What is not given is as in the
             base.
-        output: Where the rows go, in which order and in how many files; a new version of the base if empty. More keys
-            as JSON: rows_per_file, files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.
+        output: Where the rows go, in which order and in how many files; a new version of the base if empty, in the
+            order and the files of the base. More keys as JSON: rows_per_file, files_per_worker, format, compression,
+            row_group_size, keys, sort_by, partition_on.
         refit: How to go on from the base. More keys as JSON: an operator or an entry with merge or freeze, such as
             {"Normalize": "freeze", "features[2]": "merge"}.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
-        contract: What the source has to be like, as JSON, or the YAML file that says it.
+        contract: What the source has to be like, as JSON, or the YAML file that says it; that of the base if empty.
         checks: What follows when a night differs from its contract or from earlier nights: on_finding, and
-            {threshold, level, columns} by check as JSON.
+            {threshold, level, columns} by check as JSON. What is not given is as in the base.
         run: Which date it is of, and how it is done. More keys as JSON: exchange, scratch, retries, stalled_after,
             min_partition_size, lock, report.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.

@@ -42,7 +42,7 @@ from tasks.job.row_rules import (
     with_weight,
 )  # fmt: skip
 from tasks.job.text_order import check_text_order
-from tasks.manifest import chosen_versions
+from tasks.manifest import LEFT_OUT, chosen_versions
 from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
@@ -50,8 +50,9 @@ from tasks.sources.frames import Frames, frames_of
 from tasks.sources.planning import SMALLEST, make_plan, partition_size
 from tasks.sources.reader import FramePlan, checked_names, read
 from tasks.sources.reading_rules import LAYOUT, ROWS, Fit, differences, with_values
-from tasks.sources.uniting import uniting_notes
+from tasks.sources.uniting import uniting_notes, without_unused
 from tasks.storage.files import check_unchanged, is_remote, local_path
+from tasks.storage.files_being_read import open_outputs
 
 log = logging.getLogger("millrace")
 ENGINES = ("auto", "pandas", "cudf")
@@ -66,7 +67,8 @@ class Dataset:
     partition_size: decoded bytes of a partition, a number or a text (64MiB, 1GB). By default there are several
         partitions for each core (of the current Dask client's workers, else of this host), of 1GB at most.
     versions: of an output with versions: `all`, `v0003..v0007`, `v0003..` or `v0003`, read one after another; by
-        default the newest one. Discarded versions are left out, with a warning.
+        default the newest one. Discarded versions are left out, with a warning, and so are those that have other ids
+        than the newest one.
     engine: pandas, cudf, or auto (default): cudf on a host with cuDF and a GPU, else pandas.
 
     All other parameters are for files; with a frame they are a JobError. They mean the same as in a job's `source`:
@@ -128,6 +130,7 @@ class Dataset:
     ) -> None:
         if engine not in ENGINES:
             raise JobError(f"{engine!r} is no engine", where="Dataset", do=near(engine, ENGINES))
+        self._versions = versions
         if versions is not None:
             source = _versions(source, versions)
         self.source, self.engine = source, engine
@@ -194,12 +197,22 @@ class Dataset:
         with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
             threads = self._threads
             plan = make_plan(self._section, parallel_map=pool.map, memory=self._memory, threads=threads, fit=self._fit)
+        if self._versions is not None:
+            plan = self._with_common_columns(plan)
+        self._opened = open_outputs(file.path for file in plan.files if not is_remote(file.path))
         bad = bad_lines_of(plan)
         if target:
             write_bad_lines(target, [(plan, bad)])
         if bad:
             log.warning("%s", bad_lines_text(bad))
         return plan
+
+    def _with_common_columns(self, plan: Plan) -> Plan:
+        """The plan with the columns that all versions have; a warning names the others."""
+        common = without_unused(plan, ())
+        if apart := [name for name in plan.schema if name not in common.schema]:
+            log.warning(LEFT_OUT, Path(self.source[-1]).parent, ", ".join(apart))
+        return common
 
     def warn_of_differences(self, columns: Iterable[str]) -> None:
         """Log, once for each, which of the columns some files lack or have in a narrower type, or stay text."""

@@ -91,6 +91,19 @@ def near(name: str, known: Iterable[str]) -> str:
     return "there are: " + (", ".join(known[:30]) + (", .." if len(known) > 30 else "") if known else "none")
 
 
+# Moves the cursor, changes colours or the direction of writing, or is no letter at all (half of a surrogate pair).
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""A text of the data whose control characters are escapes: a terminal or a log shows them and does nothing.
+
+    >>> print(visible("a\x1b[2J\nb"), visible("x\x85", keep="\n"))
+    a\x1b[2J\nb x\x85
+    """
+    return CONTROL.sub(lambda sign: sign[0] if sign[0] in keep else sign[0].encode("unicode_escape").decode(), text)
+
+
 TEMPORAL = ("date", "datetime", "time")
 KINDS = {  # by the beginning of pydantic's names for what a value is not
     "int": "a whole number", "float": "a number", "finite": "a finite number", "bool": "true or false",

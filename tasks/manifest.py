@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from tasks.core.dtypes import is_list, leaf_type
 from tasks.core.merlin import merlin_text
 from tasks.core.schema import Schema
 from tasks.core.versions import stable_json
 from tasks.errors import DataError, JobError, near
+from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
 from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_form, damaged, sealed
-from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, read_latest, versions_of
+from tasks.storage.own_files import (
+    CHANGES,
+    FITTED,
+    LATEST,
+    MANIFEST,
+    SPLITS,
+    VERSION,
+    WORKFLOW,
+    described_by,
+    read_latest,
+    versions_of,
+)
 
 FORMAT = 1
 ORIGINS = {  # where the date of a run comes from; `at` is its time
@@ -25,6 +40,7 @@ ORIGINS = {  # where the date of a run comes from; `at` is its time
     "started": "of the run's start, {at}, since run.date is empty",
     "begun": "of an earlier run, which was begun and not published",
 }
+LEFT_OUT = "%s: left out, since some versions lack it or have it in another type: %s"
 log = logging.getLogger("millrace")
 
 
@@ -145,7 +161,7 @@ def current(folder: Path) -> Path:
     name = read_latest(folder)
     if name is None:
         return folder
-    if not name or name in (".", "..") or "/" in name or "\0" in name:
+    if not VERSION.fullmatch(name):
         raise damaged(folder / LATEST, "", f"{name[:100]!r} is no version in this folder")
     return folder / name
 
@@ -168,9 +184,9 @@ def dated_lines(dated: Mapping[str, Any]) -> list[str]:
 def chosen_versions(folder: Path, text: str) -> list[Path]:
     """The versions of an output that `versions` names, the oldest first: `all`, `v0003`, `v0003..v0007`, `v0003..`.
 
-    For a split of versions (`out/train`) those of the split. Discarded versions are left out, with a warning. A
-    JobError for a text that names none, for a version that is not there at an end of the range, and for an output
-    without versions.
+    For a split of versions (`out/train`) those of the split. Discarded versions are left out, with a warning, and so
+    are those that have other ids than the newest one that is named. A JobError for a text that names none, for a
+    version at an end of the range that is not there or has other ids, and for an output without versions.
     """
     split = ""
     versions = versions_of(folder)
@@ -183,6 +199,7 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
     first, last = _ends(text, names, folder)
     chosen = []
     for version in versions[first : last + 1]:
+        check_path(version, "version")
         if is_discarded(version):
             log.warning("%s was discarded: it is left out", version)
         elif split and not (version / split).is_dir():
@@ -191,10 +208,100 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
             raise JobError(f"{version.name} is no finished version of an output", where=str(folder),
                            why=f"it has no {MANIFEST}", do="remove that folder, or name the others")  # fmt: skip
         else:
-            chosen.append(version / split if split else version)
+            chosen.append(version)
     if not chosen:
         raise JobError("all of these versions were discarded", where=str(folder), why=f"versions is {text!r}")
-    return chosen
+    other, newest = of_other_ids(chosen), chosen[-1].name
+    alike = [version for version in chosen if version not in other]
+    for version in other:
+        if version.name in text.split(".."):
+            raise JobError(
+                f"{version.name} has other ids than {newest}", where=str(folder),
+                why=f"{newest} was not learned on top of it: the same id means another value in each",
+                do=f"read it alone, versions={version.name!r}, or what goes together, "
+                f"versions='{alike[0].name}..{newest}'",
+            )  # fmt: skip
+        log.warning("%s has other ids than %s, which was not learned on top of it: it is left out", version, newest)
+    return [version / split if split else version for version in alike]
+
+
+def manifest_of(version: Path) -> dict[str, Any]:
+    """What the manifest of a version, or of its train, says; {} where there is none that can be read."""
+    described = described_by(version)
+    manifest = read_json(described) if described and described.name == MANIFEST else None
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def base_of(version: Path) -> tuple[str, str]:
+    """(name, digest of the state) of the base of a version; ("", "") for one without a base."""
+    manifest = manifest_of(version)
+    if not manifest:
+        changes = read_json(_workflow_of(version) / CHANGES)
+        return (str(changes.get("base", "")), "") if isinstance(changes, dict) else ("", "")
+    note = manifest.get("base")
+    return (str(note.get("version", "")), str(note.get("state", ""))) if isinstance(note, dict) else ("", "")
+
+
+def state_of(version: Path) -> str:
+    """The digest of the state that a version has learned; empty where nobody can read it."""
+    return str(fitted_of(version).get("state", ""))
+
+
+def is_state(noted: str, state: str) -> bool:
+    """Whether a note of a base means a state; a digest that nobody can read may be any."""
+    return not noted or not state or noted == state
+
+
+def has_ids(version: Path) -> bool:
+    """Whether a version has learned ids; one that does not say so counts as if it had."""
+    nights = (fitted_of(version).get("history") or {}).get("nights")
+    return not nights or bool(nights[-1].get("ids", True))
+
+
+def of_other_ids(versions: Sequence[Path]) -> list[Path]:
+    """Those of the versions (the oldest first) whose ids are not those of the newest one, since it was not learned on
+    top of them and not applied from what they, or a later one, have learned.
+
+    A workflow names the states that it was learned on top of; one of an earlier millrace, its base alone.
+    """
+    other, bases, states = list[Path](), dict[str, str](), set[str]()
+    for version in reversed(versions):
+        state, (base, base_state) = state_of(version), base_of(version)
+        is_ancestor = version.name in bases and is_state(bases[version.name], state)
+        if version == versions[-1] or state in states or is_ancestor:
+            states |= {state, *map(str, fitted_of(version).get("ancestors", ()))}
+            bases |= {base: base_state} if base else {}
+        elif has_ids(version):
+            other.append(version)
+    return other[::-1]
+
+
+def _workflow_of(version: Path) -> Path:
+    return version if (version / FITTED).exists() else version / WORKFLOW
+
+
+def fitted_of(version: Path) -> dict[str, Any]:
+    """What the `workflow.json` of a version says; {} where there is none that can be read."""
+    fitted = read_json(_workflow_of(version) / FITTED)
+    return fitted if isinstance(fitted, dict) else {}
+
+
+def common_columns(manifests: Sequence[Manifest]) -> Schema:
+    """The columns that all versions have in one type, integers or floats of any size, as the last one has them; a
+    warning names the others."""
+    *before, newest = [manifest.schema for manifest in manifests]
+    common = [c for c in newest.columns if all(c.name in old and alike(old[c.name].dtype, c.dtype) for old in before)]
+    every, names = dict.fromkeys(name for schema in (newest, *before) for name in schema), {c.name for c in common}
+    if apart := [name for name in every if name not in names]:
+        log.warning(LEFT_OUT, Path(manifests[-1].path).parent, ", ".join(apart))
+    return Schema(common)
+
+
+def alike(a: pa.DataType, b: pa.DataType) -> bool:
+    """Whether values of two types can be read as those of the second, whatever their size."""
+    both = leaf_type(a), leaf_type(b)
+    sizes = any(all(map(of, both)) for of in (pa.types.is_integer, pa.types.is_floating))
+    return a == b or (is_list(a) == is_list(b) and sizes)
 
 
 def _ends(text: str, names: list[str], folder: Path) -> tuple[int, int]:

@@ -5,19 +5,28 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 from rich.traceback import Traceback
 
-from tasks.errors import GateAskedError, GateStoppedError, MillraceError
+from tasks.errors import GateAskedError, GateStoppedError, MillraceError, visible
 
 
 class Terminal(Console):
-    """Where people read: colours and moving lines on a screen, plain text in a pipe or a file."""
+    """Where people read: colours and moving lines on a screen, plain text in a pipe or a file.
+
+    Control characters of names and values are shown as escapes, whatever prints them.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            own = segment.control or not segment.text
+            yield segment if own else Segment(visible(segment.text, keep="\n\t"), segment.style)
 
     def on_broken_pipe(self) -> None:
         """Ignore that the reader of a pipe (head, less) has gone: the work goes on."""
@@ -100,4 +109,4 @@ def say_error(message: str) -> None:
     text = Text("error: ", style="bold red").append(first, style="bold")
     for line in rest:
         text.append(f"\n{line}", style="not bold")
-    Console(stderr=True, soft_wrap=True, highlight=False).print(text)
+    Terminal(stderr=True, soft_wrap=True, highlight=False).print(text)

@@ -24,6 +24,7 @@ def discard(
     and_later: Annotated[
         bool, typer.Option("--and-later", help="of a version: those that were learned on top of it, too")
     ] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="of a version: bring it back")] = False,
     scratch: Scratch = None,
     who: Who = None,
 ) -> None:
@@ -33,6 +34,7 @@ def discard(
     file _discarded.json marks the version, with who, when and why. If it was the newest one, _latest names the newest
     good version before it. Its rows may be named again: the next night learns on top of the version before it.
     Versions that were learned on top of it have its ids and counts; they must be taken back with it (--and-later).
+    --undo brings a version back, also one that a run has set aside since it was damaged, once it is whole again.
 
     Of an output whose run waits for an answer, the work of that night is removed: nothing of it is published, and its
     run ends as Cancelled.
@@ -42,10 +44,14 @@ def discard(
       millrace discard out/nightly/v0006 --why 'half of the day was missing'
       millrace discard out/nightly
     """
+    console = terminal(soft_wrap=True)
+    if undo:
+        for line in restored(out):
+            console.print(line, markup=False)
+        return
     if _asks(out, scratch):
         discard_night(out, scratch, who)
         return
-    console = terminal(soft_wrap=True)
     for line in discarded(out, why, who or "", and_later):
         console.print(line, markup=False)
 
@@ -102,6 +108,33 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
     return lines
 
 
+def restored(out: Path) -> list[str]:
+    """Bring a version back that was discarded, or set aside as damaged; what was done, in lines. A DataError for one
+    that is damaged."""
+    from tasks.errors import DataError, JobError
+    from tasks.job.base_version import broken
+    from tasks.manifest import of_other_ids
+    from tasks.storage.discarded import is_discarded, unmark
+    from tasks.storage.own_files import VERSION, versions_of
+    from tasks.storage.staging import Staging
+
+    version = Path(out).resolve()
+    if not is_discarded(version):
+        raise JobError(
+            "this is no discarded version", where=str(out), do="name one: millrace discard out/nightly/v0006 --undo"
+        )
+    if what := broken(version):
+        raise DataError(f"{version.name} is damaged", where=str(out), why=what, do="restore it from a copy first")
+    unmark(version)
+    lines = [f"{out} is back"]
+    if VERSION.fullmatch(version.name):
+        lines += repointed(Staging(version.parent))
+        good = [one for one in versions_of(version.parent) if not is_discarded(one)]
+        if version in of_other_ids(good):
+            lines.append(f"{good[-1].name} was learned without it: readers of several versions leave it out")
+    return lines
+
+
 def _listed(versions: list[Path]) -> str:
     """The names of versions, for people."""
     shown = ", ".join(version.name for version in versions[:SHOWN])
@@ -118,14 +151,14 @@ def _on_top_of(version: Path) -> list[Path]:
 
 def repointed(staging: Staging) -> list[str]:
     """Let `_latest` of an output name the newest version that is good as far as its JSON says; in lines what it is."""
-    from tasks.errors import DataError
+    from tasks.errors import DataError, HostError
     from tasks.job.base_version import newest_good
 
     lines: list[str] = []
     while True:
         try:
             newest = newest_good(staging.target, thorough=False).version
-        except DataError as error:
+        except (DataError, HostError) as error:
             return [f"_latest stays: {error.what}"]
         if newest is None:
             return ["no good version is left: _latest stays, and the next night is a fit"]

@@ -43,9 +43,9 @@ from tasks.report.learned import (
 from tasks.sources.formats.bounds import validated
 from tasks.sources.output_check import damages
 from tasks.sources.reading_rules import reading_lines
-from tasks.storage.discarded import discarded_line, read_mark
+from tasks.storage.discarded import discarded_line, is_discarded, read_mark
 from tasks.storage.metadata_forms import damaged
-from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, WORKFLOW, splits_of
+from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, VERSION, WORKFLOW, splits_of
 from tasks.storage.sample_data import made_up_text
 
 NEEDED = "needed"
@@ -88,6 +88,16 @@ def verified(out: Path) -> tuple[list[str], list[str]]:
         names = {folder.name for folder in folders}
         damaged += [f"{split}: {MANIFEST} is missing" for split in splits_of(current(out)) if split not in names]
     return whole, damaged + _damaged_workflow(current(out))
+
+
+def remedy(out: Path) -> str:
+    """What to do about a damaged output: a version is not replaced, others are next to it."""
+    version = current(out).resolve()
+    version = version.parent if version.name in SPLITS else version
+    if not VERSION.fullmatch(version.name):
+        return "run the job again with output.on_existing: replace"
+    back = "" if is_discarded(version) else f"take it back, millrace discard {version}, and "
+    return f"restore it from a copy; or {back}run its night again"
 
 
 def _strangers(folder: Path, manifest: Manifest) -> list[str]:

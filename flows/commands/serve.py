@@ -45,6 +45,7 @@ def serve(
 
     console = terminal()
     path = file or FILE
+    deployments.check_notify(notify)
     lines = [f"{full_name(spec)}: {_when(spec)}" for spec in read_file(path)["deployments"]]
     server = ensure_server(console.print)
     for line in lines:
@@ -90,6 +91,7 @@ def deploy(
     from infra.orchestration.server import ensure_server
 
     console, path = terminal(), file or FILE
+    deployments.check_notify(notify)
     count = len(read_file(path)["deployments"])
     server = ensure_server(console.print)
     console.print(f"registering {count} deployment(s) of {path} for the pool {pool}", soft_wrap=True, markup=False)

@@ -82,6 +82,7 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     """
     limit_deployment()
     paths = [*_named("source.path", job.source.path), *_named("source.valid", job.source.valid)]
+    paths += _named("refit.learn_from", getattr(getattr(job, "refit", None), "learn_from", None))
     paths += _named("contract", job.contract if isinstance(job.contract, str) else None)
     for field, path in [*paths, ("output.path", job.output.path)]:
         _check_no_secret(field, path)

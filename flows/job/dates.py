@@ -13,7 +13,7 @@ DateOf = Callable[[Run], RunDate]
 S = TypeVar("S", bound=Section)
 PLACES = (
     ("source", "path"), ("source", "valid"), ("source", "filter"), ("source", "bad_lines"), ("output", "path"),
-    ("fitted",), ("base",),
+    ("fitted",), ("base",), ("refit", "learn_from"),
 )  # fmt: skip
 
 

@@ -177,7 +177,8 @@ class Job(CheckedJob):
         if base is None:
             request = make_request(source, self.graph(), output, run, engine, self.label)
         else:
-            request = refitting_request(source, base, self.refit, output, run, engine, day_of(self),
+            more = self.refit.model_copy(update={"learn_from": _absolute(self.refit.learn_from)})
+            request = refitting_request(source, base, more, output, run, engine, day_of(self),
                                         graph_to_json(self.graph()), self.label)  # fmt: skip
         return replace(self.checked(request), dated=self.dated.to_json() if self.dated else {})
 
@@ -366,7 +367,7 @@ def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | 
 
 
 def _refuse_inside(job: Any) -> None:
-    for path in (job.source.path, job.source.valid):
+    for path in (job.source.path, job.source.valid, getattr(job, "refit", Refitting()).learn_from):
         refuse_inside(path or [], job.output.path)
 
 

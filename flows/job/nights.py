@@ -18,7 +18,7 @@ from tasks.errors import JobError
 from tasks.job.run_date import as_glob, is_pattern, names_hour, parse_run_date, zone_of
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
-from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, VERSION, described_by
+from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, described_by, versions_of
 from tasks.storage.retention import removed_nights
 
 STEP = timedelta(minutes=15)  # all hours of all zones begin at one of these
@@ -196,8 +196,7 @@ def _literal(path: str) -> str:
 def _outputs(root: Path) -> Iterator[Path]:
     """The outputs at a path: itself, or its versions, the newest last."""
     yield root
-    versions = [path for path in root.glob("v*") if VERSION.fullmatch(path.name)] if root.is_dir() else []
-    yield from sorted(versions, key=lambda path: int(path.name[1:]))
+    yield from versions_of(root)
 
 
 def _night(path: Path, calendar: Calendar, without_date: bool) -> Night | None:

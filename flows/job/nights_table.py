@@ -13,7 +13,7 @@ from prefect.utilities.urls import url_for
 from flows.job.nights import Deployed, Night
 from tasks.core.settings import STAGES
 from tasks.core.units import amount
-from tasks.report import markdown_table
+from tasks.report import Markdown, escaped, markdown_table
 from tasks.storage.atomic import read_json
 from tasks.storage.own_files import CHANGES, GATE, REPORTS, SPLITS, WORKFLOW
 
@@ -101,8 +101,8 @@ def _row(
     rows = there.rows if there else recorded.get("rows")
     seconds = there.seconds if there else sum(stages.values()) or None
     learned, judged = (learned_of(there.path), judged_of(there.path)) if there else (Learned(), Judged())
-    cells = {
-        "run": f"[{run_id[:8]}]({url_for('flow-run', obj_id=run_id)})" if run_id else "",
+    return {
+        "run": Markdown(f"[{run_id[:8]}]({url_for('flow-run', obj_id=run_id)})" if run_id else ""),
         "state": state,
         "rows": _number(rows),
         "seconds": _seconds(seconds),
@@ -113,9 +113,8 @@ def _row(
         "drift": "" if judged.drift is None else f"{judged.drift:.1f} x {judged.column}".strip(" x"),
         "verdict": judged.verdict,
         "begins in": judged.file,
-        "report": _report(there.path) if there else "",
+        "report": Markdown(_report(there.path) if there else ""),
     }
-    return {name: _cell(text) for name, text in cells.items()}
 
 
 def learned_of(output: Path) -> Learned:
@@ -176,7 +175,8 @@ def _report(output: Path) -> str:
     """The reports of an output by their paths in the folder of the outputs, as links: the page of the server shows the
     path alone, since browsers open no files from it."""
     places = [folder / REPORTS[0] for folder in (output, *(output / split for split in SPLITS))]
-    return " ".join(f"[{path.relative_to(output.parent)}]({path.as_uri()})" for path in places if path.is_file())
+    there = [path for path in places if path.is_file()]
+    return " ".join(f"[{escaped(str(path.relative_to(output.parent)))}]({path.as_uri()})" for path in there)
 
 
 def _number(value: Any) -> str:
@@ -185,7 +185,3 @@ def _number(value: Any) -> str:
 
 def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:,.1f}"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from flows.job.access import check_access, check_base
 from flows.job.dates import DateOf, of_this_moment
@@ -25,11 +25,13 @@ from flows.job.job import (
     absolute_target,
     check_refit,
     day_of,
+    flat,
+    laid_over,
     make_application,
     make_job,
 )
 from infra.clusters.model import Cluster
-from tasks.core.settings import Output, Refitting, Run, Source, some_path
+from tasks.core.settings import Checks, Output, Refitting, Run, Source, some_path
 from tasks.errors import JobError
 from tasks.graph.node import Node, graph_from_json
 from tasks.job.base_version import BaseVersion, newest_good
@@ -50,6 +52,12 @@ class Refit(CheckedJob):
     run: Run = Run()
 
     _some = field_validator("base", mode="before")(some_path)
+    _inherited: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def inherited(self) -> str:
+        """What holds since the base says it, and the refit does not: `checks.on_finding: stop, output.files: 2`."""
+        return ", ".join(self._inherited)
 
     @model_validator(mode="before")
     @classmethod
@@ -104,12 +112,47 @@ def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Ref
     for name in ("valid", "split", "sample"):
         if getattr(refit.source, name) is not None:
             raise JobError(f"source.{name} is not for refit", do="give source.path; name the rest in a job with base:")
+    if refit.refit.learn_from is not None:
+        raise JobError("refit.learn_from is not for refit", why="the features are those of the base: no step is new",
+                       do="run the job that has the new features: millrace run JOB.yaml --learn-from DATA")  # fmt: skip
     _check_filter(refit.source)
     check_access(refit)
     check_refit(refit.base, refit.refit, graph_of(refit))
+    refit = like_base(refit, chosen_base(refit.base_path).settings)
     _refuse_inside(refit)
     _exchange(refit.run, refit.cluster)
     return refit
+
+
+def like_base(refit: Refit, known: Mapping[str, Mapping[str, Any]]) -> Refit:
+    """The refit with the order and the files of its base, its checks and its contract, where it says nothing itself.
+
+    Of checks and output key by key; a contract that is given replaces the whole one. Where the rows go, and over what,
+    the refit alone says.
+    """
+    own = refit.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    output = {name: value for name, value in known.get("output", {}).items()
+              if name in Output.model_fields and name not in ("path", "on_existing") and value is not None}  # fmt: skip
+    if {"rows_per_file", "files_per_worker"} & output.keys():
+        output.pop("files", None)  # how many there were
+    wanted = laid_over({"output": output, "checks": known.get("checks", {})}, own)
+    output = wanted["output"]
+    fits = {
+        "keys": output.get("shuffle") == "key", "sort_by": output.get("shuffle") == "key",
+        "metadata_file": output.get("format", "parquet") == "parquet",
+        "keep_versions": output.get("on_existing") == "version",
+    }  # fmt: skip
+    output = {name: value for name, value in output.items() if name in own["output"] or fits.get(name, True)}
+    sections = {"checks": _valid(Checks, wanted["checks"]), "output": _valid(Output, output)}
+    texts = [
+        f"{'.'.join(place)}: {value}" for name, section in sections.items()
+        for place, value in flat({name: section.model_dump(mode="json", exclude_defaults=True)})
+        if place not in {place for place, _ in flat({name: own.get(name, {})})}
+    ]  # fmt: skip
+    contract = {"contract": dict(known["contract"])} if refit.contract is None and known.get("contract") else {}
+    like = refit.model_copy(update=sections | contract)
+    like._inherited = (*texts, *contract)
+    return like
 
 
 def graph_of(refit: Refit) -> Node:

@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.job.history import Guess, guess
 from flows.job.job import Application, Job
-from flows.job.refit import AnyJob
+from flows.job.refit import AnyJob, Refit
 from flows.sample import make_sample
 from infra.clusters.expected import Expected, expected
 from infra.clusters.model import Cluster
@@ -29,7 +29,8 @@ from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import wants_unit
 from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null_types, subject
-from tasks.job.base_version import newest_good, nights_text
+from tasks.job.base_version import newest_good, nights_text, other_ids_text
+from tasks.job.refitting import matched_to_base
 from tasks.job.request import Request
 from tasks.job.row_rules import condition_columns, looks
 from tasks.job.run_date import Dated
@@ -122,6 +123,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
     if flow != "fit":
         _check_order(request, plans, files)
     refused += _refused(request, wanted)
+    changes = matched_to_base(request, plans[request.plan_names[0]].schema)
     rows, nbytes = sum(p.rows for p in plans.values()), sum(p.nbytes for p in plans.values())
     return Preview(
         target=str(request.staging.target), workers=workers, plans=plans, source=plans[request.plan_names[0]].schema,
@@ -133,22 +135,27 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
         made_up=_made_up(request, plans, request.source != wanted_source), dated=job.dated,
         united=[text for plan in plans.values() for text in uniting_notes(plan, used)],
         bad_lines=bad_lines_text([file for plan in plans.values() for file in bad_lines_of(plan)]),
-        base=base, modes=mode_rows(modes_of(request)),
+        base="; ".join([base, *(changes.lines if changes else ())]),
+        modes=mode_rows(modes_of(request, plans[request.plan_names[0]].schema)),
     )  # fmt: skip
 
 
 def _on_base(job: AnyJob, request: Request) -> tuple[Request, str]:
-    """(the request on top of the base that a run would take now, a sentence on it); the base is not read whole."""
-    if isinstance(job, Application) or job.base_path is None:
+    """(the request on top of the base that a run would take now, a sentence on it or on having none); the base is not
+    read whole."""
+    if isinstance(job, Application):
         return request, ""
+    if job.base_path is None:
+        return request, other_ids_text(request)
     choice = newest_good(job.base_path, thorough=False)
     if choice.version is None:
         text = choice.all_discarded(job.base_path) or f"nothing is published at {job.base_path} yet: the run is a fit"
         return request, text
     version = choice.version
-    passed = [*choice.damaged, *(f"{name} was discarded" for name in choice.discarded)]
+    passed = [*choice.damaged.values(), *(f"{name} was discarded" for name in choice.discarded)]
     more = f"; newer, and not good: {'; '.join(passed)}" if passed else ""
-    text = f"{version.path}, {version.rows:,} rows of {nights_text(version.data)}{more}"
+    inherited = f"; as in the base: {job.inherited}" if isinstance(job, Refit) and job.inherited else ""
+    text = f"{version.path}, {version.rows:,} rows of {nights_text(version.data)}{more}{inherited}"
     return replace(job.request(request.engine, version), flow=request.flow), text
 
 

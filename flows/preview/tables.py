@@ -9,12 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tasks.errors import visible
+
 VALUE = 36  # letters of a value, where rows stand beside each other
 
 
 def print_rows(names: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
     """Rows of values under their names where the terminal is wide enough, else beside them: every row a column of a
     table, and as many tables as it takes."""
+    names, rows = [visible(name) for name in names], [[visible(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
     if sum(widths) + 2 * (len(names) - 1) <= console.width:
         table = text_table("", *names)
@@ -48,7 +51,7 @@ class TextTable(Table):
     heading = ""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
-        super().add_row(*(Text(str(cell)) for cell in cells), **options)
+        super().add_row(*(Text(visible(str(cell))) for cell in cells), **options)
 
 
 def text_table(title: str, *columns: str) -> TextTable:

@@ -8,18 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from flows.preview.plan import Preview, Reading
-from flows.preview.tables import print_rows
+from flows.preview.tables import print_rows, text_table
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema
 from tasks.core.settings import SplitRule
 from tasks.core.units import amount
 from tasks.engines.convert.python_values import listed
 from tasks.job.run_date import Dated
-from tasks.report import markdown_table
+from tasks.report import escaped, markdown_table
 from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled
 
@@ -236,29 +235,20 @@ def show(preview: Preview, rows: int, console: Console) -> None:
             texts = [[row.get(number, "") for row in section.rows] for number in numbers]
             print_rows([row["column"] for row in section.rows], texts, console)
         elif section.rows:
-            table = Table(box=None, pad_edge=False, header_style="dim")
-            for name in section.rows[0]:
-                table.add_column(Text(name), overflow="fold")
+            table = text_table("", *section.rows[0])
             for row in section.rows:
-                table.add_row(*(Text(value) for value in row.values()))
+                table.add_row(*row.values())
             console.print(table)
 
 
 def markdown(preview: Preview, rows: int = 5) -> str:
     """A preview as the Markdown of an artifact."""
-    lines = [f"## Preview of `{preview.target}`", "Nothing was written, no cluster was started."]
+    lines = [f"## Preview of {escaped(str(preview.target))}", "Nothing was written, no cluster was started."]
     for section in sections(preview, rows):
-        lines += [f"### {section.title}", section.text]
+        lines += [f"### {section.title}", escaped(section.text)]
         if section.title == REFUSED:
-            lines += ["```text\n" + "\n\n".join(row["what"] for row in section.rows) + "\n```"]
+            lines += ["```text\n" + "\n\n".join(row["what"].replace("```", "` ` `") for row in section.rows) + "\n```"]
         elif section.rows:
-            lines.append(markdown_table([{k: _escaped(v) for k, v in row.items()} for row in section.rows]))
+            lines.append(markdown_table(section.rows))
     text = "\n\n".join(line for line in lines if line)
     return text if len(text.encode()) <= MOST else text.encode()[:MOST].decode(errors="ignore") + "\n\n.."
-
-
-def _escaped(text: str) -> str:
-    """Values as they are: no column of a table ends in them, nothing in them is Markdown or HTML."""
-    for letter in "\\`*_|<>[]#":
-        text = text.replace(letter, "\\" + letter)
-    return " ".join(text.split())

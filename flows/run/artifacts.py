@@ -12,6 +12,7 @@ from uuid import UUID
 from prefect.artifacts import MarkdownArtifact, TableArtifact, update_progress_artifact
 
 from tasks.core.stage_results import ProgressArtifact, StageArtifacts
+from tasks.report import escaped_rows
 from tasks.stages.progress_artifact import fresh_client
 
 PATIENCE = 30.0  # seconds that the end of a run waits for artifacts that are on their way
@@ -80,4 +81,4 @@ def _create(artifacts: StageArtifacts | None, progress: ProgressArtifact | None,
             return
         key, named = artifacts.key, {"description": artifacts.description, "task_run_id": task_run}
         MarkdownArtifact(key=f"{key}-summary", markdown=artifacts.markdown, **named).create(_sync=True)  # type: ignore[call-arg]
-        TableArtifact(key=f"{key}-table", table=list(artifacts.table), **named).create(_sync=True)  # type: ignore[call-arg]
+        TableArtifact(key=f"{key}-table", table=escaped_rows(artifacts.table), **named).create(_sync=True)  # type: ignore[call-arg]

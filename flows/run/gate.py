@@ -31,6 +31,7 @@ from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import PlanOf, Request, output_slug
 from tasks.job.run_date import is_pattern
 from tasks.report.redaction import plain_url
+from tasks.report.text import escaped_rows
 from tasks.report.verdict import verdict_markdown, verdict_rows
 from tasks.stages.progress_artifact import fresh_client
 
@@ -88,6 +89,7 @@ def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
     if profile is None:
         return None
     past, notes = past_nights(job, request)
+    past = [replace(night, profile=night.profile.with_keys_of(profile)) for night in past]
     day = job.dated.run_date.day if job.dated else None
     verdict = judge(profile, past, request.rules, request.gate, stage, day)
     verdict = replace(verdict, notes=(*verdict.notes, *notes))
@@ -201,7 +203,7 @@ def _show(key: str, stage: GateStage, note: GateNote, judged: Judged) -> None:
     with fresh_client():
         MarkdownArtifact(key=f"{key}-gate", markdown=text, **named).create(_sync=True)  # type: ignore[call-arg]
         if rows := verdict_rows(verdict["findings"]):
-            TableArtifact(key=f"{key}-gate-table", table=rows, **named).create(_sync=True)  # type: ignore[call-arg]
+            TableArtifact(key=f"{key}-gate-table", table=escaped_rows(rows), **named).create(_sync=True)  # type: ignore[call-arg]
 
 
 def _night(job: AnyJob, request: Request) -> str:

@@ -19,6 +19,7 @@ from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
 from tasks.manifest import Manifest
+from tasks.report import escaped
 from tasks.report.page import REPORT
 from tasks.stages.progress_artifact import fresh_client
 from tasks.stages.task import dashboard_of
@@ -67,9 +68,11 @@ class Links:
         lines = []
         for manifest in manifests:
             path = Path(manifest.path) / REPORT
-            lines.append(f"Output: `{path.parent}`, {manifest.rows['out']:,} rows in {len(manifest.parts):,} files")
+            output = str(path.parent).replace("`", "'")
+            lines.append(f"Output: `{output}`, {manifest.rows['out']:,} rows in {len(manifest.parts):,} files")
             if path.exists():
-                lines.append(f"Report: [{path}]({path.as_uri()}), or `millrace report {path.parent} --open`")
+                name = escaped(str(path))
+                lines.append(f"Report: [{name}]({path.as_uri()}), or `millrace report {output} --open`")
         with fresh_client(), get_client(sync_client=True) as client:
             client.update_artifact(self.artifact, ArtifactUpdate(data="\n\n".join(lines)))
 

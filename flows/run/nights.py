@@ -49,6 +49,7 @@ from tasks.job.run_date import (
     resolved,
     run_date_at,
 )
+from tasks.report import escaped
 from tasks.sources.formats import read_options
 from tasks.stages.progress_artifact import fresh_client
 from tasks.storage.atomic import read_json, write_json
@@ -360,7 +361,7 @@ def _run(job: J, run: Callable[[J], list[str]]) -> Any:
         slug = output_slug(Path(job.output.path).absolute())
         payload = {"reason": str(reason), "output": job.output.path, **(job.dated.to_json() if job.dated else {})}
         with fresh_client():
-            create_markdown_artifact(f"{text}.", key=f"{flow_name}-{slug}-skipped", description="No data")
+            create_markdown_artifact(f"{escaped(text)}.", key=f"{flow_name}-{slug}-skipped", description="No data")
         emit_event(SKIPPED, {"prefect.resource.id": f"millrace.output.{slug}"}, payload=payload)
         return Completed(message=text, data=[])
 

@@ -29,8 +29,8 @@ from tasks.errors import OpenQuestionError
 from tasks.gate.notes import read_note, write_note
 from tasks.gate.question import Question, alone, answered, end_question, read_question, waiting
 from tasks.job.request import output_slug
-from tasks.report.text import markdown_table
-from tasks.report.verdict import plain, verdict_rows
+from tasks.report.text import escaped, markdown_table
+from tasks.report.verdict import verdict_rows
 from tasks.storage.staging import Staging
 
 ASKED = "millrace.gate.asked"  # the event of a run that waits for an answer
@@ -148,11 +148,11 @@ def form_text(question: Question) -> str:
     findings = question.verdict["findings"]
     more = [f"- and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
     key = f"{question.flow}-{output_slug(question.output)}-gate"
-    rows = [{name: plain(row[name]) for name in ("column", "yesterday", "today", "threshold")}
+    rows = [{name: row[name] for name in ("column", "yesterday", "today", "threshold")}
             for row in verdict_rows(findings[:SHOWN])]  # fmt: skip
     return "\n".join([
         f"**Publish {question.night}?**", "",
-        *(f"- {plain(one['text'])}" for one in findings[:SHOWN]), *more, "", markdown_table(rows), "",
+        *(f"- {escaped(one['text'])}" for one in findings[:SHOWN]), *more, "", markdown_table(rows), "",
         f"[Yesterday and today, with plots]({ui_url()}/artifacts/key/{key}). Without an answer until {question.until} "
         "the run is stopped.",
     ])  # fmt: skip

@@ -17,7 +17,7 @@ from prefect.context import FlowRunContext
 from flows.job import history
 from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job
-from flows.job.refit import AnyJob
+from flows.job.refit import AnyJob, Refit
 from flows.run.artifacts import all_shown
 from flows.run.gate import gate_of, pass_gate
 from flows.run.late import ready_in_time
@@ -36,7 +36,15 @@ from infra.workers.imports import WorkerImports
 from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, TransformResult
 from tasks.core.versions import millrace_version
 from tasks.errors import JobError
-from tasks.job.base_version import check_not_discarded, is_published, newest_good, nights_text
+from tasks.job.base_version import (
+    check_not_discarded,
+    is_published,
+    newest_good,
+    nights_text,
+    other_ids_text,
+    set_aside,
+)
+from tasks.job.refitting import LEARN_FROM, matched_to_base
 from tasks.job.request import PlanOf, Request
 from tasks.learning.refit_modes import mode_lines
 from tasks.manifest import Manifest
@@ -46,10 +54,13 @@ from tasks.sources.planning import NoRowsError, NoValidationRowsError
 from tasks.stages import commit, progress_artifact, reuse, task
 from tasks.stages.statistics import modes_of
 from tasks.storage.atomic import read_json
+from tasks.storage.files import is_remote
+from tasks.storage.files_being_read import OpenFolder, open_outputs
 
 MADE_UP = "made-up-data"  # tag of a run; infra/automations.yaml looks at it, too
 
 
+OPENED: list[OpenFolder] = []  # the outputs that the run of this process reads
 COMMITTED: list[str] = []  # what the last run of this process has committed, for a command whose server has gone
 on_cluster: Any = runner()  # Prefect's own types know its thread and process runners only
 
@@ -91,7 +102,11 @@ def on_base(job: AnyJob, request: Request) -> Request:
     at another place than the output's; PublishedError where this very run has been published before it was cut off.
     """
     log = get_run_logger()
-    if isinstance(job, Application) or job.base_path is None:
+    if isinstance(job, Application):
+        return request
+    if job.base_path is None:
+        if text := other_ids_text(request):
+            log.warning("%s", text)
         return request
     root = job.base_path
     if job.output.keep_versions is not None:
@@ -100,7 +115,7 @@ def on_base(job: AnyJob, request: Request) -> Request:
             job.output.keep_versions,
         )
     choice = newest_good(root)
-    for line in choice.damaged:
+    for line in set_aside(choice, stops=job.checks.on_finding == "stop"):
         log.warning("not the base, since it is damaged: %s", line)
     if choice.on_discarded:
         log.warning("%s", choice.on_discarded)
@@ -126,6 +141,8 @@ def on_base(job: AnyJob, request: Request) -> Request:
     log.info("the base is %s: %s rows of %s", version.path, f"{version.rows:,}", nights_text(version.data))
     if (written_by := version.data.get("millrace")) != millrace_version():
         log.info("the base was written by millrace %s, this is %s", written_by, millrace_version())
+    if isinstance(job, Refit) and job.inherited:
+        log.info("as in the base: %s", job.inherited)
     if not version.data.get("history"):
         log.warning("%s does not say which files it has learned: none of them can be refused", version.path)
     for line in mode_lines({key: mode for key, mode in modes_of(based).items() if mode.mode == "frozen"}):
@@ -137,12 +154,20 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
     """Run the stage ingest, and log as warnings what people must know of the source."""
     log = get_run_logger()
     check_source(job, request)
+    if isinstance(job, Job) and job.refit.learn_from and not request.base.get("graph"):
+        log.info("refit.learn_from is not read: %s", "the base has the features of the job" if request.base
+                 else "there is no base, and all is learned from source.path")  # fmt: skip
     try:
         result: IngestResult = run_stage(task.ingest, job, request)
     except NoRowsError as error:
         if needs_rows(job, "source.valid" if isinstance(error, NoValidationRowsError) else "source"):
             empty(job, f"{error.what}: {error.where}")
         raise
+    taught = [LEARN_FROM] if request.base.get("learn_from") else []
+    plans = [PlanOf(request).plan(name) for name in (*request.plan_names, *taught)]
+    OPENED[:] = open_outputs(file.path for plan in plans for file in plan.files if not is_remote(file.path))
+    for line in changed_lines(request):
+        log.warning("other than in the base: %s", line)
     if result.made_up:
         mark_made_up()
         log.warning("made-up data: %s", result.made_up)
@@ -163,6 +188,14 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
     if result.divided:
         log.info("source.split: %s", result.divided)
     return result
+
+
+def changed_lines(request: Request) -> list[str]:
+    """In what the features of a job differ from those of its base, and what becomes of each; [] where they do not."""
+    if not request.base.get("graph"):
+        return []
+    changes = matched_to_base(request, PlanOf(request).plan(request.splits[0]).schema)
+    return list(changes.lines) if changes else []
 
 
 def learned(job: AnyJob, request: Request) -> StatisticsResult:
@@ -237,10 +270,11 @@ def publish_outputs(
 
 @contextmanager
 def _released(job: AnyJob, request: Request) -> Iterator[None]:
-    """A scheduler that somebody else runs keeps nothing of ours, however the run ends."""
+    """A scheduler that somebody else runs keeps nothing of ours, and no output is held, however the run ends."""
     try:
         yield
     finally:
+        OPENED.clear()
         if job.cluster.kind == "address":
             security = security_of(job.cluster)
             known = {"security": security, "set_as_default": False, "timeout": "8s"}

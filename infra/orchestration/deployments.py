@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -34,7 +35,7 @@ from infra.orchestration.deployment_file import (
 )
 from infra.orchestration.server import prefect_home, ui_url
 from infra.orchestration.server_refusals import refusals, refused_output
-from tasks.errors import GiveUpError, JobError
+from tasks.errors import GiveUpError, JobError, visible
 
 LIGHT_LIMIT = 2  # light runs at once, beside the jobs
 AUTOMATIONS, WEBHOOK = Path(infra.__file__).parent / "automations.yaml", "millrace-notify"
@@ -59,6 +60,7 @@ def serve(path: Path = FILE, limit: int = 1, notify: str | None = None) -> None:
     """
     from prefect.runner import Runner
 
+    check_notify(notify)
     _safe_path()
     specs = read_file(path)["deployments"]
     logging.getLogger("prefect.runner").addFilter(_once())
@@ -181,6 +183,7 @@ def deploy(
     file names another (MILLRACE_FOLDER, or the pull step set_working_directory). `on_progress` gets the name of each
     deployment as it is registered. GiveUpError with Prefect's own words when it refuses one.
     """
+    check_notify(notify)
     data = read_file(path)
     keep_pool(pool, limit)
     source, folder = str(path.resolve()), Path.cwd()
@@ -280,6 +283,23 @@ def keep_pool(name: str, limit: int) -> None:
             client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=limit + LIGHT_LIMIT))
 
 
+def check_notify(url: str | None) -> None:
+    """A JobError for what is not a URL to notify; it may be a secret, so only its scheme and host are shown."""
+    if url is None:
+        return
+    try:
+        parts = urlsplit(url)
+        scheme, host = parts.scheme, parts.hostname or ""
+    except ValueError:  # brackets around what is not an address
+        scheme, host = "", ""
+    if scheme in ("http", "https") and host:
+        return
+    shown = f"{scheme}://{host}" if scheme and "://" in url else "a text without a scheme"
+    raise JobError(
+        f"--notify needs an http or https URL, not {visible(shown)}", where="--notify", do="write https://.."
+    )
+
+
 def keep_automations(notify: str | None = None) -> None:
     """The automations of automations.yaml as they stand there; those that notify only if there is a URL for it.
 
@@ -287,6 +307,7 @@ def keep_automations(notify: str | None = None) -> None:
     """
     from prefect.automations import Automation
 
+    check_notify(notify)
     webhook = _webhook(notify)
     for spec in automations(webhook):
         automation = Automation.model_validate(spec)
@@ -329,8 +350,6 @@ def _webhook(url: str | None) -> str | None:
         except ValueError:
             return None
         return str(block._block_document_id)
-    if not url.startswith(("http://", "https://")):
-        raise JobError(f"{url!r} is no URL to notify", where="--notify", do="write https://..")
     block = Webhook(url=url, headers={"Content-Type": "application/json"})
     return str(block.save(WEBHOOK, overwrite=True))
 

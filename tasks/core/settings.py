@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import math
 from contextlib import suppress
 from datetime import date, datetime
 from encodings.aliases import aliases
@@ -531,6 +532,9 @@ class Refitting(Section):
     )
     all: bool = Field(False, description="learn anew from these rows alone; values that had an id keep it")
     again: bool = Field(False, description="also files that the base has learned already")
+    learn_from: str | list[str] | None = Field(
+        None, description="older rows, from which steps learn first that the base does not have"
+    )
 
     @property
     def settings(self) -> dict[str, str]:
@@ -548,7 +552,14 @@ class Check(Section):
         None, ge=0, description="the largest figure that passes; from the last good nights if empty"
     )
     level: Literal["warn", "stop", "ask", "off"] | None = Field(None, description="checks.on_finding if empty")
-    columns: list[str] | None = Field(None, description="columns that are checked; all if empty")
+    columns: list[str] | None = Field(None, min_length=1, description="columns that are checked; all if empty")
+
+    @field_validator("threshold")
+    @classmethod
+    def _finite(cls, threshold: float | None) -> float | None:
+        if threshold is not None and not math.isfinite(threshold):
+            raise ValueError(f"{threshold} is no threshold: did you mean level: 'off'? It switches a check off")
+        return threshold
 
 
 class Checks(Section):
@@ -578,6 +589,13 @@ class Checks(Section):
     duplicated: Check = Field(Check(), description="rows that were delivered twice")
     columns: Check = Field(Check(), description="columns that are new, missing or of another type")
     contract: Check = Field(Check(level="stop"), description="what the contract does not allow")
+
+    @model_validator(mode="after")
+    def _whole_table(self) -> Checks:
+        for name in ("rows", "duplicated"):
+            if self.check(name).columns:
+                raise ValueError(f"{name} checks whole rows: leave out {name}.columns")
+        return self
 
     def check(self, name: str) -> Check:
         """The settings of a check by its name."""

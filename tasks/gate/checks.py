@@ -26,9 +26,11 @@ from tasks.gate.expected import TREND, WINDOW, Calendar, calendar, limit, predic
 from tasks.gate.figures import SHARES, Key, Scale, family, figures_of, noise_of, scale_of, share_below, value_texts
 from tasks.gate.history import Past
 from tasks.gate.profile import ColumnProfile, Profile
+from tasks.gate.rows import CHANCE as ROWS_CHANCE
+from tasks.gate.rows import Expected, change_text, expected_rows, rows_text
 from tasks.gate.verdict import Finding, Verdict, outcome
 
-CHANCE = 0.01  # of a false alarm in a plain night, all checks together
+CHANCE = 0.01  # of a false alarm in a plain night, all checks but `rows` together
 DRIFT = 0.25  # standard deviations by which the values of a column move a night: its bins are not compared then
 DRIFTING = ("mean", "extremes", "quantiles")  # ids and times may move on every night: a trend is needed first
 NEW_FLOOR, NEW_ROWS = 0.001, 10  # share and number of values that no earlier night had
@@ -61,7 +63,7 @@ def judge(
     findings += night.new_values()
     findings += night.duplicates(findings)
     chosen = [one for one in findings if night.wanted(one.check, one.column)]
-    chosen.sort(key=lambda one: (LEVELS[one.level], -_severity(one), one.check, one.column))
+    chosen.sort(key=lambda one: (LEVELS[one.level], one.check != "rows", -_severity(one), one.check, one.column))
     notes += night.notes
     proposed = {check: dict(sorted(by.items())) for check, by in sorted(night.proposed.items())}
     versions = [past.version for past in history[:WINDOW]]
@@ -100,7 +102,7 @@ class _Night:
         self.before = [figures_of(past.profile) for past in self.past]
         distances = 5 * len(self.names)
         self.chance = CHANCE / max(len(self.own) + distances, 1)
-        self.z = -NormalDist().inv_cdf(self.chance / 2)
+        self.z = _errors_of(self.chance)
         self.designs: dict[tuple[int, ...], Calendar] = {}
 
     # levels and words
@@ -211,26 +213,38 @@ class _Night:
             reach = limit(prediction.scale, design.degrees, self.chance)
             for number, (key, scale) in enumerate(zip(keys, scales, strict=True)):
                 near = [float(prediction.center[number]), *(float(row[number]) for row in prediction.others)]
-                finding = self.figure(key, scale, near, float(reach[number]), places, design)
+                expected, far = Expected(near), float(reach[number])
+                early = len(places) < self.settings.nights
+                if early and key.check in DRIFTING and len(places) > 1:  # a counter goes on by steps of any size
+                    expected = Expected(near, 2 * float(np.abs(np.diff(past[:, number])).max()))
+                if early and key.check == "distinct":  # fewer rows have fewer values
+                    rows = max(self.profile.rows, 1) / max(profiles[-1].rows, 1)
+                    expected = Expected([*near, float(past[-1, number]) + math.log(rows)])
+                if key.check == "rows":
+                    days, versions = zip(*((self.past[n].day, self.past[n].version) for n in places), strict=True)
+                    expected = expected_rows(list(past[:, number]), days, versions, self.day, near, design, early)
+                    far = float(limit(prediction.scale[number], design.degrees, ROWS_CHANCE))
+                finding = self.figure(key, scale, expected, far, places, design)
                 if finding is not None:
                     yield finding
 
     def figure(
-        self, key: Key, scale: Scale, near: Sequence[float], reach: float, places: tuple[int, ...], design: Calendar
+        self, key: Key, scale: Scale, before: Expected, reach: float, places: tuple[int, ...], design: Calendar
     ) -> Finding | None:
         value, last = self.own[key], self.before[places[-1]][key]
         now, column = scale.to(value), self.profile.columns.get(key.column)
-        rows, before = self.counts(key, places[-1])
-        noise = noise_of(key, column, value, rows, before, self.z, scale)
+        z = _errors_of(ROWS_CHANCE) if key.check == "rows" else self.z
+        noise = noise_of(key, column, value, *self.counts(key, places[-1]), z, scale)
         early = len(places) < self.settings.nights
-        parts = [scale.early if early else scale.floor, noise]
+        parts = [scale.early if early else scale.floor, before.least]
         if design.degrees >= 3:
             parts.append(reach)
-        expected = min(near, key=lambda one: abs(now - one))
-        bound = max(parts) if now >= expected else -max(parts)
+        expected = min(before.near, key=lambda one: abs(now - one))
+        less, more = (max(min(max(parts), most), noise) for most in (before.fewer, before.more))
+        bound = more if now >= expected else -less
         figure, threshold = scale.change(now, expected), scale.change(expected + bound, expected)
         if not early:
-            widest = max(scale.change(expected + side * max(parts), expected) for side in (1, -1))
+            widest = max(scale.change(expected + side, expected) for side in (more, -less))
             known = self.proposed[key.check].get(self.title(key), 0.0)
             self.proposed[key.check][self.title(key)] = max(known, float(f"{widest:.4g}"))
         set_by_user = self.check(key.check).threshold
@@ -244,7 +258,7 @@ class _Night:
         kind = family(column) if column else ""
         texts = value_texts(key, value, scale.back(expected), kind)
         text = _sentence(key, self.title(key), texts, figure, threshold, now > expected, scale, kind)
-        text = text.replace("{compared}", self.compared(len(places), design))
+        text = text.replace("{compared}", before.compared or self.compared(len(places), design))
         return Finding(self.title(key), key.check, _plain(value), _plain(last), figure, threshold, level, text)
 
     def counts(self, key: Key, place: int) -> tuple[int, int]:
@@ -282,7 +296,9 @@ class _Night:
             if drifts := self.drifts(name, places):
                 self.notes.append(f"{name}: its values move on every night: compared by mean and extremes, not by bins")
             for cells in cells_of(past, now):
-                if cells.part == "bins" and (drifts or (len(places) < 2 and now.distinct > 0.5 * now.values)):
+                if cells.part == "bins" and (drifts or (len(places) < 2 and _goes_on(past[-1], now))):
+                    continue
+                if cells.part == "values" and drifts and len(places) < self.settings.nights:
                     continue
                 whole, few = (cells, references(cells, self.design(places))), cells.for_psi()
                 ways = {"l_infinity": whole, "jensen_shannon": whole}
@@ -361,9 +377,10 @@ class _Night:
         """Values that no night before had, where they have more rows than newcomers of the nights before."""
         settings = self.check("new_values")
         for name in self.names:
-            past, now = self.columns_before(name)[1], self.profile.columns[name]
+            places, past = self.columns_before(name)
+            now = self.profile.columns[name]
             level = self.level("new_values", len(past))
-            seen = newcomers(past, now) if level else None
+            seen = newcomers(past, now) if level and not self.drifts(name, places) else None
             if seen is None or level is None:
                 continue
             share, most, strangers = seen
@@ -425,6 +442,17 @@ class _Night:
         return self.profile.columns[name].distinct / max(column.distinct for column in past) - 1
 
 
+def _goes_on(before: ColumnProfile, now: ColumnProfile) -> bool:
+    """Whether a column of numbers may be a counter: one night cannot tell, for all that its bins have moved."""
+    low = now.minimum
+    return now.distinct > 0.5 * now.values or (isinstance(low, int | float) and low >= before.quantile(0.95))
+
+
+def _errors_of(chance: float) -> float:
+    """The standard errors that a normal passes with a probability, either side together."""
+    return -NormalDist().inv_cdf(chance / 2)
+
+
 def _plain(value: float) -> int | float:
     return int(value) if float(value).is_integer() and abs(value) < 2**53 else float(value)
 
@@ -471,17 +499,11 @@ def _sentence(
 ) -> str:
     """What changed, by how much, against what threshold."""
     now, expected = texts
-    side = "more" if more else "fewer"
-    if key.check == "rows":
-        return (
-            f"rows: {now} rows, {percent(figure)} {side} than the {expected} that {{compared}} "
-            f"(threshold {percent(threshold)})"
-        )
-    if key.check == "distinct":
-        return (
-            f"{title}: {now} distinct values, {percent(figure)} {side} than the {expected} that {{compared}} "
-            f"(threshold {percent(threshold)})"
-        )
+    if key.check in ("rows", "distinct"):
+        what = f"rows: {now} rows" if key.check == "rows" else f"{title}: {now} distinct values"
+        means = rows_text(figure, more) if key.check == "rows" else ""
+        change = f"{change_text(figure, more)} the {expected} that {{compared}} (threshold {percent(threshold)})"
+        return f"{what}, {change}{means and f': {means}'}"
     if key.check in WORDS:
         return (
             f"{title}: {now} {WORDS[key.check]}, {{compared}} {expected}: a change of {100 * figure:.3g} points "

@@ -52,6 +52,13 @@ class ColumnRule(Section):
                 raise ValueError(f"{name!r} is no type: {near(name, [*KINDS, *TYPES])}") from error
         return name
 
+    @field_validator("nulls", "values", "range")
+    @classmethod
+    def _no_nan(cls, value: Any) -> Any:
+        if any(isinstance(one, float) and math.isnan(one) for one in (value if isinstance(value, list) else [value])):
+            raise ValueError("nan can be compared with nothing: did you mean null, for no limit?")
+        return value
+
     @field_validator("range")
     @classmethod
     def _two_ends(cls, ends: list[float | str | None] | None) -> list[float | str | None] | None:
@@ -324,12 +331,12 @@ def _key(value: Any) -> str:
 
 def percent(share: float) -> str:
     """
-    >>> percent(0.5), percent(0.00012), percent(0.123456), percent(0.0), percent(1e-9)
-    ('50 %', '0.012 %', '12.3 %', '0 %', '< 0.001 %')
+    >>> percent(0.5), percent(0.00012), percent(0.123456), percent(0.0), percent(1e-9), percent(474.0)
+    ('50 %', '0.012 %', '12.3 %', '0 %', '< 0.001 %', '47,400 %')
     """
     if 0 < share < 1e-5:
         return "< 0.001 %"
-    return f"{100 * share:.3g} %"
+    return f"{100 * share:,.0f} %" if share >= 10 else f"{100 * share:.3g} %"
 
 
 def shown(value: Any) -> str:

@@ -8,12 +8,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from tasks.engines.hashing import murmur3
 from tasks.gate.contract import percent
 from tasks.gate.distances import DISTANCES, Array, in_cells, noise, quantile_cells, shares
 from tasks.gate.expected import TREND, Calendar, limit, predict
 from tasks.gate.figures import family, shown
-from tasks.gate.profile import TOP, ColumnProfile, bin_edges
+from tasks.gate.profile import BUCKETS, TOP, ColumnProfile, bin_edges
 
 MOST_NAMES = 400  # values that are cells of their own
 FREQUENT = 20  # of them are cells of a PSI
@@ -62,9 +64,7 @@ def cells_of(past: Sequence[ColumnProfile], now: ColumnProfile) -> list[Cells]:
     whole = named and all(listed(column) for column in every)
     if all(column.buckets for column in every) and (not ways or not whole):
         counts = np.array([column.buckets for column in every], np.float64)
-        ways.append(
-            Cells("buckets", counts[:-1], counts[-1], [f"bucket {n} of values" for n in range(counts.shape[1])])
-        )
+        ways.append(Cells("buckets", counts[:-1], counts[-1], _bucket_names(past[-1], now)))
     if kind == "number" and not (ways and whole) and all(column.bins for column in every):
         ends = quantile_cells([column.bins or {} for column in past])
         counts = np.stack([in_cells(column.bins or {}, ends) for column in every])
@@ -86,6 +86,17 @@ def _by_name(past: Sequence[ColumnProfile], now: ColumnProfile) -> Cells | None:
         counts[night, -1] = max(column.values - counts[night].sum(), 0.0)
     labels = [*(repr(value) for _, value in names), "all other values"]
     return Cells("values", counts[:-1], counts[-1], labels)
+
+
+def _bucket_names(before: ColumnProfile, now: ColumnProfile) -> list[str]:
+    """What is in each bucket: the most frequent value that hashes to it, where a profile names one."""
+    names = [f"bucket {n} of values" for n in range(BUCKETS)]
+    counted = sorted(dict((*before.top, *now.top)).items(), key=lambda one: one[1])
+    values = [value for value, _ in counted if isinstance(value, str if family(now) == "text" else int)]
+    huge = any(isinstance(value, int) and value >= 2**63 for value in values)
+    for value, number in zip(values, murmur3.hash_array(pa.array(values, pa.uint64() if huge else None)), strict=True):
+        names[number % BUCKETS] = f"{value!r} and others of its hash"
+    return names
 
 
 def _labels(ends: Array) -> list[str]:

@@ -10,8 +10,9 @@ from typing import Any
 
 from tasks.errors import MillraceError
 from tasks.gate.profile import PROFILE, Profile
+from tasks.storage import own_files
 from tasks.storage.atomic import read_json
-from tasks.storage.own_files import MANIFEST, SPLITS, VERSION
+from tasks.storage.own_files import MANIFEST, SPLITS
 
 MOST_NIGHTS = 60
 DISCARDED = "_discarded.json"  # in a version that somebody has marked: it is no good version
@@ -67,11 +68,8 @@ def versions_of(output: Path) -> list[Path]:
     """The published versions in an output's folder, newest first; the folder itself where it has no versions."""
     if any((output / place / MANIFEST).is_file() for place in ("", SPLITS[0])):
         return [output]
-    if not output.is_dir():
-        return []
-    versions = [path for path in output.iterdir() if VERSION.fullmatch(path.name) and path.is_dir()]
-    published = [path for path in versions if any((path / place / MANIFEST).is_file() for place in ("", SPLITS[0]))]
-    return sorted(published, key=lambda path: int(path.name[1:]), reverse=True)
+    versions = reversed(own_files.versions_of(output))
+    return [path for path in versions if any((path / place / MANIFEST).is_file() for place in ("", SPLITS[0]))]
 
 
 def read_profile(folder: Path) -> Profile | None:

@@ -163,6 +163,13 @@ class Profile:
             seconds=self.seconds + other.seconds,
         )
 
+    def with_keys_of(self, other: Profile) -> Profile:
+        """The profile with the keys that the same steps have in another one: a job that has changed may number its
+        nodes otherwise."""
+        known = {(step.op, step.columns): key for key, step in other.steps.items()}
+        keys = {key: key if key in other.steps else known.get((s.op, s.columns), key) for key, s in self.steps.items()}
+        return replace(self, steps={keys[key]: replace(step, key=keys[key]) for key, step in self.steps.items()})
+
     def to_json(self) -> dict[str, Any]:
         return {
             "format": self.format,

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast
 
 from tasks.core.strict_json import decoded, encoded
+from tasks.errors import visible
 
 FORMAT = 1
 ORDER = ("pass", "warn", "ask", "stop")  # of the worst finding: what stops is not asked
@@ -31,6 +32,9 @@ class Finding:
     level: Literal["warn", "stop", "ask"]
     text: str
     files: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", visible(self.text))  # names of columns may have any sign
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = encoded(asdict(self))

@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -39,13 +40,16 @@ strict, keys and sort_by always; delimiter, header and columns where they are of
 def save_fitted(
     final: Node, schema: Schema, state: State, folder: Path, source: Mapping[str, Any] | None = None,
     saved: Path | None = None, made_up: Sequence[Mapping[str, Any]] = (), dated: Mapping[str, Any] | None = None,
-    history: tuple[Mapping[str, Any], pa.Table] | None = None,
+    history: tuple[Mapping[str, Any], pa.Table] | None = None, gate: Mapping[str, Any] = MappingProxyType({}),
+    ancestors: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Write the folder; `source` is how the rows were read (`tasks.sources.reading_rules`), for who applies it.
 
     `saved` is where the state is saved already, if it is; then the values are all that is looked at here. `made_up` are
     the look-alike data among the rows (`tasks.storage.sample_data`), `dated` is the date of the run that fitted it.
-    `history` are the nights that it has learned, and the table of their files (`tasks.graph.history`).
+    `history` are the nights that it has learned, and the table of their files (`tasks.graph.history`). `gate` are the
+    checks and the contract of the job, of an output that has no manifest to say them. `ancestors` are the digests of
+    the states that it was learned on top of, the first one first: its ids are theirs.
     """
     bound, graph = Bound(final, schema, state.values), graph_to_json(final)
     for path in _of_the_script(graph):
@@ -62,6 +66,8 @@ def save_fitted(
         "source": dict(source or {}),
         **({"made_up": list(made_up)} if made_up else {}),
         **({"dated": dict(dated)} if dated else {}),
+        **gate,
+        **({"ancestors": list(ancestors)} if ancestors else {}),
         "state": copy_saved(saved, folder) if saved else state.save(folder),
     }
     if history is not None:

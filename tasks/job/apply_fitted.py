@@ -44,7 +44,8 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
     labels = targets_of(graph_from_json(data["graph"]), Schema.from_json(data["schema"]), Tags.SAMPLE_WEIGHT)
     return new_request(source, data["graph"], output, run, engine, labels, flow="apply",
                        fitted={"path": str(folder), "state": digest, "schema": data["schema"],
-                               "fit": asdict(fit), "made_up": _made_up(data), **was_discarded})  # fmt: skip
+                               "fit": asdict(fit), "made_up": _made_up(data),
+                               "ancestors": data.get("ancestors", []), **was_discarded})  # fmt: skip
 
 
 def _made_up(data: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -80,7 +81,7 @@ def _as_base(request: Request, plan: Plan) -> Plan:
             raise _missing(name, plan.schema, "its base has learned from it, or writes it", "source.path")
     own_types = request.fit.own_types if request.fit else ()
     plan = in_fitted_types(plan, bound, needed, own_types, _exact(request))
-    names = [*(name for name in schema if name in plan.schema), *plan.options.get(FIELDS, ())]
+    names = dict.fromkeys([*(name for name in schema if name in plan.schema), *plan.options.get(FIELDS, ())])
     return replace(plan, schema=Schema(plan.schema[name] for name in names))
 
 
@@ -185,10 +186,19 @@ def subject(request: Request, source: Schema) -> tuple[Node, Schema]:
 def _fitted_subject(request: Request, source: Schema) -> tuple[Node, Schema]:
     """The graph and the schema that it is bound to, in the types of the fit."""
     if request.base:
-        return without(request.final, request.fitted_schema, source, ())
+        return without(request.final, base_schema(request, source), source, ())
     if not request.fitted:
         return request.final, with_weight(source, request.source)
     return without(request.final, request.fitted_schema, source, missing_labels(request, source))
+
+
+def base_schema(request: Request, source: Schema) -> Schema:
+    """The columns of the base and, where the features of the job differ from its, those that the source has besides."""
+    fitted = request.fitted_schema
+    if not request.base.get("graph"):
+        return fitted
+    columns = with_weight(source, request.source).columns
+    return Schema([*fitted.columns, *(c for c in columns if c.name not in fitted and c.name != ROW)])
 
 
 def without(final: Node, fitted: Schema, source: Schema, left_out: Collection[str]) -> tuple[Node, Schema]:

@@ -5,23 +5,26 @@ Good is what was published, is whole by its manifest and its digests, and was no
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tasks.core.strict_json import decoded
 from tasks.errors import DataError, HostError, JobError
 from tasks.graph.history import check_history
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.graph.state import check_saved
 from tasks.job.request import PlanOf, Request
-from tasks.manifest import Manifest, outputs
+from tasks.manifest import Manifest, base_of, fitted_of, has_ids, is_state, manifest_of, outputs, state_of
 from tasks.sources.output_check import damages
-from tasks.storage.atomic import read_json
-from tasks.storage.discarded import discarded_by, is_discarded, marked_folder
+from tasks.storage.allowed_roots import check_path
+from tasks.storage.atomic import no_space, read_json
+from tasks.storage.checksum import digest
+from tasks.storage.discarded import discarded_by, is_discarded, mark, marked_folder
 from tasks.storage.own_files import (
-    CHANGES,
     FITTED,
     MANIFEST,
     SPLITS,
@@ -31,6 +34,7 @@ from tasks.storage.own_files import (
     splits_of,
     versions_of,
 )
+from tasks.storage.staging import Staging
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,16 @@ class BaseVersion:
         history = self.data.get("history")
         if history:
             return int(history["rows"])
-        manifest = _manifest_of(self.path)
+        manifest = manifest_of(self.path)
         return int(manifest["rows"]["in"]) if manifest else 0
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """What the job that wrote it said of its `output` (without the path), `checks` and `contract`, as far as it is
+        noted: in the manifest, or in the `workflow.json` of a fit, which has none."""
+        noted = {**self.data, **manifest_of(self.path)}
+        return {name: decoded(noted[name]) for name in ("output", "checks", "contract")
+                if isinstance(noted.get(name), dict)}  # fmt: skip
 
     @property
     def day(self) -> str:
@@ -64,12 +76,12 @@ class BaseVersion:
 
 @dataclass(frozen=True)
 class Choice:
-    """The base, or None where nothing was published yet; `damaged` are sentences on newer versions that are damaged,
-    `discarded` the names of newer ones that were taken back; `on_discarded` is a sentence on the base where the version
-    that it was learned on top of was taken back."""
+    """The base, or None where nothing was published yet; `damaged` are sentences on newer versions that are damaged, by
+    their folders, `discarded` the names of newer ones that were taken back; `on_discarded` is a sentence on the base
+    where the version that it was learned on top of was taken back."""
 
     version: BaseVersion | None
-    damaged: tuple[str, ...] = ()
+    damaged: Mapping[Path, str] = field(default_factory=dict)
     discarded: tuple[str, ...] = ()
     on_discarded: str = ""
 
@@ -86,7 +98,7 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
 
     `thorough` reads every byte, as `millrace verify` does; else manifests, `workflow.json` and the sizes of files are
     looked at. A JobError for a folder that is something else, a DataError if no version is good and one of them is
-    damaged.
+    damaged. A HostError for a version that cannot be read, or has no manifest: whether it is damaged is not known.
     """
     versions = versions_of(root)
     if not versions:
@@ -97,35 +109,107 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
                            why=f"it has no {MANIFEST}, no {FITTED} and no versions",
                            do="give the folder that runs write, or base: none")  # fmt: skip
         versions = [root]
-    damaged, discarded = list[str](), list[str]()
+    damaged, discarded = dict[Path, str](), list[str]()
     for version in reversed(versions):
+        check_path(version, "base")
         if is_discarded(version):
             discarded.append(version.name)
             continue
         try:
             good = _checked(version, thorough)
-            return Choice(good, tuple(damaged), tuple(discarded), _on_discarded(version, root))
+            return Choice(good, damaged, tuple(discarded), _on_discarded(version, root))
         except HostError:
             raise
+        except OSError as error:
+            raise _unknown(version, error.strerror or str(error)) from error
         except DataError as error:
-            damaged.append(f"{version.name}: {error.what}" + (f" ({error.why})" if error.why else ""))
+            if thorough:
+                check_readable(version)
+            damaged[version] = f"{version.name}: {error.what}" + (f" ({error.why})" if error.why else "")
     if damaged:
         raise DataError(
-            "no version of the base is good", where=str(root), why="; ".join(damaged),
+            "no version of the base is good", where=str(root), why="; ".join(damaged.values()),
             do="restore one from where there is a copy; or begin anew: base: none, which gives all values new ids",
         )  # fmt: skip
-    return Choice(None, (), tuple(discarded))
+    return Choice(None, {}, tuple(discarded))
+
+
+def _unknown(version: Path, why: str) -> HostError:
+    return HostError(
+        f"whether {version.name} is whole is not known", where=str(version), why=why,
+        do="let this user read it, or mount its disk, and run the same job again; if it is lost: millrace discard "
+        f"{version}, or remove the folder if it is no version",
+    )  # fmt: skip
+
+
+def check_readable(version: Path) -> None:
+    """A HostError where a file of a version cannot be read: that it differs from its manifest is then not proven."""
+    try:
+        for folder, _, files in os.walk(version, onerror=_raise):
+            for file in files:
+                digest(Path(folder, file))
+    except OSError as error:
+        raise _unknown(version, f"{error.filename or version}: {error.strerror or error}") from error
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def set_aside(choice: Choice, stops: bool) -> list[str]:
+    """Take damaged versions back that are newer than the base, as `millrace discard` does, so that they are not read;
+    what was done, in sentences. With `stops` a DataError instead."""
+    lines = list[str]()
+    for version, what in choice.damaged.items():
+        night = _night_of(version)
+        if stops:
+            raise DataError(
+                "the newest version is damaged", where=str(version), why=what,
+                do=f"restore it from a copy; or take it back (millrace discard {version}), and run its night, {night}, "
+                "again",
+            )  # fmt: skip
+        with no_space(version):
+            mark(version, f"damaged: {what}", "millrace")
+        lines.append(
+            f"{what}: it is set aside like a discarded version, and its night is to be run again: {night}. Once it is "
+            f"restored, this brings it back: millrace discard {version} --undo"
+        )
+    if lines and choice.version:
+        Staging(choice.version.path.parent).point_to(choice.version.path)
+    return lines
+
+
+def _night_of(version: Path) -> str:
+    """The night of a version by its manifest, its workflow, or its last change where both are damaged."""
+    dated, nights = manifest_of(version).get("dated"), (fitted_of(version).get("history") or {}).get("nights")
+    if isinstance(dated, dict):
+        return str(dated.get("date"))
+    return str(nights[-1]["day"]) if nights else datetime.fromtimestamp(version.stat().st_mtime, UTC).date().isoformat()
 
 
 def _on_discarded(version: Path, root: Path) -> str:
     """A sentence on a version that was published while somebody took back the one below it; "" for all others."""
-    name, state = _base_of(version)
+    name, state = base_of(version)
     below = root / name
-    if version == root or not name or not is_discarded(below) or not _is_state(state, _state_of(below)):
+    if version == root or not name or not is_discarded(below) or not is_state(state, state_of(below)):
         return ""
     return (
         f"{version.name} was learned on top of {name}, which is discarded: the ids and counts of {name} go on. "
         f"To take {version.name} back as well: millrace discard {version}"
+    )
+
+
+def other_ids_text(request: Request) -> str:
+    """The sentence on a run without a base that writes a version next to others, which have other ids; "" without
+    such."""
+    versions = versions_of(request.staging.target) if request.output.on_existing == "version" else []
+    earlier = [version.name for version in versions if not is_discarded(version) and has_ids(version)]
+    if not earlier:
+        return ""
+    names = f"{earlier[0]} to {earlier[-1]}" if len(earlier) > 1 else earlier[0]
+    return (
+        f"this run has no base and gives all values new ids: the earlier versions ({names}) have other ids, and "
+        "readers of several versions leave them out from now on"
     )
 
 
@@ -153,41 +237,20 @@ def learned_on_top_of(version: Path) -> list[Path]:
     Their manifests say so; those without one, of fitted workflows, in their changes.json, by the name alone. A version
     whose state nobody can read is known by its name, too.
     """
-    chain, states = list[Path](), {version.name: _state_of(version)}
+    chain, states = list[Path](), {version.name: state_of(version)}
     for one in versions_of(version.parent):
-        name, state = _base_of(one)
-        if name in states and _is_state(state, states[name]):
+        name, state = base_of(one)
+        if name in states and is_state(state, states[name]):
             chain.append(one)
-            states[one.name] = _state_of(one)
+            states[one.name] = state_of(one)
     return chain
-
-
-def _is_state(noted: str, state: str) -> bool:
-    """Whether a note of a base means a state; a digest that nobody can read may be any."""
-    return not noted or not state or noted == state
-
-
-def _base_of(version: Path) -> tuple[str, str]:
-    """(name, digest of the state) of the base of a version; ("", "") for one without a base."""
-    manifest = _manifest_of(version)
-    if not manifest:
-        changes = read_json(fitted_folder(version) / CHANGES)
-        return (str(changes.get("base", "")), "") if isinstance(changes, dict) else ("", "")
-    note = manifest.get("base")
-    return (str(note.get("version", "")), str(note.get("state", ""))) if isinstance(note, dict) else ("", "")
-
-
-def _state_of(version: Path) -> str:
-    """The digest of the state that a version has learned; empty where nobody can read it."""
-    fitted = read_json(fitted_folder(version) / FITTED)
-    return str(fitted.get("state", "")) if isinstance(fitted, dict) else ""
 
 
 def is_published(request: Request, version: BaseVersion) -> bool:
     """Whether the work in the staging folder of a run is what became this version: the run was cut off when it had
     published it, and before it removed its work."""
     staging = request.staging
-    manifest = _manifest_of(version.path)
+    manifest = manifest_of(version.path)
     state, plans = read_json(staging.folder / "state" / "manifest.json"), PlanOf(request)
     if not manifest or not isinstance(state, dict) or not plans.data or staging.new.exists():
         return False
@@ -195,6 +258,15 @@ def is_published(request: Request, version: BaseVersion) -> bool:
     return (
         prints.get("state") == state.get("digest") and prints.get("source") == plans.plan(request.splits[0]).fingerprint
     )
+
+
+def broken(version: Path) -> str:
+    """What is damaged of a version, read whole; "" for a good one."""
+    try:
+        _checked(version, thorough=True)
+    except DataError as error:
+        return f"{error.what} ({error.why})" if error.why else error.what
+    return ""
 
 
 def nights_text(data: Mapping[str, Any]) -> str:
@@ -208,7 +280,7 @@ def nights_text(data: Mapping[str, Any]) -> str:
 def _checked(version: Path, thorough: bool) -> BaseVersion:
     """A version with what its fitted workflow says; a DataError that says what is damaged."""
     if not described_by(version):
-        raise DataError(f"it has neither {MANIFEST} nor {FITTED}", where=str(version))
+        raise _unknown(version, f"it has neither {MANIFEST} nor {FITTED}")
     for folder in outputs(version):
         Manifest.load(folder)
         if thorough and (lines := damages(folder)):
@@ -227,10 +299,3 @@ def _checked(version: Path, thorough: bool) -> BaseVersion:
         check_saved(folder, data.get("state"))
         check_history(folder, data)
     return BaseVersion(version.name, version, folder, data)
-
-
-def _manifest_of(version: Path) -> dict[str, Any]:
-    """What the manifest of a version, or of its train, says; {} where there is none that can be read."""
-    places = (version / MANIFEST, version / SPLITS[0] / MANIFEST)
-    manifest = read_json(next((place for place in places if place.exists()), places[0]))
-    return manifest if isinstance(manifest, dict) else {}

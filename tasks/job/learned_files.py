@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,9 @@ import xxhash
 from tasks.core.plan import File
 from tasks.errors import DataError
 from tasks.job.request import Request
+from tasks.manifest import fitted_of
 from tasks.storage.files import _reading_error, open_binary
+from tasks.storage.own_files import WORKFLOW, versions_of
 
 PART = 2**20  # bytes at the beginning, in the middle and at the end of a file that its digest is made of
 SHOWN = 5
@@ -54,13 +57,18 @@ def learned_before(files: Sequence[tuple[str, int, str]], known: pa.Table) -> li
     return again
 
 
-def check_new(files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[Mapping[str, Any]]) -> None:
-    """A DataError if some of the files (path, size, digest) were learned in an earlier night; it names both."""
+def check_new(
+    files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[Mapping[str, Any]], workflow: str = ""
+) -> None:
+    """A DataError if some of the files (path, size, digest) were learned in an earlier night; it names both, and the
+    version of that night in the output that has the fitted workflow."""
     again = learned_before(files, known)
     if not again:
         return
     lines = [
-        f"{path} was learned in the night of {nights[night]['day']}" + (f" as {before}" if before != path else "")
+        f"{path} was learned in the night of {nights[night]['day']}"
+        + (f" as {before}" if before != path else "")
+        + _version_text(workflow, nights[: night + 1])
         for path, before, night in again[:SHOWN]
     ]
     if len(again) > SHOWN:
@@ -70,6 +78,14 @@ def check_new(files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Se
         why="their rows would count twice",
         do="name the new files alone in source.path; --again (refit.again: true) learns them once more",
     )  # fmt: skip
+
+
+def _version_text(workflow: str, nights: Sequence[Mapping[str, Any]]) -> str:
+    """The version of the last of the nights, as the end of a sentence; "" where it is not there."""
+    path = Path(workflow)
+    versions = versions_of(path.parents[1] if path.name == WORKFLOW else path.parent) if workflow else []
+    of_night = [one for one in versions if (fitted_of(one).get("history") or {}).get("nights") == [*nights]]
+    return f": this night is {of_night[-1].name}" if of_night else ""
 
 
 def night_of(request: Request) -> str:

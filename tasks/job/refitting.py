@@ -16,12 +16,13 @@ import pyarrow as pa
 from tasks.core.schema import Schema
 from tasks.core.settings import Output, Refitting, Run, Source
 from tasks.core.versions import millrace_version
-from tasks.errors import JobError
+from tasks.graph.binding import Bound
 from tasks.graph.history import FILES, files_table, read_files, with_night
+from tasks.graph.matching import Matched, matched
 from tasks.graph.node import graph_from_json, graph_to_json
 from tasks.graph.saved_workflow import read_fitted
 from tasks.graph.state import check_saved, saved_files
-from tasks.job.apply_fitted import _made_up, targets_of
+from tasks.job.apply_fitted import _made_up, subject, targets_of
 from tasks.job.base_version import BaseVersion
 from tasks.job.learned_files import night_of
 from tasks.job.request import PlanOf, Request, new_request
@@ -31,66 +32,41 @@ from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
 from tasks.storage.own_files import FITTED
 
 COPY = "base"  # the folder in the staging folder
+LEARN_FROM = "learn-from"  # the name of the plan of `refit.learn_from`
 
 
 def refitting_request(
     source: Source, base: BaseVersion, refit: Refitting, output: Output, run: Run, engine: str,
     day: date | None = None, graph: list[dict[str, Any]] | None = None, labels: list[str] | None = None,
 ) -> Request:  # fmt: skip
-    """The request that learns from a source on top of a base. `graph` and `labels` are those of the job, which must be
-    those of the base: a JobError shows what differs; without them the base has them. `day` is that of the night, today
-    if nothing is said."""
+    """The request that learns from a source on top of a base. `graph` and `labels` are those of the job; without them
+    the base has them. A graph that differs from the base's is matched to it (`tasks.graph.matching`) once the columns
+    of the source are known. `day` is that of the night, today if nothing is said."""
     own = graph_to_json(graph_from_json(base.data["graph"]))
-    if graph is not None and graph != own:
-        raise JobError(
-            "the features of the job are not those of its base", where=f"features; base: {base.path}",
-            why="\n         ".join(differing(own, graph)),
-            do="write the features as they were, or begin anew: base: none, which gives all values new ids",
-        )  # fmt: skip
+    changed = {} if graph in (None, own) else {"graph": own, "learn_from": refit.learn_from}
     fit = Fit.of(source, base.data["source"])
     schema = base.data["schema"]
     if labels is None:
         labels = targets_of(graph_from_json(own), Schema.from_json(schema))
     return new_request(
-        with_values(source, fit.reading), own, output, run, engine, labels,
+        with_values(source, fit.reading), own if graph is None else graph, output, run, engine, labels,
         base={
             "path": str(base.workflow), "version": base.name, "state": base.data["state"], "schema": schema,
             "fit": asdict(fit), "rows": base.rows, "settings": refit.settings, "all": refit.all,
             "again": refit.again, "forget": refit.forget, "day": (day or datetime.now(UTC).date()).isoformat(),
             "since": base.day, "made_up": _made_up(base.data),
+            "ancestors": [*base.data.get("ancestors", ()), base.data["state"]], **changed,
         },
     )  # fmt: skip
 
 
-def differing(base: list[dict[str, Any]], job: list[dict[str, Any]]) -> list[str]:
-    """In what the features of a job differ from those of a base, a line for each entry; both as `workflow.json` has
-    them.
-
-    >>> differing([{"kind": "pick", "parents": [], "selection": ["x"], "name": "features[0]"}],
-    ...           [{"kind": "pick", "parents": [], "selection": ["x", "y"], "name": "features[0]"}])
-    ["features[0]: in the base columns ['x'], in the job columns ['x', 'y']"]
-    """
-    first, second = _by_entry(base), _by_entry(job)
-    lines = []
-    for name in dict.fromkeys([*first, *second]):
-        before, now = first.get(name, ["nothing"]), second.get(name, ["nothing"])
-        if before != now:
-            lines.append(f"{name}: in the base {', '.join(before)}, in the job {', '.join(now)}")
-    return lines or ["the entries are the same, and stand in another order"]
-
-
-def _by_entry(graph: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """The columns and operators of each entry of a graph, as text."""
-    entries: dict[str, list[str]] = {}
-    for node in graph:
-        texts = entries.setdefault(node.get("name") or "output", [])
-        if node.get("selection"):
-            texts.append(f"columns {node['selection']}")
-        if "op" in node:
-            op = {**node["op"]}
-            name = op.pop("op", "")
-            texts.append(f"{name}({', '.join(f'{key}={value!r}' for key, value in op.items() if value is not None)})")
-    return entries
+def matched_to_base(request: Request, source: Schema) -> Matched | None:
+    """How the steps of the job follow those of its base; None where the job has the features of its base. `source` are
+    the columns of the night. A JobError where ids would move."""
+    if not request.base.get("graph"):
+        return None
+    base = Bound(graph_from_json(request.base["graph"]), request.fitted_schema)
+    return matched(base, Bound(*subject(request, source)), request.base["version"])
 
 
 def copied_base(request: Request) -> Path:

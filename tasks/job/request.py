@@ -86,6 +86,11 @@ class Request(PickledFields):
         """What the gate does with rows that differ from the contract or from earlier nights."""
         return Checks(**self.checks)
 
+    @property
+    def gate_note(self) -> dict[str, Any]:
+        """What a manifest says of the gate, so that a refit goes on with it: checks and contract, as far as given."""
+        return {name: value for name in ("checks", "contract") if (value := getattr(self, name))}
+
     @cached_property
     def final(self) -> Node:
         return graph_from_json(self.graph)
@@ -155,7 +160,8 @@ class Request(PickledFields):
     def _fitted(self) -> list[Any]:
         """What is applied, or what is learned on top of, by its content: the folder may be moved."""
         if self.base:
-            return [self.graph, {name: value for name, value in self.base.items() if name not in ("path", "version")}]
+            left_out = ("path", "version", "ancestors")
+            return [self.graph, {name: value for name, value in self.base.items() if name not in left_out}]
         return [self.graph, *(self.fitted[what] for what in ("state", "schema", "fit"))] if self.fitted else []
 
     def state_fingerprint(self, plan: str) -> str:

@@ -153,6 +153,8 @@ def _check_columns(bound: Bound, state: State, base: Base) -> None:
     """A DataError if a side table has other columns than the base's fit read, or other types."""
     old, new = (Bound(bound.final, bound.source, {**base.state.values, **v}) for v in ({}, state.values))
     for before, now in zip(old.learned_from_parameters, new.learned_from_parameters, strict=True):
+        if base.mode(now).mode == "new":
+            continue
         was, are = ({c.name: dtype_name(c.dtype) for c in step.outputs} for step in (before, now))
         if was != are:
             differ = sorted(set(was.items()) ^ set(are.items()))

@@ -60,6 +60,8 @@ class Base:
     def mode(self, step: Step) -> Mode:
         """What happens to a step; a JobError if the base has not learned it, unless all is learned anew (its column
         was dropped before)."""
+        if step.key in self.modes and self.modes[step.key].mode == "new":
+            return self.modes[step.key]
         known = {*self.state.values, *(self.state.partials if self.night.keep_ids_only else ())}
         if self.night.keep_ids_only and step.key in self.modes and step.key not in known:
             return Mode("merged", "the base had no such column")
@@ -104,8 +106,8 @@ class Start:
 
     @property
     def anew(self) -> bool:
-        """Whether the step learns as in a fit: it is merged, and only ids stay."""
-        return self.night.keep_ids_only and self.mode.mode == "merged"
+        """Whether the step learns as in a fit: it is new, or it is merged, and only ids stay."""
+        return self.mode.mode == "new" or (self.night.keep_ids_only and self.mode.mode == "merged")
 
 
 def frozen_values(base: Base, bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -124,7 +126,7 @@ def change_of(step: Step, mode: Mode, change: Mapping[str, Any]) -> dict[str, An
 def change_anew(step: Step, base: Base, fitted: Mapping[str, Any]) -> dict[str, Any]:
     """What changed of a step that has learned anew."""
     assert isinstance(step.op, Learned)
-    return step.op.change(base.starts(step).fitted, fitted, step.unit)
+    return {} if base.mode(step).mode == "new" else step.op.change(base.starts(step).fitted, fitted, step.unit)
 
 
 @frugal
@@ -152,7 +154,8 @@ def _finished(step: Step, partial: Any, start: Start) -> Finished:
     assert isinstance(op, Learned)
     if start.anew:
         learned = op.finalize_unit(partial, unit)
-        return Finished(*op.parted(partial, learned), op.change(fitted, op.parted(partial, learned)[0], unit))
+        new, for_refit = op.parted(partial, learned)
+        return Finished(new, for_refit, {} if start.mode.mode == "new" else op.change(fitted, new, unit))
     if start.mode.mode == "appended" or (start.mode.mode == "merged" and isinstance(op, Keyed)):
         grown = Grown(*op.grown(partial, fitted, saved, unit, start.night))
         return Finished(*op.parted(None, grown.learned), grown.change, grown.of_night)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow as pa
 from tasks.errors import JobError, near
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.evaluation import titled
+from tasks.graph.matching import learned_steps
 from tasks.learning.refit import Mode
 from tasks.ops.base import Learned
 
@@ -20,24 +22,20 @@ MERGED = "equal to a fit of all rows"
 ON_DISK = "ids do not move, and rows of earlier nights were learned under the ids that they have on disk"
 
 
-def modes(bound: Bound, settings: Mapping[str, str], refit_all: bool = False) -> dict[str, Mode]:
+def modes(
+    bound: Bound, settings: Mapping[str, str], refit_all: bool = False, new: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Mode]:
     """The mode of each learned step of a graph, by step, in graph order; nothing is read.
 
     `settings` are what a job says under `refit`: freeze or merge, by step, column, entry (`features[2]`) or operator.
     The first of these that names a step decides. A step whose input comes from a merged step is frozen: what it learned
     is about values in the older scale, which the partials of earlier nights hold. With `refit_all` every step learns
-    anew from these rows alone, as in a fit, but ids stay.
+    anew from these rows alone, as in a fit, but ids stay. `new` are the steps that the base does not have, and why.
 
     A JobError for a setting that names no learned step (with near names), or that is impossible (with the reason).
     """
     steps = learned_steps(bound)
-    return _Decision(bound, steps, _chosen(bound, steps, settings), refit_all).all()
-
-
-def learned_steps(bound: Bound) -> dict[str, Step]:
-    """All learned steps of a graph by their key, those that learn from their parameters alone too, in graph order."""
-    steps = [*bound.learned_from_parameters, *bound.learning]
-    return {step.key: step for step in sorted(steps, key=lambda s: (s.node, s.key))}
+    return _Decision(bound, steps, _chosen(bound, steps, settings), refit_all, new).all()
 
 
 def behind(bound: Bound, step: Step) -> list[Step]:
@@ -94,9 +92,10 @@ class _Decision:
     """Decides step by step: what a step does depends on the steps that it is behind."""
 
     def __init__(
-        self, bound: Bound, steps: Mapping[str, Step], chosen: Mapping[str, tuple[str, str]], refit_all: bool
-    ) -> None:
-        self.bound, self.steps, self.chosen, self.refit_all = bound, steps, chosen, refit_all
+        self, bound: Bound, steps: Mapping[str, Step], chosen: Mapping[str, tuple[str, str]], refit_all: bool,
+        new: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self.bound, self.steps, self.chosen, self.refit_all, self.new = bound, steps, chosen, refit_all, new
         self.decided: dict[str, Mode] = {}
 
     def all(self) -> dict[str, Mode]:
@@ -109,8 +108,10 @@ class _Decision:
             self.decided[step.key] = Mode(mode, why, tuple(s.key for s in before))
         return self.decided[step.key]
 
-    def _decide(self, step: Step, before: Sequence[Step]) -> tuple[Literal["merged", "appended", "frozen"], str]:
+    def _decide(self, step: Step, before: Sequence[Step]) -> tuple[Literal["merged", "appended", "frozen", "new"], str]:
         """(mode, why)."""
+        if step.key in self.new:
+            return "new", f"learned from these rows alone: {self.new[step.key]}"
         op = _op(step)
         nature, nature_why = op.refit_of(step.unit)
         name, word = self.chosen.get(step.key, ("", ""))

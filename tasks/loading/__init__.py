@@ -14,8 +14,8 @@ import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,9 @@ from tasks.core.schema import Schema
 from tasks.engines import engine
 from tasks.errors import DataError, HostError, JobError, near
 from tasks.loading.batch_arrays import Arrays, GroupColumn, arrays, filled, group_columns, in_order, jagged, joined
-from tasks.manifest import Manifest, chosen_versions, current
+from tasks.manifest import Manifest, alike, chosen_versions, common_columns, current
 from tasks.storage.discarded import check_discarded
+from tasks.storage.files_being_read import OpenFolder, gone, open_output
 from tasks.storage.metadata_forms import DIGEST
 
 __all__ = ["Arrays", "Batches", "Group", "Loader", "Shard", "arrays", "check_order", "jagged", "loader"]
@@ -96,7 +97,7 @@ class Loader(PickledFields):
     drop_last: give whole batches only.
     even: give the same number of batches in every shard; an epoch then leaves out fewer rows than there are shards.
     versions: of an output with versions: `all`, `v0003..v0007`, `v0003..` or `v0003`; None: the newest one. Discarded
-        versions are left out, with a warning.
+        versions are left out, with a warning, and so are those that have other ids than the newest one.
     global_batches: the same order for any number of ranks and workers. batch_size is then the rows of all ranks
         together: batch n of an epoch is rows [n * batch_size, (n + 1) * batch_size) of its sequence, rank r of R takes
         the part from r/R to (r + 1)/R of it, and the workers of a rank take turns. All ranks have the same number of
@@ -116,10 +117,14 @@ class Loader(PickledFields):
     allocate; where RMM has its default resource, whose frees wait for all work of the GPU, the loader sets the
     asynchronous one.
 
+    A loader holds its output: after a run has replaced it, all epochs of this loader, also in processes to which it
+    travels, have the old rows as long as `run.keep_replaced` leaves them, and `output.keep_versions` leaves versions
+    that a loader on the same host holds. Each version takes an open file of the process.
+
     Errors: a JobError for a batch_size below 1, an unknown column, and an output of csv or orc files; a DataError for a
-    folder that is no output, and for a file that has other rows than the manifest says. With a device, a HostError
-    where cuDF is not installed, no GPU answers, or its memory is too small, and the errors of `arrays` as soon as the
-    row group is read.
+    folder that is no output, for a file that is missing or has another size or other rows than the manifest says, and
+    for an output that was replaced and is gone. With a device, a HostError where cuDF is not installed, no GPU answers,
+    or its memory is too small, and the errors of `arrays` as soon as the row group is read.
     """
 
     path: str
@@ -156,6 +161,17 @@ class Loader(PickledFields):
         for name in self.columns or ():
             if name not in self.schema:
                 raise JobError(f"there is no column {name!r}", where=self.path, do=near(name, self.schema))
+        self._opened  # noqa: B018
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "manifests": self.manifests}
+
+    def changed(self, **settings: Any) -> Loader:
+        """The loader with other settings, of the output that this one holds."""
+        changed = object.__new__(Loader)
+        changed.__dict__.update(self.__dict__ | settings)
+        changed.__post_init__()
+        return changed
 
     @cached_property
     def manifests(self) -> list[Manifest]:
@@ -165,6 +181,30 @@ class Loader(PickledFields):
             return [Manifest.load(self.path)]
         return [Manifest.load(path) for path in chosen_versions(Path(self.path), self.versions)]
 
+    @cached_property
+    def _opened(self) -> list[OpenFolder]:
+        """The folders of the versions, which this process holds."""
+        return [open_output(Path(manifest.path), manifest.data) for manifest in self.manifests]
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[OpenFolder, str]]:
+        """The folder of each file, and its path in it, by the name that a group has."""
+        return {
+            self._name(manifest, part["path"]): (opened, part["path"])
+            for manifest, opened in zip(self.manifests, self._opened, strict=True) for part in manifest.parts
+        }  # fmt: skip
+
+    def _name(self, manifest: Manifest, part: str) -> str:
+        return part if self.versions is None else os.path.relpath(Path(manifest.path) / part, self.manifest.path)
+
+    def place(self, name: str) -> Path:
+        """Where a file of the groups is, also of an output that was replaced. A DataError if it is gone."""
+        opened, part = self._places[name]
+        place = opened.path / part
+        if not place.exists():
+            raise gone(opened.folder) if opened.is_moved else _damaged(opened.folder, f"{part} is missing")
+        return place
+
     @property
     def manifest(self) -> Manifest:
         """What the output, or the newest of its versions, says of itself."""
@@ -172,9 +212,9 @@ class Loader(PickledFields):
 
     @cached_property
     def schema(self) -> Schema:
-        """Types, tags, cardinalities and embedding sizes of the columns: those of the newest version, whose ids hold
-        for all before it."""
-        return Schema.from_json(self.manifest.data["schema"])
+        """Types, tags, cardinalities and embedding sizes of the columns that all versions have: those of the newest
+        version, whose ids hold for all before it."""
+        return common_columns(self.manifests)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -188,13 +228,8 @@ class Loader(PickledFields):
         groups = []
         for manifest in self.manifests:
             for part in manifest.parts:
-                path = Path(manifest.path) / part["path"]
-                stat = path.stat()
-                rows = (_rows_of_arrow if arrow else _rows_of_parquet)(str(path), stat.st_size, stat.st_mtime_ns)
-                if sum(rows) != part["rows"]:
-                    raise DataError(f"{part['path']} holds {sum(rows):,} rows, the manifest says {part['rows']:,}",
-                                    where=manifest.path, do="see what else is damaged: millrace verify")  # fmt: skip
-                name = part["path"] if self.versions is None else os.path.relpath(path, self.manifest.path)
+                name = self._name(manifest, part["path"])
+                rows = _rows_of(self.place(name), part, Path(manifest.path), arrow)
                 groups += [Group(name, number, n) for number, n in enumerate(rows) if n]
         return groups
 
@@ -485,17 +520,20 @@ class _DeviceSequence(_Sequence):
     def _stored(self, group: Group, types: dict[str, pa.DataType]) -> dict[str, tuple[Any, Any, Any]]:
         if self.files.arrow:
             return {}
-        path, named = str(Path(self.loader.manifest.path) / group.path), self.files.named(group.path)
+        path, named = self.loader.place(group.path), self.files.named(group.path)
         inside = {name: dtype for name, dtype in types.items() if name not in named}
+        if len(self.loader.manifests) > 1:  # a version before may have smaller integers, which the host widens
+            own = self.files.schema(group)
+            inside = {name: dtype for name, dtype in inside.items() if own.field(name).type == dtype}
         try:
-            stored: dict[str, tuple[Any, Any, Any]] = self.device.read(path, group.number, inside)
+            stored: dict[str, tuple[Any, Any, Any]] = self.device.read(str(path), group.number, inside)
         except (RuntimeError, ValueError, OSError) as error:
             if is_out_of_memory(error):
                 raise
             if not self.warned:  # once in an epoch
                 self.warned = True
                 what = "row groups are read on the host where cuDF fails, first row group %d of %s: %s"
-                log.warning(what, group.number, path, error)
+                log.warning(what, group.number, Path(self.loader.manifest.path) / group.path, error)
             return {}
         return stored
 
@@ -529,11 +567,20 @@ class _Files:
             if name in names:
                 column = pa.repeat(value, group.rows) if value.is_valid else pa.nulls(group.rows, value.type)
                 table = table.append_column(name, column)
-        return table.select(list(names)).replace_schema_metadata(None)
+        table = table.select(list(names)).replace_schema_metadata(None)
+        if len(self.loader.manifests) > 1:
+            wanted = {name: self.loader.schema[name].dtype for name in names}
+            fields = [(f.name, wanted[f.name] if alike(f.type, wanted[f.name]) else f.type) for f in table.schema]
+            table = table.cast(pa.schema(fields))
+        return table
+
+    def schema(self, group: Group) -> pa.Schema:
+        """The columns of the file of a group, as it stores them."""
+        return self._file(group.path).schema_arrow
 
     def _file(self, path: str) -> Any:
         if path not in self.open:
-            where = str(Path(self.loader.manifest.path) / path)
+            where = str(self.loader.place(path))
             self.open[path] = pa.ipc.open_file(pa.memory_map(where)) if self.arrow else pq.ParquetFile(where)
             if len(self.open) > OPEN_FILES:
                 self.open.popitem(last=False)
@@ -549,15 +596,32 @@ class _Files:
         return {field.name: pa.scalar(values.get(field.name), field.type) for field in partitioning.schema}
 
 
-@lru_cache(maxsize=100_000)
-def _rows_of_parquet(path: str, size: int, mtime: int) -> tuple[int, ...]:
-    """The rows of each row group of a file (as it is now: size and time are part of the key)."""
+_rows: dict[tuple[int, ...], tuple[int, ...]] = {}  # of the files that this process has looked at, as they were
+
+
+def _rows_of(place: Path, part: Mapping[str, Any], folder: Path, is_arrow: bool) -> tuple[int, ...]:
+    """The rows of each group of a file; a DataError where it is not as the manifest of its folder says."""
+    stat = place.stat()
+    if stat.st_size != part["bytes"]:
+        raise _damaged(folder, f"{part['path']} has {stat.st_size:,} bytes, the manifest says {part['bytes']:,}")
+    key = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+    if key not in _rows:
+        _rows[key] = (_rows_of_arrow if is_arrow else _rows_of_parquet)(str(place))
+    if (rows := sum(_rows[key])) != part["rows"]:
+        raise _damaged(folder, f"{part['path']} holds {rows:,} rows, the manifest says {part['rows']:,}")
+    return _rows[key]
+
+
+def _damaged(folder: Path, what: str) -> DataError:
+    return DataError(what, where=str(folder), do=f"see what else is damaged: millrace verify {folder}")
+
+
+def _rows_of_parquet(path: str) -> tuple[int, ...]:
     footer = pq.read_metadata(path)
     return tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
 
 
-@lru_cache(maxsize=100_000)
-def _rows_of_arrow(path: str, size: int, mtime: int) -> tuple[int, ...]:
+def _rows_of_arrow(path: str) -> tuple[int, ...]:
     with pa.memory_map(path) as source:
         file = pa.ipc.open_file(source)
         return tuple(file.get_batch(i).num_rows for i in range(file.num_record_batches))
@@ -608,4 +672,4 @@ def loader(
     if not tags:
         return source
     tagged = source.schema.with_any_tag(tags, str(path))
-    return replace(source, columns=tuple(dict.fromkeys([*(columns or ()), *tagged])))
+    return source.changed(columns=tuple(dict.fromkeys([*(columns or ()), *tagged])))

@@ -116,7 +116,7 @@ def _step(changes: Changes, column: str | None) -> Mapping[str, Any]:
     (step,) = chosen
     if step["mode"] != "appended":
         why = step.get("why") or "a frozen step keeps the ids that it has"
-        do = "go on with the weight as it is"
+        do = "train it from the beginning" if step["mode"] == "new" else "go on with the weight as it is"
         raise JobError(f"the ids of {', '.join(step['columns'])} are {step['mode']}", where=where, why=why, do=do)
     for name in ("first_id", "old_rows", "new_rows"):
         if not isinstance(step.get(name), int) or step[name] < 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,9 +162,7 @@ class Rows(IterableDataset):  # type: ignore[misc]
                             do="look at nvidia-smi and CUDA_VISIBLE_DEVICES, or leave out device=")  # fmt: skip
         device = torch.device(str(self.loader.device))
         number = torch.cuda.current_device() if device.index is None else device.index
-        source = replace(self.loader, device=f"cuda:{number}")
-        source.__dict__["groups"] = self.groups
-        return source, lambda: int(torch.cuda.current_stream(number).cuda_stream)
+        return self.loader.changed(device=f"cuda:{number}"), lambda: int(torch.cuda.current_stream(number).cuda_stream)
 
     def _tensors(self, read: Any) -> dict[str, Any]:
         columns = arrays(read)
@@ -211,7 +208,7 @@ def _with_columns(loader: Loader, jagged: Mapping[str, Features]) -> Loader:
         if key in {*loader.names} - {*inside}:
             raise JobError(f"a jagged tensor and a column are both called {key!r}", where=loader.path,
                            do="name the tensor otherwise: jagged={'ids': [..]}")  # fmt: skip
-    loader = replace(loader, columns=tuple(dict.fromkeys([*loader.names, *inside])))
+    loader = loader.changed(columns=tuple(dict.fromkeys([*loader.names, *inside])))
     for name, weight in (pair for features in jagged.values() for pair in features.items()):
         if weight is not None:
             _check_weights(loader, name, weight)

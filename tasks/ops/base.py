@@ -143,6 +143,7 @@ class Operator(BaseModel):
     removes_rows: ClassVar[bool] = False  # keeps some rows of the whole table: has the verb `keep`
     groups_rows: ClassVar[bool] = False  # makes one row of many: has the verb `regroup`
     run_columns: ClassVar[str | None] = None  # the parameter that names the keys whose rows must lie together
+    keeps_ids: ClassVar[bool] = False  # of a column of ids it hands on ids as they are, if not all of them
     adds_tags: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -305,6 +306,7 @@ class Learned(Operator):
     for_refit: ClassVar[frozenset[str]] = frozenset()  # what was learned that `apply` does not need: saved apart
     settles_schema: ClassVar[bool] = False  # which columns come out, or their types, is known only when it is fitted
     moves_values: ClassVar[bool] = True  # False: the values that come out do not depend on what is learned
+    retunable: ClassVar[frozenset[str]] = frozenset()  # parameters that a job may change: what was learned stays valid
 
     def order_free(self, unit: Unit, schema: Schema) -> bool:
         """True if merging is exact in any order (counts, integer sums, min, max); False: one fixed tree over blocks."""
@@ -362,6 +364,11 @@ class Learned(Operator):
         """(what a refit does with a unit, why in one clause) if nobody wants it otherwise. Default: of every unit the
         same."""
         return self.on_refit, self.frozen_why
+
+    def check_retuned(self, fitted: Mapping[str, Any], unit: Unit) -> None:
+        """A JobError where other values of `retunable` parameters than those of the base do not allow what the base has
+        learned. Default: they allow all."""
+        return
 
     def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Any:
         """The partial of all rows that were learned so far, for a refit: the inverse of `parted`.

@@ -79,6 +79,7 @@ class Categorify(Keyed):
     grouped = True
     on_refit = "appended"
     for_refit = frozenset({"rest"})
+    retunable = frozenset({"freq_threshold", "max_size", "dtype", "name_sep"})
     adds_tags = frozenset({Tags.CATEGORICAL.value})
 
     @model_validator(mode="after")
@@ -219,6 +220,15 @@ class Categorify(Keyed):
         if self._own_vocabulary(unit) is not None:
             return "frozen", "the job gives the vocabulary (vocabs)"
         return self.on_refit, self.frozen_why
+
+    def check_retuned(self, fitted: Mapping[str, Any], unit: Unit) -> None:
+        limit, rows = self._per_column(self.max_size, unit), int(fitted["size"]) + FIRST + self.num_buckets
+        if 0 < limit < rows:
+            raise JobError(
+                f"Categorify of {'+'.join(unit)!r}: max_size {limit:,} is less than the {rows:,} ids of the base",
+                why="an id is never taken away",
+                do=f"give max_size: {rows} or more, or 0 for no limit; or begin anew: base: none",
+            )
 
     def grown(
         self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: Night

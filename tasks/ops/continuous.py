@@ -48,6 +48,7 @@ class Normalize(Learned):
     dtype: Literal["float32", "float64"] = "float32"
     makes_nan = False
     in_float64 = True
+    retunable = frozenset({"dtype"})
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})

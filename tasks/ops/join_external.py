@@ -54,6 +54,7 @@ class JoinExternal(Learned):
     columns: list[str] | None = None
     duplicates: Literal["error", "first"] = "error"
     read: dict[str, Any] | None = None
+    retunable = frozenset({"table", "columns", "duplicates", "read"})  # it reads its table in every run
     takes = frozenset({"number", "string", "bool", "time", "list", "other"})
     encoded = True
     passes: ClassVar[int] = 0

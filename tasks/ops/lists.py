@@ -40,6 +40,7 @@ class ListSlice(Operator):
     end: int | None = None
     pad: bool = False
     pad_value: Any = 0
+    keeps_ids = True
     takes = frozenset({"list"})
 
     @model_validator(mode="after")

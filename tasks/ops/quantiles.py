@@ -150,6 +150,7 @@ class FillMedian(_Selecting):
 
     add_binary_cols: bool = False
     in_float64 = True
+    retunable = frozenset({"add_binary_cols"})
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})

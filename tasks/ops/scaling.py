@@ -88,6 +88,7 @@ class NormalizeMinMax(_Ranged):
 
     dtype: Literal["float32", "float64"] = "float32"
     in_float64 = True
+    retunable = frozenset({"dtype"})
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})

@@ -71,6 +71,7 @@ class TargetEncoding(Keyed):
     drop_folds: bool = True
     with_count: bool = False
     dtype: Literal["float32", "float64"] = "float32"
+    retunable = frozenset({"p_smooth", "min_count", "with_count", "dtype"})
     takes = frozenset({"number", "string", "bool", "time"})
     encoded = True
     grouped = True

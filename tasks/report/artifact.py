@@ -10,7 +10,7 @@ from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult
 from tasks.core.units import amount
 from tasks.report import series
 from tasks.report.svg import data_url
-from tasks.report.text import markdown_table, stage_line
+from tasks.report.text import escaped, markdown_table, stage_line
 
 PARTS, MARKDOWN = 300, 80_000  # rows of the table of files; characters of a Markdown artifact
 
@@ -25,7 +25,7 @@ def stage_markdown(
     """
     where = " → ".join(f"**{stage}**" if stage == result.stage else stage for stage in STAGES)
     made_up = result.made_up if isinstance(result, IngestResult) else ""
-    sample = [f"**Made-up data**: {made_up}."] if made_up else []
+    sample = [f"**Made-up data**: {escaped(made_up)}."] if made_up else []
     parts = [f"### {stage_line(result)}", *sample, where, markdown_numbers(result)]
     if workers and not result.reused:
         parts += _of_workers(result, workers)
@@ -37,7 +37,7 @@ def stage_markdown(
         parts.append(f"#### Casts that failed, their rows are null\n\n{markdown_table(failed[:PARTS])}")
     tables = result.tables if isinstance(result, StatisticsResult) else {}
     for title, rows in tables.items():
-        parts.append(f"#### {title}\n\n{markdown_table(rows)}")
+        parts.append(f"#### {escaped(title)}\n\n{markdown_table(rows)}")
     while len("\n\n".join(parts)) > MARKDOWN and len(parts) > 3:
         parts.pop()
     return "\n\n".join(parts) + "\n"
@@ -52,7 +52,7 @@ def markdown_numbers(result: StageResult) -> str:
     rows += [(name, clock(moment)) for name, moment in _moments(result).items()]
     known = {"stage", "split", "rows", "bytes", "seconds"}
     rows += [(name.replace("_", " "), _shown(value)) for name, value in result.figures().items() if name not in known]
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {escaped(value)} |" for name, value in rows)])
 
 
 def _moments(result: StageResult) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,11 @@ def growth(folder: Path, target: Path) -> dict[str, Any]:
     steps = nights[-1]["steps"] if nights else {}
     rows: list[dict[str, Any]] = []
     curves: dict[str, Any] = {}
-    for key, step in steps.items():
+    for step in steps.values():
         if step.get("mode") != "appended":
             continue
         one = Vocabulary(names_text(step["columns"], 8), waiting=step.get("waiting", 0))
-        known = [night["steps"][key] for night in nights if key in night["steps"]]
+        known = [same for night in nights if (same := _same_step(night["steps"].values(), step))]
         one.sizes = [known[0]["old_size"], *(each["new_size"] for each in known)]
         new = one.newcomers
         rows.append(
@@ -52,6 +52,12 @@ def growth(folder: Path, target: Path) -> dict[str, Any]:
         if one.sizes[0] and len(curves) < MOST_CURVES:
             curves[one.columns] = [(float(night), 100 * size / one.sizes[0]) for night, size in enumerate(one.sizes)]
     return {"rows": rows, "base": nights[-1].get("base", ""), "picture": _picture(curves)} if rows else {}
+
+
+def _same_step(steps: Iterable[Mapping[str, Any]], step: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The entry of a vocabulary in the changes of another night; a changed job may have given its step another key."""
+    same = (one for one in steps if one.get("mode") == "appended" and one["columns"] == step["columns"])
+    return next((one for one in same if one["op"] == step["op"]), None)
 
 
 def _picture(curves: Mapping[str, svg.Points]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.core.stage_results import StageResult
 from tasks.core.units import rate
+from tasks.errors import visible
 
 TABLE_ROWS = 20
 
@@ -40,8 +42,32 @@ def learned_tables(steps: Iterable[Any], values: Mapping[str, Any]) -> dict[str,
     return tables
 
 
+# What Markdown or HTML takes for its own: neither underscores within words nor parentheses without brackets.
+MARKUP = re.compile(
+    r"[\\`*\[\]<>|~@#]|(?<![^\W_])_|_(?![^\W_])|^[+-](?=\s)|&(?=#?\w+;)|:(?=//)|(?<=www)\.", re.IGNORECASE
+)
+
+
+class Markdown(str):
+    """A text that is Markdown already: tables and artifacts show it as such."""
+
+
+def escaped(text: str) -> str:
+    r"""A text of the data in Markdown: nothing in it is markup or a link, and it is one line.
+
+    >>> print(escaped("![x](http://h/y)"), escaped("user_id _x_"), escaped("a\n<b>"))
+    !\[x\](http\://h/y) user_id \_x\_ a \<b\>
+    """
+    return text if isinstance(text, Markdown) else MARKUP.sub(r"\\\g<0>", visible(" ".join(str(text).split())))
+
+
+def escaped_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows for the table of an artifact, whose texts the page of the server shows as Markdown."""
+    return [{name: escaped(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in rows]
+
+
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of plain values as a Markdown table, numbers to six digits.
+    """Rows of plain values as a Markdown table, numbers to six digits, texts as they are unless they are `Markdown`.
 
     >>> print(markdown_table([{"column": "x", "r2": 0.123456789, "n": None}]))
     | column | r2 | n |
@@ -49,7 +75,7 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     | x | 0.123457 |  |
     """
     names = list(rows[0])
-    lines = [names, *([_shown(row[name]) for name in names] for row in rows)]
+    lines = [[escaped(name) for name in names], *([escaped(_shown(row[name])) for name in names] for row in rows)]
     text = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([text[0], "|" + "---|" * len(names), *text[1:]])
 
@@ -57,4 +83,6 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _shown(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, str):
+        return value
     return f"{value:.6g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)

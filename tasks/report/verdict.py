@@ -10,7 +10,7 @@ from typing import Any
 from tasks.gate.notes import GateNote, read_gate
 from tasks.gate.profile import ColumnProfile, Profile, bin_edges
 from tasks.report.svg import COLOURS, GRID, INK, MUTED, data_url
-from tasks.report.text import markdown_table
+from tasks.report.text import escaped, markdown_table
 
 ROWS, PLOTS, BARS = 100, 8, 24  # findings of a table, columns that are drawn, bars of a plot
 MARKDOWN = 80_000  # characters
@@ -69,16 +69,16 @@ def verdict_markdown(stage: str, note: GateNote, profile: Profile | None, before
     compared = ", ".join(verdict.get("compared_with") or ()) or "nothing: there is no good version yet"
     parts = [f"### The gate after {stage}: {verdict['verdict']}", f"Compared with {compared}."]
     parts += [f"- {one['text']}" for one in findings[:ROWS]][:1] and [
-        "\n".join(f"- **{one['level']}**: {plain(one['text'])}" for one in findings[:ROWS]),
-        markdown_table([{name: plain(text) for name, text in row.items()} for row in verdict_rows(findings)]),
+        "\n".join(f"- **{one['level']}**: {escaped(one['text'])}" for one in findings[:ROWS]),
+        markdown_table(verdict_rows(findings)),
     ]
-    parts += [f"{plain(line)}." for line in accepted_lines(note)]
+    parts += [f"{escaped(line)}." for line in accepted_lines(note)]
     if profile is not None:
         names = list(dict.fromkeys(str(one["column"]) for one in findings if one["column"] in profile.columns))
         for name in names[:PLOTS]:
             picture = distribution(profile.columns[name], before.columns.get(name) if before else None)
             if picture:
-                parts.append(f"![{plain(name)}]({data_url(picture)})")
+                parts.append(f"![{escaped(name)}]({data_url(picture)})")
     while len("\n\n".join(parts)) > MARKDOWN and len(parts) > 3:
         parts.pop()
     return "\n\n".join(parts) + "\n"
@@ -143,10 +143,3 @@ def _shares(now: ColumnProfile, before: ColumnProfile | None) -> tuple[list[str]
         names = ["null", *names]
         shares = [((before.nulls / rows[0]) if before else 0.0, now.nulls / rows[1]), *shares]
     return names, shares
-
-
-def plain(text: str) -> str:
-    """A text of the data in Markdown: nothing in it is markup."""
-    return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>()#+!|~" else letter for letter in str(text)).replace(
-        "\n", " "
-    )

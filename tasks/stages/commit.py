@@ -28,7 +28,7 @@ from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.saved_workflow import save_fitted
 from tasks.graph.state import State
-from tasks.job.apply_fitted import as_read, differences_of, subject
+from tasks.job.apply_fitted import as_read, base_schema, differences_of, subject
 from tasks.job.base_version import check_not_discarded
 from tasks.job.profiles import publish_profile
 from tasks.job.refitting import base_note, history_of
@@ -189,7 +189,7 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
     plans = PlanOf(request)
     plan = plans.plan(request.splits[0])
     if request.base:
-        schema = as_read(request.fitted_schema, plan.schema)
+        schema = as_read(base_schema(request, plan.schema), plan.schema)
     else:
         schema = request.fitted_schema if request.fitted else subject(request, plan.schema)[1]
     reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.source)}
@@ -200,6 +200,8 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
     save_fitted(
         request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
         request.dated if request.flow == "fit" else None, None if request.fitted else history_of(request, state.values),
+        request.gate_note if request.flow == "fit" else {},
+        (request.base or request.fitted).get("ancestors", ()),
     )  # fmt: skip
 
 
@@ -247,6 +249,7 @@ def _manifest(
         **({"made_up": sample} if (sample := saved.made_up) else {}),
         **({"left_out": left_out.split(", ")} if left_out else {}),
         **({"dated": request.dated} if request.dated else {}),
+        **request.gate_note,
         **base_note(request),
     )
 

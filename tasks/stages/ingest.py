@@ -17,16 +17,15 @@ from tasks.cluster.parallelism import dividing_threads, partition_limit, worker_
 from tasks.cluster.pool import Pool
 from tasks.core.plan import File, Plan
 from tasks.core.schema import Schema
-from tasks.core.settings import Source
 from tasks.core.stage_results import IngestResult
-from tasks.errors import DataError, NoInputError
+from tasks.errors import DataError, JobError, NoInputError, near
 from tasks.gate.contract import under_contract
 from tasks.graph.binding import Bound
 from tasks.graph.row_rules import Division, RowRules
-from tasks.job.apply_fitted import adapted, adopt, differences_of, missing_labels, null_types, subject
+from tasks.job.apply_fitted import adapted, adopt, base_schema, differences_of, missing_labels, null_types, subject
 from tasks.job.fingerprints import fingerprint
 from tasks.job.learned_files import check_new, learned_before, sampled_digest
-from tasks.job.refitting import copied_base, history_before
+from tasks.job.refitting import LEARN_FROM, copied_base, history_before
 from tasks.job.request import PlanOf, Request
 from tasks.job.row_rules import check_splitting, condition_columns
 from tasks.job.text_order import check_text_order
@@ -62,15 +61,18 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     if request.base:
         modes_of(request)
         copied_base(request)
-    paths = _paths(request.source)
+    paths = _paths(request)
     storage_options = read_options(request.source)["storage_options"]
     listed = {split: _listed(split, path, storage_options) for split, path in paths.items()}
+    if LEARN_FROM in listed and (twice := listed[LEARN_FROM].keys() & listed[request.plan_names[0]].keys()):
+        paths[LEARN_FROM] = [path for path in listed[LEARN_FROM] if path not in twice]  # the night is learned anyway
+        listed[LEARN_FROM] = {path: listed[LEARN_FROM][path] for path in paths[LEARN_FROM]}
     sample = _made_up_files(listed) + (request.fitted or request.base).get("made_up", [])
     reused, notes, grown = _plan(request, pool, paths, listed, sample)
     saved = PlanOf(request)
     bad = [file for split in paths for file in saved.bad_lines(split)]
     again = _refuse_learned(request, saved)
-    plans = {split: saved.plan(split) for split in paths}
+    plans = {split: saved.plan(split) for split in request.plan_names}
     rows = sum(plan.rows for plan in plans.values())
     progress(rows, rows)
     first = plans[request.plan_names[0]]
@@ -124,9 +126,11 @@ def _divided_text(request: Request, saved: PlanOf) -> str:
     return division.text + (more if other_order else "")
 
 
-def _paths(source: Source) -> dict[str, Any]:
-    """The path of each split of a job."""
-    return {"train": source.path, "valid": source.valid} if source.valid else {"": source.path}
+def _paths(request: Request) -> dict[str, Any]:
+    """The path of each split of a job, and that of the rows which steps learn from that the base does not have."""
+    source, more = request.source, request.base.get("learn_from")
+    paths = {"train": source.path, "valid": source.valid} if source.valid else {"": source.path}
+    return {**paths, **({LEARN_FROM: more} if more else {})}
 
 
 def _made_up_files(listed: Mapping[str, Mapping[str, File]]) -> list[dict[str, Any]]:
@@ -145,7 +149,7 @@ def _refuse_learned(request: Request, saved: PlanOf) -> int:
     history, files = history_before(request)
     if not request.base["again"]:
         try:
-            check_new(saved.learned_files, files, history.get("nights", ()))
+            check_new(saved.learned_files, files, history.get("nights", ()), request.base["path"])
         except DataError:
             saved.path.unlink(missing_ok=True)  # nothing was begun that a later run could finish
             raise
@@ -187,7 +191,11 @@ def _plan(
     notes: list[str] = saved.data.get("contract", []) if reused else []
     grown: list[str] = saved.data.get("united", []) if reused else []
     if not reused:
-        planned = {split: _planned(request, split, path, pool) for split, path in paths.items()}
+        planned = {split: _planned(request, split, path, pool) for split, path in paths.items() if split != LEARN_FROM}
+        if LEARN_FROM in paths:  # in the types of the night
+            known = base_schema(request, planned[request.plan_names[0]].plan.schema)
+            alike = replace(request, base={**request.base, "schema": known.to_json()})
+            planned[LEARN_FROM] = _planned(alike, LEARN_FROM, paths[LEARN_FROM], pool)
         plans = {split: one.plan for split, one in planned.items()}
         notes = [note for one in planned.values() for note in one.notes]
         grown = [note for one in planned.values() for note in one.grown]
@@ -217,10 +225,16 @@ def _listed(split: str, path: Any, storage_options: Any) -> dict[str, File]:
 
 @contextmanager
 def _naming_valid(split: str) -> Iterator[None]:
-    """Errors that speak of `source.path` become those of `source.valid`, where the split is `valid`."""
+    """Errors that speak of `source.path` become those of `source.valid`, where the split is `valid`, or of
+    `refit.learn_from`."""
     try:
         yield
     except (NoInputError, NoRowsError) as error:
+        if split == LEARN_FROM:
+            raise DataError(
+                "there are no rows to learn from", where=f"refit.learn_from: {error.where}",
+                why=error.why or error.what, do="correct refit.learn_from, or leave it out",
+            ) from None  # fmt: skip
         if split != "valid":
             raise
         kind = NoInputError if isinstance(error, NoInputError) else NoValidationRowsError
@@ -273,6 +287,8 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Planned:
         notes = [finding.text for finding in findings]
         plan = with_missing(plan, request.rules.missing_rules)
     plan = adapted(request, plan)
+    if split != LEARN_FROM:
+        modes_of(request, plan.schema)
     bound = Bound(*subject(request, plan.schema))
     used = used_columns(request, bound)
     plan = without_unused(plan, used)
@@ -324,9 +340,24 @@ def check_columns(request: Request, bound: Bound) -> None:
     if source.unique:
         check_unique(bound.source, source.unique)
     check_splitting(bound.source, source)
+    _check_gate(request, bound)
     if request.flow != "fit":
         hive.check_columns(output.partition_on, bound.output)
         check_types(output, bound.output)
+
+
+def _check_gate(request: Request, bound: Bound) -> None:
+    """A JobError for a column of a check that the gate never sees: such a check would be off without a word."""
+    known = {*used_columns(request, bound), *(name for step in bound.steps.values() for name in step.unit)}
+    known |= {*(request.rules.columns if request.rules else ())}
+    if request.fitted or request.base:  # the source may lack some
+        known |= {*request.fitted_schema}
+    for check in sorted(request.checks):
+        settings = request.checks[check]
+        for name in (settings.get("columns") or ()) if isinstance(settings, Mapping) else ():
+            if name not in known:
+                where, why = f"checks.{check}.columns", "the gate compares columns that the run reads"
+                raise JobError(f"the run reads no column {name!r}", where=where, why=why, do=near(name, sorted(known)))
 
 
 def _mapped(pool: Pool, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:

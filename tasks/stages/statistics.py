@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import date
 from itertools import zip_longest
 from pathlib import Path
@@ -18,22 +19,24 @@ from tasks.cluster import column_cache
 from tasks.cluster.column_cache import CacheKey
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
+from tasks.core.schema import Schema
 from tasks.core.stage_results import StatisticsResult
 from tasks.errors import DataError
-from tasks.graph.binding import Bound
+from tasks.graph.binding import Bound, Step
 from tasks.graph.changes import Mode
 from tasks.graph.failed_casts import Record, largest
+from tasks.graph.matching import Matched, learned_steps
 from tasks.graph.seen import Seen
 from tasks.graph.state import Saving, State, check_saved, save_night
 from tasks.job import profiles
 from tasks.job.apply_fitted import subject
-from tasks.job.refitting import copied_base
+from tasks.job.refitting import LEARN_FROM, copied_base, matched_to_base
 from tasks.job.request import PlanOf, Request
 from tasks.job.row_rules import row_rules
 from tasks.learning import observe
 from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
-from tasks.ops.base import Night
+from tasks.ops.base import Learned, Night
 from tasks.report import learned_tables
 from tasks.report.learned import growth_rows
 from tasks.stages.cache_policy import cached_for_transform
@@ -93,13 +96,16 @@ def _learned(
     seen: list[Seen] = []
     left: list[Mapping[str, int]] = []
     side_files = request.side_files
+    base = base_of(request, plan.schema)
+    if base and request.base.get("learn_from"):
+        base = _taught(request, base, plan.schema, pool)
     with ExitStack() as stack:
         with no_space(folder):
             partial = stack.enter_context(partial_folder(folder))
         saving = stack.enter_context(Saving(partial))
         state = observe.learn(plan, plan, *subject(request, plan.schema), request.engine, pool, source.filter,
                                  run.min_partition_size, lambda _, rows: counter.add(rows), halved.append,
-                                 saving.begin, cache, failed.append, base_of(request),
+                                 saving.begin, cache, failed.append, base,
                                  seen.append if run.profile else None, row_rules(source, plans, split),
                                  left.append)  # fmt: skip
         check_unchanged(*plans.sources(split))
@@ -126,15 +132,18 @@ def _learned(
     return manifest
 
 
-def modes_of(request: Request) -> dict[str, Mode]:
-    """What the refit does with each learned step; {} for a fit. A JobError for settings that are impossible."""
-    if not request.base:
+def modes_of(request: Request, source: Schema | None = None) -> dict[str, Mode]:
+    """What the refit does with each learned step; {} for a fit, and for changed features without the columns of the
+    `source`. A JobError for settings that are impossible, and for features that would move ids."""
+    if not request.base or (request.base.get("graph") and source is None):
         return {}
-    bound = Bound(request.final, request.fitted_schema)
-    return modes(bound, request.base["settings"], request.base["all"])
+    source = source or request.fitted_schema
+    changes = matched_to_base(request, source)
+    bound = Bound(*subject(request, source))
+    return modes(bound, request.base["settings"], request.base["all"], changes.new if changes else {})
 
 
-def base_of(request: Request) -> Base | None:
+def base_of(request: Request, source: Schema) -> Base | None:
     """What learning starts from; None for a fit."""
     base = request.base
     if not base:
@@ -146,7 +155,43 @@ def base_of(request: Request) -> Base | None:
     )  # fmt: skip
     state = State.load(folder, digest=base["state"])
     state.partials  # noqa: B018  # a JobError where they were not saved, before any row is read
-    return Base(state, request.first_row, modes_of(request), night, base["version"])
+    if changes := matched_to_base(request, source):
+        state = _as_matched(state, changes, learned_steps(Bound(*subject(request, source))))
+    return Base(state, request.first_row, modes_of(request, source), night, base["version"])
+
+
+def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
+    """The base after its new steps have learned from the rows of `refit.learn_from`: the night goes on with them."""
+    new = {key for key, mode in base.modes.items() if mode.mode == "new"}
+    if not new:
+        return base
+    plans, subject_ = PlanOf(request), subject(request, source)
+    plan, rest = plans.plan(LEARN_FROM), {key: Mode("frozen") for key in base.modes if key not in new}
+    state = observe.learn(plan, plan, *subject_, request.engine, pool, request.source.filter,
+                          request.run.min_partition_size, base=replace(base, modes={**base.modes, **rest}),
+                          rules=row_rules(request.source, plans, LEARN_FROM))  # fmt: skip
+    check_unchanged(*plans.sources(LEARN_FROM))
+    values, partials = (
+        {**own, **{key: learned[key] for key in new if key in learned}}
+        for own, learned in ((base.state.values, state.values), (base.state.partials, state.partials))
+    )
+    ordinary = modes(Bound(*subject_), request.base["settings"], request.base["all"])
+    on_top = {key: replace(ordinary[key], why=f"{ordinary[key].why}; new, and learned from refit.learn_from first")
+              for key in new}  # fmt: skip
+    return replace(base, state=State(values, partials, rows=base.state.rows), modes={**base.modes, **on_top})
+
+
+def _as_matched(state: State, changes: Matched, steps: Mapping[str, Step]) -> State:
+    """The state of a base under the keys of a job with other features: of the steps that go on, and no others."""
+    values, partials = (
+        {key: learned[old] for key, old in changes.keys.items() if old in learned}
+        for learned in (state.values, state.partials)
+    )
+    for key in changes.retuned:
+        op = steps[key].op
+        if isinstance(op, Learned) and (known := values.get(key) or partials.get(key)):
+            op.check_retuned(known, steps[key].unit)
+    return State(values, partials, rows=state.rows)
 
 
 def check_side_files(request: Request, before: list[Any]) -> None:

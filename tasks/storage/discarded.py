@@ -29,6 +29,13 @@ def mark(version: Path, why: str = "", who: str = "") -> bool:
     return True
 
 
+def unmark(version: Path) -> bool:
+    """Bring an output back that was taken back; False for one that was not."""
+    was = is_discarded(version)
+    (version / DISCARDED).unlink(missing_ok=True)
+    return was
+
+
 def is_discarded(version: Path) -> bool:
     """Whether an output is taken back: the file alone decides, so that a damaged mark is a mark."""
     return (version / DISCARDED).exists()

@@ -1,5 +1,5 @@
 # Paths may be URLs, and thousands of them are quicker as strings.
-# ruff: noqa: PTH100, PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH122, PTH123, PTH206, PTH207
+# ruff: noqa: PTH100, PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120, PTH122, PTH123, PTH206, PTH207
 """Source paths: listed in one order on every machine, opened on local disks and on whatever fsspec knows, and looked at
 again when a stage ends."""
 
@@ -9,6 +9,7 @@ import errno
 import fnmatch
 import glob
 import io
+import json
 import lzma
 import os
 import re
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -28,7 +29,8 @@ from tasks.errors import DataError, JobError, NoInputError, near
 from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
 from tasks.storage.credentials import masked
 from tasks.storage.discarded import check_discarded, is_discarded, warn_of
-from tasks.storage.own_files import LATEST, SPLITS, described_by, read_latest
+from tasks.storage.metadata_forms import damaged
+from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, described_by, output_of, read_latest
 from tasks.storage.source_changes import check_opened, file_of, forget_folders, raise_changed, remote_file
 
 # errors of decompression; of zip files also those of a method that is not known, and of a password
@@ -173,12 +175,60 @@ def _visible(relative: str) -> bool:
 def _expand_local(path: str) -> list[File]:
     forget_folders()
     try:
-        return [file_of(name) for name in sorted(_names(path), key=os.fsencode)]
+        files = [file_of(name) for name in sorted(_names(path), key=os.fsencode)]
+        outputs = {folder: output_of(folder) for folder in {os.path.dirname(file.path) for file in files}}
+        sizes = {file.path: file.size for file in files}
+        for output in sorted({output for output in outputs.values() if output}):
+            _compare(output, path, sizes, outputs)
+        return files
     except OSError as error:
         raise DataError(
             "the source cannot be listed", where=error.filename or path, why=error.strerror or str(error),
             do="let this user read it, mend or remove a link that leads nowhere, or leave it out of source.path",
         ) from None  # fmt: skip
+
+
+def _compare(folder: str, path: str, sizes: Mapping[str, int], outputs: Mapping[str, str | None]) -> None:
+    """A DataError where the files that `path` names in an output are not those that its manifest names, by name and
+    size. A pattern may match more files; whoever names single files has these alone.
+
+    outputs: the output that each folder of the files is in.
+    """
+    try:
+        manifest = json.loads(Path(folder, MANIFEST).read_bytes())
+    except (ValueError, RecursionError):
+        raise damaged(
+            Path(folder, MANIFEST), "", "it is no JSON: which files are of this output is not known"
+        ) from None
+    parts = manifest.get("parts") if isinstance(manifest, dict) else None
+    if not isinstance(parts, list):
+        return  # of another program
+    known = {os.path.join(folder, part["path"]): part for part in parts}
+    wrong, own = list[str](), list[str]()
+    for name, part in known.items():
+        if name not in sizes:
+            wrong += [f"{part['path']} is missing"] if _means(path, name) else []
+        elif part.get("bytes") not in (None, sizes[name]):
+            wrong.append(f"{part['path']} has {sizes[name]:,} bytes, the manifest says {part['bytes']:,}")
+    if os.path.isdir(path):
+        inside = [name for name in sizes if name.startswith(folder + os.sep) and name not in known]
+        own = [name for name in inside if outputs[os.path.dirname(name)] in (None, folder)]
+        wrong += [f"{os.path.relpath(name, folder)} is not in the manifest" for name in own]
+    if wrong:
+        pattern = os.path.join(os.path.dirname(own[0]), "*" + os.path.splitext(own[0])[1]) if own else ""
+        named = f"move {own[0]} away, or read it as well, by a pattern: {pattern}; " if own else ""
+        raise DataError("an output is not as its manifest says", where=folder, why="; ".join(wrong[:5]),
+                        do=f"{named}see all that is damaged: millrace verify {folder}")  # fmt: skip
+
+
+def _means(path: str, file: str) -> bool:
+    """Whether a source path means a file of an output that is not there: as a folder around it, or as a pattern that
+    matches it or a folder around it."""
+    if not MAGIC.search(path) or os.path.lexists(path):
+        return os.path.isdir(path) and file.startswith(path.rstrip(os.sep) + os.sep)
+    if "**" in path:
+        return fnmatch.fnmatchcase(file, path)
+    return any(one.match(path) for one in (PurePath(file), *PurePath(file).parents))
 
 
 def _names(path: str) -> Iterator[str]:
@@ -241,9 +291,11 @@ def _refuse_closed(pattern: str, recursive: bool) -> None:
 
 def _walk(folder: str) -> Iterator[str]:
     """Files below a folder; of an output with versions, those of the version that its `_latest` names."""
-    with os.scandir(_newest(folder)) as entries:
+    is_empty, folder = True, _newest(folder)
+    with os.scandir(folder) as entries:
         for entry in entries:
             if _visible(entry.name):
+                is_empty = False
                 if entry.is_dir():
                     if entry.is_symlink():
                         check_path(entry.path, "source.path")  # before its names are read
@@ -252,6 +304,8 @@ def _walk(folder: str) -> Iterator[str]:
                     yield from _walk(entry.path)
                 else:
                     yield entry.path
+    if is_empty and os.path.isfile(os.path.join(folder, MANIFEST)):
+        _compare(folder, folder, {}, {})
 
 
 def _newest(folder: str) -> str:

@@ -1,18 +1,25 @@
-"""Notes which files a process is reading and which function of a user it runs: if that ends the process, the notes name
-it."""
+"""What a process is doing: notes of the files that it reads and of the function of a user that it runs, which name it
+if that ends the process; and folders of outputs that it holds, so that they are found where a replaced output goes, and
+retention leaves them."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from tasks.core.plan import OPTION
+from tasks.errors import DataError
+from tasks.storage.atomic import read_json
+from tasks.storage.own_files import MANIFEST, SPLITS, output_of
+from tasks.storage.staging import Staging
 
 FOLDER = "reading"  # in a run's staging folder
 RAN = "ran "  # how the note on a function of a user begins
@@ -74,3 +81,80 @@ def doing(notes: Sequence[str]) -> str:
 def listed(files: Sequence[str]) -> str:
     """A few of the files, for a message."""
     return ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
+
+
+class OpenFolder:
+    """A folder that this process reads. `path` leads to this very folder as long as it exists, wherever it is renamed
+    to; a shared lock on it, which ends with this object or the process, keeps `output.keep_versions` of this host off.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._descriptor = folder, os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def __reduce__(self) -> tuple[type[OpenFolder], tuple[Path]]:
+        return OpenFolder, (self.folder,)
+
+    @property
+    def path(self) -> Path:
+        name = Path(f"/proc/self/fd/{self._descriptor}")
+        return name if name.exists() else self.folder
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the folder's name leads to another one by now, or nowhere."""
+        try:
+            return not os.path.samestat(self.folder.stat(), os.fstat(self._descriptor))
+        except OSError:
+            return True
+
+
+def open_output(folder: Path, manifest: Mapping[str, Any]) -> OpenFolder:
+    """Hold the output of a manifest, in its folder or where it went when it was replaced. A DataError if it is gone."""
+    root, inside = (folder.parent, folder.name) if folder.name in SPLITS else (folder, "")
+    for place in (folder, *(old / inside for old in Staging(root).olds)):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            opened = OpenFolder(place)
+            if read_json(opened.path / MANIFEST) == manifest:
+                opened.folder = folder
+                return opened
+    raise gone(folder)
+
+
+def gone(folder: Path) -> DataError:
+    """The error for a reader whose output was replaced longer ago than `run.keep_replaced`, or removed."""
+    return DataError(
+        "the output that is read is gone", where=str(folder),
+        why="it was replaced or removed meanwhile, and run.keep_replaced is over",
+        do="begin anew with what is there now; a longer run.keep_replaced in the job that writes it leaves readers "
+        "more time",
+    )  # fmt: skip
+
+
+def open_outputs(files: Iterable[str]) -> list[OpenFolder]:
+    """Hold the outputs that some local files are in."""
+    folders = {parent for file in {os.path.dirname(file) for file in files} if (parent := output_of(file))}  # noqa: PTH120
+    opened = []
+    for folder in sorted(folders):
+        with suppress(OSError):
+            opened.append(OpenFolder(Path(folder)))
+    return opened
+
+
+@contextmanager
+def without_readers(folder: Path) -> Iterator[bool]:
+    """Whether no reader on this host holds an output, or a split of it, while the block runs."""
+    with ExitStack() as stack:
+        for place in (folder, *(folder / split for split in SPLITS if (folder / split).is_dir())):
+            descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            except OSError:  # a file system without locks
+                pass
+        yield True

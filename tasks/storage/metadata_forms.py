@@ -143,6 +143,8 @@ class ManifestForm(Form):
     labels: Names = []
     left_out: Names = []
     dated: DatedForm | None = None
+    checks: dict[str, Any] = {}
+    contract: dict[str, Any] = {}
     base: BaseForm | Literal["none"] | None = None
     output: OutputForm
     seed: int = 0
@@ -216,6 +218,7 @@ class WorkflowForm(Form):
     source: dict[str, Any] = {}
     dated: DatedForm | None = None
     state: str = ""
+    ancestors: list[str] = []
     history: HistoryForm | None = None
     digest: str = ""
 
@@ -255,7 +258,7 @@ class OldAndNewForm(Form):
 class ChangeForm(Form):
     op: str
     columns: Names
-    mode: Literal["merged", "appended", "frozen"]
+    mode: Literal["merged", "appended", "frozen", "new"]
     why: str
 
 

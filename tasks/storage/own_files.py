@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ SPLITS = ("train", "valid", "test")
 ASKS = "asks.json"  # beside an output, one of whose nights waits for an answer in a scratch folder: which one
 OWN = {MANIFEST, WORKFLOW, LATEST, REMOVED, DISCARDED, GATE, PROFILE, *REPORTS, METADATA, COMMON_METADATA}
 VERSION = re.compile(r"v\d+")
+log = logging.getLogger("millrace")
 TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an end
 # Files of the work in progress, by their path in its folder.
 WORK = re.compile(
@@ -83,6 +85,15 @@ def described_by(folder: Path) -> Path | None:
     return next((place for place in places if place.exists()), None)
 
 
+def output_of(folder: str) -> str | None:
+    """The output that a folder is in: itself, or the one around its folders of `partition_on`; None for another."""
+    while not os.path.isfile(os.path.join(folder, MANIFEST)):  # noqa: PTH113, PTH118
+        folder, name = os.path.split(folder)
+        if "=" not in name:
+            return None
+    return folder
+
+
 def read_latest(folder: Path) -> str | None:
     """What `_latest` of an output says, as it stands there; None where there is no such file."""
     latest = folder / LATEST
@@ -93,11 +104,48 @@ def read_latest(folder: Path) -> str | None:
 
 
 def versions_of(folder: Path) -> list[Path]:
-    """The versions in a folder, the oldest first; [] for an output of its own and for a folder that is not there."""
+    """The versions in a folder, the oldest first; [] for an output of its own and for a folder that is not there.
+
+    A link is the version that it leads to, as of nights on another disk; one that leads nowhere counts too, so that
+    nobody goes on without it. A copy of a version under another number is none.
+    """
     if not folder.is_dir():
         return []
-    versions = [path for path in folder.glob("v*") if VERSION.fullmatch(path.name) and path.is_dir()]
-    return sorted((path for path in versions if not path.is_symlink()), key=lambda path: int(path.name[1:]))
+    named = [path for path in folder.glob("v*") if VERSION.fullmatch(path.name)]
+    versions, known = list[Path](), dict[str, Path]()
+    for path in sorted(named, key=lambda path: int(path.name[1:])):
+        if path.is_dir() or (path.is_symlink() and not path.exists()):
+            marks = {os.path.realpath(path), _digest_of_manifest(path)} - {""}
+            first = next((known[mark] for mark in marks if mark in known), None)
+            if first is None:
+                versions.append(path)
+                known |= dict.fromkeys(marks, path)
+            else:
+                _warn_of_copy(path, first)
+    return versions
+
+
+def _digest_of_manifest(version: Path) -> str:
+    """The digest that the manifest of a version, or of its train, names; empty where it has none, or is closed."""
+    try:
+        described = described_by(version)
+        if described is None or described.name != MANIFEST:
+            return ""
+        status = described.stat()
+    except OSError:
+        return ""
+    return _noted_digest(described, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@lru_cache(maxsize=10_000)
+def _noted_digest(manifest: Path, _changed: int, _size: int, _inode: int) -> str:
+    return str(_json(manifest).get("digest", ""))
+
+
+@lru_cache(maxsize=10_000)
+def _warn_of_copy(version: Path, first: Path) -> None:
+    """Once in a process."""
+    log.warning("%s is a copy of %s, or a link to it: it does not count as a version", version, first.name)
 
 
 def own_output(target: Path) -> bool:

@@ -15,8 +15,9 @@ from tasks.errors import DataError, JobError
 from tasks.storage import own_files
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.discarded import is_discarded
+from tasks.storage.files_being_read import without_readers
 from tasks.storage.metadata_forms import check_form
-from tasks.storage.own_files import LATEST, REMOVED
+from tasks.storage.own_files import REMOVED
 from tasks.storage.staging import Staging, until_of
 
 BESIDE = re.compile(r"^\.(?P<name>.+)\.millrace(-old(-\d+(-\d+)?)?|-new|-new\.tmp)?$")
@@ -48,14 +49,15 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
     """Remove the versions of an output that are older than its newest `keep`; returns the removed ones.
 
     A discarded version does not count, nor does one that lacks files: whatever is taken back or damaged, `keep`
-    versions are left to go on from. Never removes the version that `_latest` names, versions on which a run works,
-    versions with files that millrace did not write, and folders and links that are no versions. A version that cannot
-    be looked at or removed is a warning: the run is done. Only for the owner of the lock.
+    versions are left to go on from. Never removes the version that `_latest` names, versions on which a run works or
+    that a reader on this host holds, versions with files that millrace did not write, and folders and links that are no
+    versions. A version that cannot be looked at or removed is a warning: the run is done. Only for the owner of the
+    lock.
 
     The nights of the removed versions are noted in `_removed.json` of the output: they were published.
     """
     root = staging.target
-    latest = (root / LATEST).read_text().strip()
+    latest = own_files.read_latest(root)
     gone, there, counted = list[Path](), list[Path](), list[Path]()
     for version in own_files.versions_of(root):
         try:
@@ -68,15 +70,19 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
         except OSError as error:
             log.warning("%s does not count as a version: %s", version, error.strerror or error)
     for version in there[: there.index(counted[-keep])] if len(counted) >= keep else ():
-        if version.name == latest:
+        if version.name == latest or version.is_symlink():
             continue
         try:
             if not own_files.own_output(version) or Staging(version).in_use():
                 continue
-            if not is_discarded(version):
-                _note_removed(version)
-            if staging.put_away(version):
-                gone.append(version)
+            with without_readers(version) as is_free:
+                if not is_free:
+                    log.warning("the old version %s stays: a reader on this host holds it", version)
+                    continue
+                if not is_discarded(version):
+                    _note_removed(version)
+                if staging.put_away(version):
+                    gone.append(version)
         except OSError as error:
             log.warning("the old version %s could not be removed: %s", version, error.strerror or error)
     return gone

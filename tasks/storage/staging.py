@@ -233,8 +233,7 @@ class Staging:
         """Let `_latest` name a version of this output; False if it names it already, and for an output without
         versions."""
         latest = self.target / LATEST
-        named = latest.read_text().strip() if latest.is_file() else ""
-        if version.parent != self.target or named == version.name:
+        if version.parent != self.target or own_files.read_latest(self.target) == version.name:
             return False
         with partial_file(latest) as partial:
             partial.write_text(version.name + "\n")

@@ -29,7 +29,7 @@ from flows.run.questions import form_text
 from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestionError
 from tasks.gate.question import Question, answered, read_question, write_question
 from tasks.manifest import Manifest
-from tasks.report.verdict import plain
+from tasks.report.text import escaped
 from tasks.storage.discarded import is_discarded
 from tasks.storage.staging import Staging
 from tests.conftest import free_port, python_path
@@ -190,7 +190,7 @@ def test_a_change_that_begins_in_the_third_of_five_files(tmp_path: Path, run: An
         run(job_of(tmp_path, BAD, "ask"))
     question = read_question(staging_of(tmp_path))
     assert question is not None
-    assert plain(begins) in form_text(question)
+    assert escaped(begins) in form_text(question)
     assert CliRunner().invoke(app, ["discard", str(tmp_path / "out")]).exit_code == 0
     [out] = run(job_of(tmp_path, BAD, "warn", report=True))
     rows = json.loads(artifact(api, f"{key_of(out.parent)}-gate-table").data)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 
-from flows.commands.discard import discarded
+from flows.commands.discard import discarded, restored
 from flows.commands.launch import refit_of
 from flows.preprocess import preprocess
 from flows.refit import refit
-from tasks.errors import DataError, JobError
+from tasks.errors import DataError, GateStoppedError, JobError
 from tasks.manifest import Manifest
+from tasks.storage.discarded import is_discarded, read_mark
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of, run_on
 from tests.flows.test_fit_apply import written
@@ -132,11 +135,25 @@ def test_a_damaged_base_is_named_and_the_one_before_it_is_taken(
 ) -> None:
     night(0)
     [second] = night(1)
+    state = (second / "_workflow/state.json").read_bytes()
     (second / "_workflow/state.json").write_text("{}")
+    stop = {"on_finding": "stop"}
+    with pytest.raises(
+        DataError, match=r"(?s)the newest version is damaged.*v0002: state.json.*restore.*discard.*again"
+    ):
+        night(1, checks=stop)
+    assert not is_discarded(second)
     night(1)
 
     assert "not the base, since it is damaged: v0002: state.json is damaged" in caplog.text
+    assert f"its night is to be run again: {datetime.now(UTC).date()}" in caplog.text
     assert manifest(tmp_path / "out", "v0003")["base"]["version"] == "v0001"
+    assert read_mark(second)["why"].startswith("damaged: v0002: state.json")
+    with pytest.raises(DataError, match=r"(?s)v0002 is damaged.*restore it"):
+        restored(second)
+    (second / "_workflow/state.json").write_bytes(state)
+    assert restored(second) == [f"{second} is back"]  # v0003 has the same rows, hence the same ids
+    assert not is_discarded(second)
 
 
 def test_two_refits_of_one_base_go_on_from_each_other(
@@ -175,9 +192,10 @@ def test_a_base_elsewhere_must_be_there(tmp_path: Path, prefect_server: Any, clu
         run_on(preprocess, data, cluster)
 
 
-def test_no_base_learns_anew(tmp_path: Path, night: Any, cluster: Any) -> None:
+def test_no_base_learns_anew(tmp_path: Path, night: Any, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     night(0)
     run_on(preprocess, job(tmp_path, 1, base="none"), cluster)
+    assert "this run has no base and gives all values new ids: the earlier versions (v0001) have other" in caplog.text
     assert rows_of(tmp_path / "out/v0002")["k"].to_pylist() == [4, 3]
     assert "base" not in manifest(tmp_path / "out", "v0002")
 
@@ -216,3 +234,32 @@ def test_what_is_typed_becomes_the_parameters_of_the_flow(tmp_path: Path) -> Non
     }
     with pytest.raises(JobError, match="there is no section 'features'"):
         refit_of(Path("out/x"), ["a"], None, ["features=[]"])
+
+
+def test_the_deployment_nightly_refit_stops_what_the_job_of_its_base_stops(
+    tmp_path: Path, night: Any, prefect_server: Any, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    night(0, checks={"on_finding": "stop"}, contract={"columns": {"x": {"nulls": 0.1}}})
+    deployments = yaml.safe_load(Path("infra/prefect.yaml").read_text())["deployments"]
+    data = dict(next(one for one in deployments if one["name"] == "nightly-refit")["parameters"])
+    data |= {"base": str(tmp_path / "out"), "source": {"path": str(tmp_path / "logs/{date-1}")}}
+    data |= {"output": {"path": str(tmp_path / "out"), "on_existing": "version"}}  # as without: a version of the base
+    data["run"] = {**data["run"], "date": "2026-11-22"}
+    (tmp_path / "logs/2026-11-21").mkdir(parents=True)
+    written(pa.table({"k": ["a"], "x": pa.nulls(1, pa.float64())}), tmp_path / "logs/2026-11-21/a.parquet")
+    with pytest.raises(GateStoppedError, match="x: 100 % of 1 values are null"):
+        run_on(refit, data, cluster)
+    assert not (tmp_path / "out/v0002").exists()
+    assert "as in the base: checks.on_finding: stop, output.shuffle: none, output.files: 1, contract" in caplog.text
+
+
+def test_the_log_of_a_changed_job_says_what_becomes_of_each_step(
+    tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    night(0)
+    features = [{"columns": ["x"]}, {"columns": ["k"], "ops": [{"op": "Categorify"}]}]
+    [second] = night(1, features=features, refit={"learn_from": str(tmp_path / "0.parquet")})
+    assert rows_of(second).to_pydict() == {"x": [1.0, 1.0], "k": [5, 4]}
+    assert "other than in the base: Normalize of 'x' is dropped; v0001 keeps it" in caplog.text
+    night(2, features=features, refit={"learn_from": str(tmp_path / "0.parquet")})
+    assert "refit.learn_from is not read: the base has the features of the job" in caplog.text

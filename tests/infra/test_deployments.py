@@ -329,6 +329,20 @@ def test_what_prefect_refuses_is_told(tmp_path: Path, api: Any, monkeypatch: pyt
         deployments.deploy(POOL, tmp_path / "wrong.yaml")
 
 
-def test_a_url_to_notify_is_one(api: Any) -> None:
-    with pytest.raises(JobError, match="is no URL"):
-        deployments.keep_automations("hooks.slack.com/x")
+@pytest.mark.parametrize(("url", "shown"), [
+    ("hooks.slack.com/services/T0/SECRET", "a text without a scheme"), ("SECRET:x", "a text without a scheme"),
+    ("htps://me:SECRET@hooks.slack.com/SECRET?k=SECRET", "htps://hooks.slack.com"), ("https:///SECRET", "https://"),
+    ("http://[SECRET", "a text without a scheme"),
+])  # fmt: skip
+def test_a_url_to_notify_is_checked_before_anything_is_registered_and_not_shown(
+    url: str, shown: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(deployments, "read_file", lambda _: pytest.fail("the file was read"))
+    for refused in (
+        lambda: deployments.deploy(POOL, tmp_path, notify=url), lambda: deployments.serve(tmp_path, notify=url),
+        lambda: deployments.keep_automations(url),
+    ):  # fmt: skip
+        with pytest.raises(JobError) as error:
+            refused()
+        assert str(error.value).startswith(f"--notify needs an http or https URL, not {shown}\n")
+        assert "SECRET" not in str(error.value)

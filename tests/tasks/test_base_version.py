@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from millrace.cli import app
+from typer.testing import CliRunner
 
-from flows.commands.discard import discarded
+from flows.commands.discard import discarded, restored
 from flows.job.job import make_application, make_job
 from flows.job.nights import published
 from flows.job.refit import make_refit
 from tasks.cluster.local_pool import LocalPool
-from tasks.errors import DataError, JobError
-from tasks.job.base_version import newest_good
+from tasks.dataset import Dataset
+from tasks.errors import DataError, HostError, JobError
+from tasks.gate import history
+from tasks.gate.contract import make_contract
+from tasks.job.base_version import learned_on_top_of, newest_good, other_ids_text, set_aside
 from tasks.job.request import Request
+from tasks.loading import loader
 from tasks.loading.growth import grow
+from tasks.manifest import of_other_ids
 from tasks.stages import commit, ingest, statistics
 from tasks.storage import own_files
 from tasks.storage.discarded import is_discarded, mark, read_mark
+from tasks.storage.own_files import versions_of
+from tasks.storage.retention import drop_versions
 from tasks.storage.staging import Staging
+from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.flows.test_fit_apply import written
 from tests.stages import run_stages
@@ -284,22 +296,10 @@ def test_a_damaged_version_is_named_and_the_one_before_it_is_the_base(tmp_path: 
 
     assert choice.version is not None
     assert choice.version.name == "v0001"
-    assert [line.partition(":")[0] for line in choice.damaged] == ["v0002"]
-    (out / "v0001" / "_manifest.json").unlink()
+    assert [(version.name, line.partition(":")[0]) for version, line in choice.damaged.items()] == [("v0002", "v0002")]
+    (out / "v0001" / "_manifest.json").write_text("{")
     with pytest.raises(DataError, match=r"(?s)no version of the base is good.*v0002.*v0001.*base: none"):
         newest_good(out)
-
-
-def test_features_that_differ_are_shown(tmp_path: Path) -> None:
-    nights(tmp_path, 1)
-    features = [{"columns": ["k"], "ops": [{"op": "Categorify", "freq_threshold": 2}]}, {"columns": ["x"]}]
-    with pytest.raises(JobError) as caught:
-        night(tmp_path, 1, features=features)
-    text = str(caught.value)
-    assert "the features of the job are not those of its base" in text
-    assert "features[0]: in the base" in text
-    assert "freq_threshold=2" in text
-    assert "features[1]: in the base columns ['x'], Normalize()" in text
 
 
 def test_columns_are_read_in_the_types_of_the_base(tmp_path: Path) -> None:
@@ -374,3 +374,236 @@ def test_learning_anew_keeps_ids_and_begins_the_history(tmp_path: Path) -> None:
     history = json.loads((out / "v0003/_workflow/workflow.json").read_text())["history"]
     assert rows_of(out / "v0003")["k"].to_pylist() == [3, 3, 4]
     assert (history["rows"], len(history["nights"])) == (3, 1)
+
+
+def test_a_refit_has_the_gate_and_the_files_of_its_base(tmp_path: Path) -> None:
+    out, contract = tmp_path / "out", {"columns": {"x": {"nulls": 0.1}}}
+    output = {"path": str(out), "on_existing": "version", "files": 3, "shuffle": "key", "keys": ["k"],
+              "compression": "zstd", "keep_versions": 5}  # fmt: skip
+    night(tmp_path, 0, output=output, checks={"on_finding": "stop", "rows": {"threshold": 0.5}}, contract=contract)
+    path = job(tmp_path, 1)["source"]["path"]
+    data: dict[str, Any] = {"base": str(out), "source": {"path": path}}
+
+    made = make_refit(data)
+    kept = made.output.model_dump(exclude_defaults=True)
+    assert kept == {"path": str(out), "on_existing": "version", "files": 3, "shuffle": "key", "keys": ["k"],
+                    "compression": "zstd", "keep_versions": 5}  # fmt: skip
+    assert made.checks.model_dump(exclude_defaults=True) == {"on_finding": "stop", "rows": {"threshold": 0.5}}
+    assert made.rules() == make_job(job(tmp_path, 0, contract=contract)).rules()
+    assert made.inherited == (
+        "checks.on_finding: stop, checks.rows.threshold: 0.5, output.shuffle: key, output.keys: ['k'], "
+        "output.files: 3, output.compression: zstd, output.keep_versions: 5, contract"
+    )
+
+    given = {"output": {"rows_per_file": 1, "shuffle": "none"}, "checks": {"on_finding": "warn"}, "contract": {}}
+    made = make_refit({**data, **given})
+    own = {"path": str(out), "on_existing": "version", "shuffle": "none", "rows_per_file": 1, "compression": "zstd",
+           "keep_versions": 5}  # fmt: skip
+    assert made.output.model_dump(exclude_defaults=True) == own
+    assert made.checks.model_dump(exclude_unset=True) == {"on_finding": "warn", "rows": {"threshold": 0.5}}
+    run_stages(made.request("pandas"))
+    assert len(list((out / "v0002").glob("part-*.parquet"))) == 2
+    third = make_refit({**data, "output": {"path": str(tmp_path / "else"), "format": "csv"}})  # what v0002 was given
+    assert third.output.model_dump(exclude_defaults=True) == {
+        "path": str(tmp_path / "else"), "shuffle": "none", "rows_per_file": 1, "format": "csv", "compression": "zstd",
+    }  # fmt: skip
+    assert third.checks.on_finding == "warn"
+    assert third.rules() == make_contract({})
+
+
+def test_a_refit_of_a_fitted_workflow_has_its_checks(tmp_path: Path) -> None:
+    data = job(tmp_path, 0, checks={"on_finding": "stop"}, contract={"columns": {"x": {"nulls": 0.1}}})
+    run_fit(replace(make_job(data).request("pandas"), flow="fit"))
+    made = make_refit({"base": data["output"]["path"], "source": {"path": data["source"]["path"]}})
+    assert made.checks.on_finding == "stop"
+    assert made.rules() == make_job(data).rules()
+
+
+def ks(out: Path, versions: str) -> list[int]:
+    return [k for batch in loader(out, versions=versions, shuffle=False) for k in batch["k"].to_pylist()]
+
+
+def test_readers_of_several_versions_take_the_newest_and_its_ancestors(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """v0001 and v0002, then v0003 without a base and v0004 on top of it: the same id means another value there."""
+    out = nights(tmp_path, 2)
+    made = make_job(job(tmp_path, 1)).request("pandas")
+    assert "the earlier versions (v0001 to v0002) have other ids" in other_ids_text(made)
+    run_stages(made)
+    night(tmp_path, 2)
+
+    assert ks(out, "all") == ks(out, "v0003..") == [4, 3, 5]
+    told = [record.getMessage() for record in caplog.records if "has other ids than v0004" in record.getMessage()]
+    assert [Path(line.split()[0]).name for line in told] == ["v0001", "v0002"]
+    frames = Dataset(out, versions="all", engine="pandas").to_iter()
+    assert [k for frame in frames for k in frame["k"].tolist()] == [4, 3, 5]
+    assert ks(out, "v0001..v0002") == [3, 3, 4, 5, 4]
+    assert ks(out, "v0002") == [5, 4]
+    with pytest.raises(JobError, match=r"(?s)v0002 has other ids than v0004.*versions='v0003\.\.v0004'"):
+        ks(out, "v0002..v0004")
+
+    discarded(out / "v0004")
+    discarded(out / "v0003")
+    night(tmp_path, 2)  # v0005, on top of v0002
+    assert ks(out, "all") == [3, 3, 4, 5, 4, 6]
+
+
+def test_versions_of_an_earlier_millrace_and_those_whose_base_is_gone_are_ancestors_too(tmp_path: Path) -> None:
+    out = nights(tmp_path, 3)
+    assert [of_other_ids(versions_of(out)), len(fitted_json(out, "v0003")["ancestors"])] == [[], 2]
+    shutil.rmtree(out / "v0002")
+    assert ks(out, "all") == [3, 3, 4, 6]
+
+    older = nights(tmp_path / "older", 3)
+    for path in older.glob("v*/_workflow/workflow.json"):
+        data = json.loads(path.read_text())
+        path.write_text(json.dumps({name: data[name] for name in data if name not in ("ancestors", "digest")}))
+    assert ks(older, "all") == [3, 3, 4, 5, 4, 6]
+
+
+def test_what_was_applied_from_the_nights_of_one_workflow_has_its_ids(tmp_path: Path) -> None:
+    out = nights(tmp_path, 1)
+
+    def apply(number: int) -> None:
+        source, output = str(tmp_path / f"{number}.parquet"), {"path": str(tmp_path / "applied"), "files": 1}
+        data = {"fitted": str(out), "source": {"path": source}, "output": {**output, "on_existing": "version"}}
+        run_stages(make_application(data).request("pandas"))
+
+    apply(0)
+    night(tmp_path, 1)
+    apply(1)
+    assert sorted(ks(tmp_path / "applied", "all")) == [3, 3, 4, 4, 5]
+    run_stages(make_job(job(tmp_path, 1)).request("pandas"))
+    apply(1)
+    assert sorted(ks(tmp_path / "applied", "all")) == [3, 4]
+
+
+def fitted_json(out: Path, version: str) -> dict[str, Any]:
+    return dict(json.loads((out / version / "_workflow/workflow.json").read_text()))
+
+
+def test_a_damaged_version_is_set_aside_and_brought_back(tmp_path: Path) -> None:
+    out = nights(tmp_path, 3)
+    damaged, whole = out / "v0003/part-00000.parquet", (out / "v0003/part-00000.parquet").read_bytes()
+    damaged.write_bytes(whole[:-1])
+    choice = newest_good(out)
+    with pytest.raises(DataError, match=r"(?s)the newest version is damaged.*part-00000\.parquet has .*run its night"):
+        set_aside(choice, stops=True)
+    assert ((out / "_latest").read_text(), is_discarded(out / "v0003")) == ("v0003\n", False)
+    [line] = set_aside(choice, stops=False)
+    assert f"millrace discard {out / 'v0003'} --undo" in line
+    assert ((out / "_latest").read_text(), is_discarded(out / "v0003")) == ("v0002\n", True)
+    assert ks(out, "all") == [3, 3, 4, 5, 4]
+    damaged.write_bytes(whole)
+    assert restored(out / "v0003") == [f"{out / 'v0003'} is back", "_latest is v0003 now"]
+    assert ks(out, "all") == [3, 3, 4, 5, 4, 6]
+    with pytest.raises(JobError, match="this is no discarded version"):
+        restored(out / "v0003")
+
+    mark(out / "v0003")
+    written(pa.table({"k": ["e"], "x": [0.0]}), tmp_path / "e.parquet")
+    night(tmp_path, 1, source={"path": str(tmp_path / "e.parquet")})
+    text = "v0004 was learned without it: readers of several versions leave it out"
+    assert restored(out / "v0003") == [f"{out / 'v0003'} is back", text]
+    assert ks(out, "all") == [3, 3, 4, 5, 4, 6]
+    assert rows_of(out / "v0004")["k"].to_pylist() == [6]  # another value than in v0003
+
+
+@pytest.mark.parametrize("what", ["a link that leads nowhere", "a version without a manifest", "an I/O error"])
+def test_a_version_that_cannot_be_read_stops_the_run(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a disk is not mounted: nothing proves that the version differs from its manifest."""
+    out = nights(tmp_path, 2)
+    part = out / "v0002/part-00000.parquet"
+    if what == "a link that leads nowhere":
+        part.unlink()
+        part.symlink_to(tmp_path / "unmounted/part")
+    elif what == "a version without a manifest":
+        shutil.rmtree(out / "v0002")
+        (out / "v0002").mkdir()
+    else:
+
+        def failing(path: Path) -> str:
+            raise OSError(5, "Input/output error", str(path))
+
+        monkeypatch.setattr("tasks.sources.output_check.digest", failing)
+        monkeypatch.setattr("tasks.job.base_version.digest", failing)
+    with pytest.raises(HostError, match=r"whether v0002 is whole is not known"):
+        newest_good(out)
+    assert not is_discarded(out / "v0002")
+
+
+def test_a_night_on_another_disk_is_a_version_and_a_copy_is_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = nights(tmp_path, 3)
+    (tmp_path / "disk").mkdir()
+    shutil.move(out / "v0001", tmp_path / "disk/v0001")
+    (out / "v0001").symlink_to(tmp_path / "disk/v0001")
+    shutil.copytree(out / "v0002", out / "v0007")
+    (out / "v0008").symlink_to(out / "v0003")
+
+    assert [path.name for path in versions_of(out)] == ["v0001", "v0002", "v0003"]
+    assert ks(out, "all") == [3, 3, 4, 5, 4, 6]
+    assert ks(out, "v0001") == [3, 3, 4]
+    assert name_of(out) == "v0003"  # not the copy, which has a higher number
+    told = f"{out / 'v0007'} is a copy of v0002, or a link to it: it does not count as a version"
+    assert [record.getMessage() for record in caplog.records].count(told) == 1
+    assert [path.name for path in learned_on_top_of(out / "v0001")] == ["v0002", "v0003"]
+    assert [path.name for path in history.versions_of(out)] == ["v0003", "v0002", "v0001"]
+    with Staging(out).locked():
+        assert drop_versions(Staging(out), 1) == [out / "v0002"]
+    assert (tmp_path / "disk/v0001/_manifest.json").exists()
+
+    monkeypatch.setenv("MILLRACE_ALLOWED_ROOTS", f"{out}")
+    with pytest.raises(HostError, match=r"(?s)outside of what runs may use.*disk/v0001"):
+        ks(out, "all")
+    monkeypatch.delenv("MILLRACE_ALLOWED_ROOTS")
+    (tmp_path / "disk").rename(tmp_path / "unmounted")
+    with pytest.raises(JobError, match="v0001 is no finished version"):
+        ks(out, "all")
+
+
+def test_a_newest_version_whose_disk_is_not_mounted_stops_the_run(tmp_path: Path) -> None:
+    out = nights(tmp_path, 2)
+    shutil.move(out / "v0002", tmp_path / "disk")
+    (out / "v0002").symlink_to(tmp_path / "disk")
+    assert name_of(out) == "v0002"
+    (tmp_path / "disk").rename(tmp_path / "unmounted")
+    with pytest.raises(HostError, match="whether v0002 is whole is not known"):
+        newest_good(out)
+
+
+def test_a_latest_of_odd_bytes_is_damaged_and_the_next_night_writes_it_again(tmp_path: Path) -> None:
+    out = nights(tmp_path, 2)
+    (out / "_latest").write_bytes(b"v0002\xff\xfe\n")
+    for read in (loader, Workflow.load):
+        with pytest.raises(DataError, match="_latest is damaged"):
+            read(out)
+    with pytest.raises(DataError, match="_latest names no version of this output"):
+        _ = Dataset(out, engine="pandas").num_rows
+    assert Staging(out).point_to(out / "v0002")
+    assert (out / "_latest").read_text() == "v0002\n"
+    (out / "_latest").write_bytes(b"\xff")
+    with Staging(out).locked():
+        assert drop_versions(Staging(out), 1) == [out / "v0001"]
+    night(tmp_path, 2)
+    assert (out / "_latest").read_text() == "v0003\n"
+
+
+def test_a_damaged_version_is_not_replaced(tmp_path: Path) -> None:
+    out = nights(tmp_path, 2)
+    (out / "v0001/part-00000.parquet").unlink()
+    shown = CliRunner().invoke(app, ["verify", str(out / "v0001")])
+    assert (shown.exit_code, "replace" in shown.output) == (1, False)
+    assert f"take it back, millrace discard {out / 'v0001'}, and run its night again" in shown.output
+    (out / "v0002/part-00000.parquet").unlink()
+    assert f"millrace discard {out / 'v0002'}" in CliRunner().invoke(app, ["verify", str(out)]).output
+
+
+def test_a_night_that_is_there_already_is_named_with_its_version(tmp_path: Path) -> None:
+    nights(tmp_path, 3)
+    with pytest.raises(DataError, match=r"1\.parquet was learned in the night of [\d-]+: this night is v0002"):
+        night(tmp_path, 1)

@@ -189,7 +189,16 @@ def test_a_file_that_is_not_as_the_manifest_says(tmp_path: Path, engine: str) ->
 
     folder = written(tmp_path / "out", engine)
     pq.write_table(pa.table({"number": [1]}), folder / "part-00001.parquet")
+    size = (folder / "part-00001.parquet").stat().st_size
+    with pytest.raises(DataError, match=rf"part-00001.parquet has {size:,} bytes, the manifest says"):
+        list(loader(folder).batches())
+    manifest = json.loads((folder / "_manifest.json").read_text())
+    manifest["parts"][1]["bytes"] = size
+    (folder / "_manifest.json").write_text(json.dumps({n: v for n, v in manifest.items() if n != "digest"}))
     with pytest.raises(DataError, match=r"part-00001.parquet holds 1 rows, the manifest says 33\d"):
+        list(loader(folder).batches())
+    (folder / "part-00001.parquet").unlink()
+    with pytest.raises(DataError, match=r"part-00001.parquet is missing"):
         list(loader(folder).batches())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from tasks import ops
 from tasks.core.schema import Tags
 from tasks.dataset import Dataset
+from tasks.storage.staging import Staging
 from tasks.workflow import Workflow
 
 torch = pytest.importorskip("torch")
@@ -58,7 +60,7 @@ def numbers(rows: Any, workers: int) -> list[list[int]]:
 
 
 def test_workers_in_a_process_of_their_own(engine: str) -> None:
-    names = "outlive or every_batch_of_workers or (over_ranks_and_workers and 2) or know_what_was_taken"
+    names = "outlive or every_batch_of_workers or (over_ranks_and_workers and 2) or know_what_was_taken or replaced"
     command = [
         sys.executable,
         "-m",
@@ -78,7 +80,7 @@ def test_workers_in_a_process_of_their_own(engine: str) -> None:
     environment = {**os.environ, OWN_PROCESS: "yes"}
     done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 passed" in done.stdout
+    assert "7 passed" in done.stdout
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=forks)])
@@ -89,6 +91,35 @@ def test_every_row_once_over_ranks_and_workers(out: Path, workers: int) -> None:
     found = [numbers(rows, workers) for rows in ranks]
     assert sorted(n for rank in found for batch in rank for n in batch) == list(range(ROWS))
     assert [len(rank) for rank in found] == [rows.batches(workers) for rows in ranks]
+
+
+@forks
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_read_the_output_that_was_replaced_to_the_end_of_its_time(tmp_path: Path, context: str) -> None:
+    from torch.utils.data import DataLoader
+
+    from tasks.errors import DataError
+    from tasks.loading.torch import Rows
+
+    def write(value: int) -> None:
+        workflow = Workflow(["x", "n"]).fit_transform(pa.table({"x": [value] * ROWS, "n": range(ROWS)}))
+        workflow.to_parquet(str(tmp_path / "out"), files=4, row_group_size=50, on_existing="replace")
+
+    write(1)
+    rows = Rows(tmp_path / "out", 20)
+    batches = iter(DataLoader(rows, batch_size=None, num_workers=2, multiprocessing_context=context))
+    first = next(batches)
+    write(2)
+    seen = [first, *batches]
+    assert {x for batch in seen for x in batch["x"].tolist()} == {1}
+    assert sorted(n for batch in seen for n in batch["n"].tolist()) == list(range(ROWS))
+    again = DataLoader(rows, batch_size=None, num_workers=2, multiprocessing_context=context)
+    assert {x for batch in again for x in batch["x"].tolist()} == {1}  # workers that begin after the replace
+    assert {x for batch in Rows(tmp_path / "out", 20) for x in batch["x"].tolist()} == {2}
+    for old in Staging(tmp_path / "out").olds:
+        shutil.rmtree(old)
+    with pytest.raises(DataError, match="the output that is read is gone"):
+        list(again)
 
 
 @forks

@@ -323,3 +323,13 @@ def test_one_row_is_served_in_milliseconds(engine: str, tmp_path: Path) -> None:
         serving.transform(one)
         seconds.append(time.process_time() - start)
     assert statistics.median(seconds) < 0.03
+
+
+def test_a_pandas_frame_comes_back_with_arrow_types() -> None:
+    frame = pd.DataFrame({"brand": ["x", None, "x"], "tags": [["a", "b"], None, ["a"]], "price": [1.0, None, 3.0]})
+    workflow = Workflow((["brand", "tags"] >> ops.Categorify()) + (["price"] >> ops.Normalize()))
+    out = workflow.fit(frame).transform(frame)
+    types = {"brand": "int32[pyarrow]", "tags": "list<item: int32>[pyarrow]", "price": "float[pyarrow]"}
+    assert {name: str(dtype) for name, dtype in out.dtypes.items()} == types
+    assert out["price"][1] is pd.NA
+    assert out["brand"].to_numpy().tolist() == [3, 1, 3]

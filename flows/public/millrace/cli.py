@@ -153,6 +153,10 @@ def run(
     ] = None,
     sample: Sampled = False,
     date: Dated = None,
+    learn_from: Annotated[
+        list[str] | None,
+        typer.Option(help="older rows, from which new steps learn first; may be given many times"),
+    ] = None,
 ) -> None:
     """Run a job: read, learn statistics, transform, shuffle and write, as a Prefect run with a page of its own.
 
@@ -172,8 +176,9 @@ def run(
     from flows.commands.launch import begin, job_of, launch
 
     console = terminal()
-    with begin(console, job, "flows.preprocess", job, set_ or []):
-        launch(job_of(job, set_ or [], sample, date), "flows.preprocess", _preprocess, console, debugging())
+    changes = [*(set_ or []), *([f"refit.learn_from={json.dumps(learn_from)}"] if learn_from else [])]
+    with begin(console, job, "flows.preprocess", job, changes):
+        launch(job_of(job, changes, sample, date), "flows.preprocess", _preprocess, console, debugging())
 
 
 @app.command()
@@ -268,9 +273,10 @@ def refit(
 
     Reads the new rows only. Every value that had an id keeps it, new values come behind; counts, means and other sums
     are those of all nights; what cannot be merged stays as it is, and the log says why. The base is the newest version
-    that is whole and not discarded; its features, types and reading hold. A file that it has learned already is
-    refused. What changed is in [bold]_workflow/changes.json[/bold]. A run that was cut off goes on where it stopped
-    when the same command is given again.
+    that is whole and not discarded; its features and types hold, and its checks, contract, order and files unless
+    --set says otherwise. A file that it has learned already is refused. What changed is in
+    [bold]_workflow/changes.json[/bold]. A run that was cut off goes on where it stopped when the same command is
+    given again.
 
     [bold]Examples[/bold]
 
@@ -435,7 +441,7 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
 
       millrace verify out/toy && python train.py
     """
-    from flows.commands.inspect import verified
+    from flows.commands.inspect import remedy, verified
     from flows.commands.launch import importable
     from tasks.errors import DataError
 
@@ -451,7 +457,7 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
     if damages:
         for line in damages:
             console.print(f"damaged: {line}", markup=False)
-        say_error(f"{len(damages)} damage(s) in {out}\n  do: run the job again with output.on_existing: replace")
+        say_error(f"{len(damages)} damage(s) in {out}\n  do: {remedy(out)}")
         raise typer.Exit(DAMAGED)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.dtypes import dtype_name
+from tasks.core.settings import Checks
+from tasks.gate.checks import judge
 from tasks.gate.history import Past
 from tasks.gate.profile import ColumnProfile, Profile, StepProfile
+from tasks.gate.verdict import Verdict
 
 FIRST = date(2026, 9, 7)  # a Monday
 COUNTED = 100_000  # distinct values of which each is counted
@@ -76,10 +79,10 @@ class Shop:
     def day(self, night: int) -> date:
         return FIRST + timedelta(days=night)
 
-    def table(self, night: int) -> pa.Table:
+    def table(self, night: int, of_rows: int | None = None) -> pa.Table:
         rng = np.random.default_rng([self.seed, night])
         weekend = self.day(night).weekday() >= 5
-        rows = int(self.rows * 1.01**night * (0.7 if weekend else 1.0) * np.exp(self.volume[night]))
+        rows = of_rows or int(self.rows * 1.01**night * (0.7 if weekend else 1.0) * np.exp(self.volume[night]))
         visits = rng.geometric(0.25, rows)
         of_visit = np.repeat(np.arange(rows), visits)[:rows]
         users = 50_000 + 400 * night
@@ -127,3 +130,70 @@ class Shop:
 
     def past(self, night: int, profile: Profile | None = None) -> Past:
         return Past(f"v{night + 1:04d}", self.day(night), profile or self.profile(night))
+
+
+class RowsShop(NamedTuple):
+    """How the rows of a shop change: by weekday (Monday first), by night, and at random."""
+
+    weekdays: tuple[float, ...] = (1.0,) * 7
+    growth: float = 0.0
+    noise: float = 0.05
+    late: int | None = None  # a night that comes two nights late
+    starts: int = 0  # the weekday of the first night
+
+    def rows(self, seed: int, nights: int) -> list[int]:
+        random = np.random.default_rng([seed, int(100 * sum(self.weekdays))]).normal(0, self.noise, nights)
+        days = [self.weekdays[self.day(night).weekday()] for night in range(nights)]
+        return [int(20_000 * days[n] * (1 + self.growth) ** n * np.exp(random[n])) for n in range(nights)]
+
+    def day(self, night: int) -> date:
+        return FIRST + timedelta(days=night + self.starts)
+
+    def known(self, night: int) -> list[int]:
+        """The nights that are there when a night is judged, newest version first."""
+        nights = list(range(night))
+        if self.late is not None and self.late in nights:
+            nights.remove(self.late)
+            if night > self.late + 2:
+                nights.insert(self.late + 2, self.late)
+        return nights[::-1]
+
+
+SHOPS_OF_ROWS = {
+    "a weekly pattern": RowsShop((1.1, 1.0, 0.95, 1.0, 1.2, 0.8, 0.7)),
+    "growth and a late night": RowsShop((1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.8), growth=0.015, late=16),
+    "half at weekends": RowsShop((1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5)),
+}
+FAULTS_OF_ROWS = {"half of the rows": 0.5, "twice the rows": 2.0, "10 % of the rows": 0.1, "90 % of the rows": 0.9}
+
+
+def judged_rows(shop: RowsShop, rows: list[int], night: int, tonight: int | None = None) -> Verdict:
+    past = [Past(f"v{n + 1:04d}", shop.day(n), Profile(rows[n])) for n in shop.known(night)]
+    stop = Checks(on_finding="stop")
+    return judge(Profile(rows[night] if tonight is None else tonight), past, None, stop, "commit", shop.day(night))
+
+
+def clean_alarms(shop: RowsShop, seed: int, nights: int, whole: Shop | None = None) -> list[tuple[int, str]]:
+    """(night, sentence) of each finding of clean nights; with `whole` profiles, all checks count."""
+    rows, alarms = shop.rows(seed, nights), []
+    profiles: list[Profile] = []
+    for night in range(nights):
+        if whole is None:
+            findings = judged_rows(shop, rows, night).findings
+        else:
+            profiles.append(profile_of(table := whole.table(night, rows[night] // 4), whole.steps(night, table)))
+            past = [Past(f"v{n + 1:04d}", shop.day(n), profiles[n]) for n in shop.known(night)]
+            findings = judge(profiles[-1], past, None, Checks(on_finding="stop"), "commit", shop.day(night)).findings
+        alarms += [(night, finding.text) for finding in findings]
+    return alarms
+
+
+def found_by_week(shop: RowsShop, fault: str, seeds: Iterable[int], weeks: int = 4) -> dict[int, float]:
+    """The share of nights in which a fault is found, by week; the first night has nothing to be compared with."""
+    found: dict[int, list[bool]] = {week: [] for week in range(1, weeks + 1)}
+    for seed in seeds:
+        rows = shop.rows(seed, 7 * weeks)
+        for night in range(1, 7 * weeks):
+            verdict = judged_rows(shop, rows, night, int(rows[night] * FAULTS_OF_ROWS[fault]))
+            found[night // 7 + 1].append("rows" in {finding.check for finding in verdict.findings})
+    return {week: sum(hits) / len(hits) for week, hits in found.items()}

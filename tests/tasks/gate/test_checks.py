@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tasks.core.settings import Check, Checks
+from tasks.engines.hashing import murmur3
 from tasks.errors import JobError
 from tasks.gate.checks import judge
 from tasks.gate.contract import make_contract
@@ -23,7 +24,7 @@ from tasks.gate.figures import figures_of
 from tasks.gate.history import Past
 from tasks.gate.profile import ColumnProfile, Profile, StepProfile
 from tasks.gate.verdict import Finding, Verdict, outcome
-from tests.tasks.gate.simulated import FIRST, Shop, profile_of
+from tests.tasks.gate.simulated import FIRST, SHOPS_OF_ROWS, Shop, profile_of
 
 NIGHTS = 30
 STOP = Checks(on_finding="stop")
@@ -356,3 +357,62 @@ def test_the_rows_of_the_last_night_are_known_again_in_another_order_though_thei
     assert found.check == "duplicated"
     other = replace(column, mean=4.01)
     assert judge(Profile(6_400, {"x": other}), past, None, STOP, "commit", None).verdict == "pass"
+
+
+@pytest.mark.parametrize("name", SHOPS_OF_ROWS)
+@pytest.mark.parametrize("dated", [True, False])
+def test_counters_make_no_trend_alarm_before_the_seventh_night(name: str, dated: bool) -> None:
+    shop = SHOPS_OF_ROWS[name]._replace(starts=3)  # a Thursday: the first weekend comes soon
+    past: list[Past] = []
+    order, visit = 1_000_000, 500
+    for night, rows in enumerate(count // 10 for count in shop.rows(1, 8)):
+        rng, day = np.random.default_rng([night, 3]), shop.day(night) if dated else None
+        seconds = shop.day(night).toordinal() * 86_400 + np.sort(rng.integers(0, 86_400, rows))
+        profile = profile_of(pa.table({
+            "order": np.arange(order, order + rows), "visit": visit + np.sort(rng.integers(0, rows // 4, rows)),
+            "seconds": seconds, "ratio": 0.5 * np.arange(order, order + rows), "user": rng.integers(0, 3_000, rows),
+        }))  # fmt: skip
+        assert [f.text for f in judge(profile, past[::-1], None, STOP, "commit", day).findings] == []
+        past.append(Past(f"v{night + 1:04d}", day, profile))
+        order, visit = order + rows, visit + rows // 4
+    other_unit = pa.table({"seconds": seconds * 1_000, "visit": visit + rng.integers(0, rows // 4, rows)})
+    early = judge(profile_of(other_unit), past[3::-1], None, STOP, "commit", shop.day(4) if dated else None)
+    assert {f.check for f in early.findings if f.column == "seconds"} >= {"extremes", "quantiles"}
+
+
+def test_a_check_cannot_be_switched_off_by_a_mistake() -> None:
+    from flows.job.job import make_job
+
+    job = {"source": {"path": "data"}, "output": {"path": "out"}, "features": [{"columns": ["x"]}]}
+    refused = {
+        r"checks.psi.threshold: inf is no threshold: did you mean level: 'off'\?": {"psi": {"threshold": math.inf}},
+        r"checks.psi.threshold: must be at least 0.0, it is nan": {"psi": {"threshold": math.nan}},
+        r"checks.psi.columns: needs at least 1 entry": {"psi": {"columns": []}},
+        r"rows checks whole rows: leave out rows.columns": {"rows": {"columns": ["x"]}},
+    }
+    for text, checks in refused.items():
+        with pytest.raises(JobError, match=text):
+            make_job({**job, "checks": checks})
+    for rule in ({"range": [0, math.nan]}, {"values": [1.0, math.nan]}):
+        with pytest.raises(JobError, match=r"nan can be compared with nothing: did you mean null, for no limit\?"):
+            make_contract({"columns": {"price": rule}})
+    assert make_contract({"columns": {"price": {"range": [0, math.inf]}}}).columns["price"].range == [0, math.inf]
+
+
+def test_a_value_of_a_bucket_is_named_and_control_characters_of_names_are_escaped() -> None:
+    rows = 20_000
+    strange = "bad\x1b[31m\nname"
+
+    def night(seed: int, share: float) -> Profile:
+        draw = np.random.default_rng(seed)
+        users = np.where(draw.random(rows) < share, 4_711, draw.integers(10_000, 12_000, rows))
+        hashes = murmur3.hash_array(pa.array(users)) % 1024
+        column = profile_of(pa.table({strange: users})).columns[strange]
+        return Profile(rows, {strange: replace(column, buckets=np.bincount(hashes, minlength=1024).tolist())})
+
+    past = [Past(f"v{n}", FIRST + timedelta(days=n), night(n, 0.01)) for n in range(9)]
+    verdict = judge(night(99, 0.2), past[::-1], None, STOP, "commit", FIRST + timedelta(days=9))
+    texts = [f.text for f in verdict.findings if f.check == "l_infinity"]
+    text = next(text for text in texts if "of its hash" in text)
+    assert text.startswith(r"bad\x1b[31m\nname: one share has moved by 0.1")
+    assert "; most at 4711 and others of its hash: 1." in text

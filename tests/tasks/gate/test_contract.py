@@ -214,6 +214,21 @@ def test_a_column_that_is_left_out_is_not_there_for_the_features(tmp_path: Path)
         run_stages(make_job(job(tmp_path, rules)).request("pandas"))
 
 
+def test_a_check_names_columns_that_the_run_reads(tmp_path: Path) -> None:
+    def results(name: str, contract: Any = None) -> Any:
+        (folder := tmp_path / name).mkdir()
+        data = {**job(folder, contract), "checks": {"nulls": {"columns": ["x", name]}}}
+        return run_stages(make_job(data).request("pandas"))
+
+    for name, contract, hint in (("xx", None, "did you mean 'x'?"), ("extra", None, "there are: x, y")):
+        with pytest.raises(JobError, match=rf"the run reads no column '{name}'") as error:
+            results(name, contract)
+        assert (error.value.where, error.value.do) == ("checks.nulls.columns", hint)
+    assert results("y")[0].rows == 2
+    may_be_missing = {"columns": {"z": {"missing": "evolve"}}}
+    assert results("z", may_be_missing)[0].rows == 2
+
+
 def test_a_job_names_the_file_of_its_contract(tmp_path: Path) -> None:
     path = tmp_path / "contract.yaml"
     path.write_text("columns:\n  x: {type: number}\n  y: {type: number}\n")

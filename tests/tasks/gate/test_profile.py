@@ -25,7 +25,7 @@ from tasks.engines.hashing import murmur3
 from tasks.errors import DataError
 from tasks.gate.columns import column_profile
 from tasks.gate.locate import files_where
-from tasks.gate.profile import ColumnProfile, Profile, bin_edges, bin_of
+from tasks.gate.profile import ColumnProfile, Profile, StepProfile, bin_edges, bin_of
 from tasks.graph.seen import Seen, unpacked
 from tasks.job import profiles
 from tasks.manifest import Manifest
@@ -507,3 +507,16 @@ def test_a_damaged_file_is_refused(damage: dict[str, Any]) -> None:
     assert Profile.from_json(good).rows == 3
     with pytest.raises(DataError, match="is damaged"):
         Profile.from_json({**good, **damage}, Path("out/_profile.json"))
+
+
+def test_steps_of_a_job_that_has_changed_are_the_same_steps() -> None:
+    """A node more moves the number in the key of a step; the checks compare it with its nights before."""
+
+    def profile(met: int, *keys: str) -> Profile:
+        return Profile(9, steps={key: StepProfile(key, "Categorify", (key[-1],), 9, met) for key in keys})
+
+    before, now = profile(3, "1/Categorify/a", "2/Categorify/b"), profile(4, "1/Categorify/c", "3/Categorify/a")
+    renamed = before.with_keys_of(now).steps
+    assert {key: (step.key, step.out_of_vocabulary) for key, step in renamed.items()} == {
+        "3/Categorify/a": ("3/Categorify/a", 3), "2/Categorify/b": ("2/Categorify/b", 3),
+    }  # fmt: skip

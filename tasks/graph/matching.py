@@ -1,0 +1,205 @@
+"""A job that differs from that of its base: which of its steps go on with what the base has learned, which begin."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tasks.core.schema import Tags
+from tasks.core.versions import stable_json
+from tasks.errors import JobError
+from tasks.graph.binding import SOURCE, Bound, Step
+from tasks.graph.evaluation import titled
+from tasks.ops.base import Learned
+
+
+@dataclass(frozen=True)
+class Matched:
+    """How the learned steps of a job follow those of its base.
+
+    keys: by step that goes on, the key that it has in the base. new: by step that learns from its first rows now, why.
+    retuned: by step that goes on with other parameters, how they differ. lines: all that differs, as sentences.
+    """
+
+    keys: Mapping[str, str]
+    new: Mapping[str, str]
+    retuned: Mapping[str, str]
+    lines: tuple[str, ...]
+
+
+def matched(base: Bound, job: Bound, version: str = "the base") -> Matched:
+    """The steps of the job beside those of its base, both bound without what was learned.
+
+    A step goes on with what a step of the base has learned if both are the same operator on the same columns, these are
+    made in the same way, and the parameters are equal, but for those that leave valid what was learned
+    (`Learned.retunable`). Names and places of entries do not count, nor what only names or describes a column.
+    A JobError where a column of ids would get other ids.
+    """
+    matching = _Matching(base, job)
+    _check_ids(matching)
+    steps, known = learned_steps(job), learned_steps(base)
+    new, retuned = {}, {}
+    for key, step in steps.items():
+        old = matching.match(step)
+        if old is None:
+            new[key] = _why_new(known.values(), step, version)
+        elif differ := _differing(old, step):
+            retuned[key] = differ
+    keys = {key: old.key for key in steps if (old := matching.match(steps[key]))}
+    gone = known.keys() - {*keys.values()}
+    lines = [f"{titled(steps[key])} goes on with other parameters: {how}" for key, how in retuned.items()]
+    lines += [f"{titled(steps[key])} is new: {why}" for key, why in new.items()]
+    lines += [f"{titled(step)} is dropped; {version} keeps it" for key, step in known.items() if key in gone]
+    return Matched(keys, new, retuned, (*lines, *_columns(matching)))
+
+
+class _Matching:
+    """Matches step by step: a step is matched after those that make its inputs."""
+
+    def __init__(self, base: Bound, job: Bound) -> None:
+        self.base, self.job = base, job
+        self.of: dict[str, Step | None] = {}  # by step of the job: that of the base
+        self._lineages: dict[tuple[int, int, str, bool], str] = {}
+        self._written = {id(bound): _encoded(bound) for bound in (base, job)}
+        self._free: dict[str, list[Step]] = {}
+        for step in learned_steps(base).values():
+            self._free.setdefault(self._signature(base, step), []).append(step)
+        for place, name in sorted(job.steps):
+            self.lineage(job, place, name)
+
+    def match(self, step: Step) -> Step | None:
+        if step.key not in self.of:
+            free = self._free.get(self._signature(self.job, step), [])
+            self.of[step.key] = best = max(free, key=partial(self._likeness, step), default=None)
+            if best is not None:
+                free.remove(best)
+        return self.of[step.key]
+
+    def _likeness(self, step: Step, old: Step) -> tuple[int, bool]:
+        """Of several steps that may go on: the columns that both write, then whether their parameters are equal."""
+        both = self._written[id(self.job)].get(step.key, set()) & self._written[id(self.base)].get(old.key, set())
+        return len(both), step.op == old.op
+
+    def _signature(self, bound: Bound, step: Step) -> str:
+        assert isinstance(step.op, Learned)
+        op = {name: value for name, value in step.op.to_json().items() if name not in step.op.retunable}
+        inputs = {name: self.lineage(bound, *place) for name, place in sorted(step.fit_inputs.items())}
+        return _digest([op, list(step.unit), inputs])
+
+    def lineage(self, bound: Bound, place: int, name: str, ids: bool = False) -> str:
+        """What a column is made of, in a text that does not depend on the numbers of nodes; of a learned step the key
+        of the base. `ids`: what its ids are made of, whichever of them a list has."""
+        place, name = bound.origin(place, name)
+        if place == SOURCE:
+            return name
+        known = (id(bound), place, name, ids)
+        if known not in self._lineages:
+            step = bound.steps[place, name]
+            if step.op.keeps_values or (ids and step.op.keeps_ids):
+                self._lineages[known] = self.lineage(bound, *_before(step, name), ids)
+            elif isinstance(step.op, Learned):
+                old = step if bound is self.base else self.match(step)
+                self._lineages[known] = _digest([old.key if old else f"new {step.key}", name])
+            else:
+                inputs = {n: self.lineage(bound, *at) for n, at in sorted(step.inputs.items())}
+                self._lineages[known] = _digest([step.op.to_json(), list(step.unit), name, inputs])
+        return self._lineages[known]
+
+
+def _check_ids(matching: _Matching) -> None:
+    """A JobError for a column of ids of the base that is made in another way in the job."""
+    base, job = matching.base, matching.job
+    for place, name in base.targets:
+        makers = [Tags.CATEGORICAL.value in step.op.adds_tags for step in _way(base, place, name)]
+        if name not in job.output or Tags.CATEGORICAL.value not in base.output[name].tags or not any(makers):
+            continue
+        now = (len(job.nodes) - 1, name)
+        if matching.lineage(base, place, name, ids=True) != matching.lineage(job, *now, ids=True):
+            raise JobError(
+                f"the ids of {name!r} would move", where=f"features that make the column {name!r}",
+                why=f"it is {_as_text(base, place, name)} in the base, {_as_text(job, *now)} in the job; a model that "
+                "was trained on the ids of the base would read others",
+                do="make it as the base does, give the column another name (Rename), or begin anew: base: none, which "
+                "gives all values new ids",
+            )  # fmt: skip
+
+
+def _columns(matching: _Matching) -> list[str]:
+    """Sentences on the columns of the output."""
+    base, job = matching.base, matching.job
+    lines = []
+    if names := [name for name in job.output if name not in base.output]:
+        lines.append(f"columns that earlier versions lack: {', '.join(names)}")
+    if names := [name for name in base.output if name not in job.output]:
+        lines.append(f"columns that only earlier versions have: {', '.join(names)}")
+    for name in (name for name in job.output if name in base.output):
+        was, now = ((len(bound.nodes) - 1, name) for bound in (base, job))
+        if matching.lineage(base, *was) != matching.lineage(job, *now):
+            lines.append(f"column {name!r} is {_as_text(job, *now)}, in earlier versions {_as_text(base, *was)}")
+    tagged = [[c.name for c in bound.output.columns if Tags.TARGET.value in c.tags] for bound in (base, job)]
+    if tagged[0] != tagged[1]:
+        was_, now_ = (", ".join(names) or "none" for names in tagged)
+        lines.append(f"label: {now_}, in earlier versions {was_}")
+    return lines
+
+
+def _why_new(known: Iterable[Step], step: Step, version: str) -> str:
+    """Why a step has nothing to go on with."""
+    for old in known:
+        if type(old.op) is type(step.op) and old.unit == step.unit:
+            differ = _differing(old, step)
+            return f"in {version} it has " + (f"other parameters ({differ})" if differ else "input of another kind")
+    return f"{version} has no such step"
+
+
+def _differing(old: Step, step: Step) -> str:
+    """The parameters in which two steps differ: `max_size 100 in the base, 200 now`."""
+    names = [name for name in type(step.op).model_fields if getattr(old.op, name) != getattr(step.op, name)]
+    return ", ".join(f"{name} {getattr(old.op, name)} in the base, {getattr(step.op, name)} now" for name in names)
+
+
+def _as_text(bound: Bound, place: int, name: str) -> str:
+    """The way of a column for people: `brand >> Clip(max_value=3) >> Categorify`."""
+    texts, steps = [], _way(bound, place, name)
+    for step in steps:
+        parameters = ", ".join(f"{key}={value!r}" for key, value in step.op.to_json().items() if key != "op")
+        texts.append(type(step.op).__name__ + (f"({parameters})" if parameters else ""))
+    return " >> ".join(["+".join(steps[-1].unit) if steps else name, *reversed(texts)])
+
+
+def _way(bound: Bound, place: int, name: str) -> list[Step]:
+    """The steps that a column has come through, the last one first, without those that only name or describe it."""
+    steps = []
+    place, name = bound.origin(place, name)
+    while place != SOURCE:
+        step = bound.steps[place, name]
+        steps += [] if step.op.keeps_values else [step]
+        place, name = bound.origin(*_before(step, name))
+    return steps
+
+
+def _before(step: Step, name: str) -> tuple[int, str]:
+    """The input that an output of a step comes from: that of the same name, else the first of its columns."""
+    return step.inputs[name if name in step.inputs else step.unit[0]]
+
+
+def learned_steps(bound: Bound) -> dict[str, Step]:
+    """All learned steps of a graph by their key, those that learn from their parameters alone too, in graph order."""
+    steps = [*bound.learned_from_parameters, *bound.learning]
+    return {step.key: step for step in sorted(steps, key=lambda s: (s.node, s.key))}
+
+
+def _encoded(bound: Bound) -> dict[str, set[str]]:
+    """By step, the columns of the output whose values it makes."""
+    written: dict[str, set[str]] = {}
+    for place, name in bound.targets:
+        if step := bound.encoder(place, name):
+            written.setdefault(step.key, set()).add(name)
+    return written
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(stable_json(value).encode()).hexdigest()
