@@ -521,7 +521,10 @@ class _DeviceSequence(_Sequence):
         if self.files.arrow:
             return {}
         path, named = self.loader.place(group.path), self.files.named(group.path)
-        inside = {name: dtype for name, dtype in types.items() if name not in named}
+        sized = {
+            name for name in types if "fixed_size" in self.loader.schema[name].properties
+        }  # rows of a length: Arrow's
+        inside = {name: dtype for name, dtype in types.items() if name not in named and name not in sized}
         if len(self.loader.manifests) > 1:  # a version before may have smaller integers, which the host widens
             own = self.files.schema(group)
             inside = {name: dtype for name, dtype in inside.items() if own.field(name).type == dtype}

@@ -236,7 +236,8 @@ def test_a_decimal_that_is_read_as_a_float_has_moments(tmp_path: Path) -> None:
     assert error is not None
     advised = settings_in(error.do)
     assert advised == {"schema": {"price": "float64"}}
-    rows = Dataset(str(tmp_path), **advised).split("time", column="price", test=2)["test"].head()
+    source = Dataset(str(tmp_path), engine="pandas", **advised)
+    rows = source.split("time", column="price", test=2)["test"].head()
     assert rows["price"].tolist() == [2.0, 3.0, 2.0]
 
 

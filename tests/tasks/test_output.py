@@ -498,7 +498,9 @@ def test_files_that_a_filter_leaves_out_by_their_folders_stay_closed(form: str, 
     rows = [row for row in NULLS.to_pylist() if row["day"] and row["day"].day == 2 and row["group"] in (0, 1)]
     assert rows
     for path in (tmp_path / "in").rglob("*.*"):
-        if "day=2024-01-02" not in str(path) or not {"group=0", "group=1"} & {*path.parts}:
+        if path.name == "_manifest.json":
+            path.unlink()  # files of other sizes are damaged ones of an output
+        elif "day=2024-01-02" not in str(path) or not {"group=0", "group=1"} & {*path.parts}:
             path.write_bytes(b"not opened")
     condition = "day == '2024-01-02' and (group <= 1 and number >= 0)"
     source = Source(path=str(tmp_path / "in"), format=form, filter=condition)
