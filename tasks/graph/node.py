@@ -75,7 +75,7 @@ Operator.__rrshift__ = operator_rrshift  # type: ignore[method-assign]
 
 
 def topological(final: Node) -> list[Node]:
-    """All nodes under `final`, parents before children, in a fixed order; a JobError for more than `LONGEST` in a row."""
+    """All nodes under `final`, parents before children, in a fixed order; JobError for more than `LONGEST` in a row."""
     seen: dict[int, Node] = {}
 
     def visit(node: Node, depth: int) -> None:

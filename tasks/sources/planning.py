@@ -70,7 +70,7 @@ def make_plan(
     if optional:
         options["optional"] = sorted(optional)
     name = format_of(listed, source.format)
-    check_delimiter(source, name)
+    check_delimiter(source, name, fit)
     empty = [f.path for f in listed if f.size == 0]
     inspected, left = _inspected(
         [f for f in listed if f.size], source, lambda files: FORMATS[name].survey(files, options, limits, parallel_map)
@@ -188,8 +188,8 @@ def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
     return {"names": names, "other_names": other}
 
 
-def check_delimiter(source: Source, name: str) -> None:
-    """Refuse the settings of text with delimiters for formats without them."""
+def check_delimiter(source: Source, name: str, fit: Fit | None = None) -> None:
+    """Refuse the settings of text with delimiters for formats without them; a fit may have been of another format."""
     if source.bad_lines != "error" and FORMATS[name].bad_lines is None:
         raise JobError(
             f"files of the format {name} have no lines",
@@ -202,6 +202,8 @@ def check_delimiter(source: Source, name: str) -> None:
     others = {
         "decimal": source.decimal, "encoding": source.encoding != "utf-8", "skip_rows": source.skip_rows,
         "quote": source.quote is not None, "escape": source.escape, "comment": source.comment,
+        "header": not source.header, "columns": source.columns is not None,
+        "null_values": source.null_values != [""] and (fit is None or "null_values" in fit.own),
     }  # fmt: skip
     for key, is_set in others.items():
         if is_set:

@@ -19,7 +19,7 @@ from tasks.core.plan import File, Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Source
 from tasks.core.stage_results import IngestResult
-from tasks.errors import DataError, NoInputError
+from tasks.errors import DataError, JobError, NoInputError
 from tasks.gate.contract import under_contract
 from tasks.graph.binding import Bound
 from tasks.graph.row_rules import Division, RowRules
@@ -210,12 +210,12 @@ def _plan(
 
 def _listed(split: str, path: Any, storage_options: Any) -> dict[str, File]:
     """The files of a split by their paths."""
-    with _naming_valid(split):
+    with naming_valid(split):
         return {file.path: file for file in expand(path, storage_options)}
 
 
 @contextmanager
-def _naming_valid(split: str) -> Iterator[None]:
+def naming_valid(split: str) -> Iterator[None]:
     """Errors that speak of `source.path` become those of `source.valid`, where the split is `valid`."""
     try:
         yield
@@ -253,7 +253,7 @@ class Planned:
 def _planned(request: Request, split: str, path: Any, pool: Pool) -> Planned:
     """Plan one split."""
     source, run = request.source, request.run
-    with _naming_valid(split):
+    with naming_valid(split):
         plan = make_plan(
             source.model_copy(update={"path": path, "valid": None}),
             parallel_map=partial(_mapped, pool),
@@ -318,6 +318,10 @@ def check_columns(request: Request, bound: Bound) -> None:
     """Refuse what the columns and their types do not allow."""
     source, output = request.source, request.output
     check_runs(bound, source.keys)
+    if source.sort_by and not source.keys:
+        raise JobError("source.sort_by belongs to source.keys", where="source.sort_by",
+                       why="it is the order of the rows that the keys bring together",
+                       do="name the keys, or leave it out; shuffle: key with output.sort_by sorts files")  # fmt: skip
     if source.unique:
         check_unique(bound.source, source.unique)
     check_splitting(bound.source, source)
