@@ -94,8 +94,9 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
     "csv": {"output": {"format": "csv", "row_group_size": None}},
     "orc": {"output": {"format": "orc", "row_group_size": None}},
     "folders": {"output": {"partition_on": ["name"]}},
-    "folders by key": {"output": {"partition_on": ["name"], "shuffle": "key", "keys": ["row"], "format": "csv",
-                                  "row_group_size": None}},
+    "folders by key": {
+        "output": {"partition_on": ["name"], "shuffle": "key", "keys": ["row"], "format": "csv", "row_group_size": None}
+    },
 }
 
 
