@@ -90,6 +90,8 @@ class Dataset:
         shift-jis or any other text encoding of Python.
     missing: what a column is that some files lack: "error" (default) once it is read, or "null" in the rows of these
         files. Files are united by name, integers and floats, dates and timestamps by the wider type.
+    max_record_bytes, max_block_bytes: bytes of one line of text, at most (16MiB by default), and of what a reader has
+        to decode at once (a quarter of the memory that a process may use).
 
     A fitted workflow reads a data set that leaves out `schema` and the parameters of text files as it read the data set
     that it was fitted on. Nothing is read before it is needed; then every file is inspected once (`plan`). NaN in a
@@ -126,6 +128,8 @@ class Dataset:
         comment: str | None = None,
         bad_lines: str | os.PathLike[str] | None = None,
         missing: str | None = None,
+        max_record_bytes: int | str | None = None,
+        max_block_bytes: int | str | None = None,
         versions: str | None = None,
     ) -> None:
         if engine not in ENGINES:
@@ -155,6 +159,8 @@ class Dataset:
             "comment": comment,
             "bad_lines": None if bad_lines is None else os.fspath(bad_lines),
             "missing": missing,
+            "max_record_bytes": max_record_bytes,
+            "max_block_bytes": max_block_bytes,
             "schema": dtypes,
         }
         values = {name: value for name, value in values.items() if value is not None}

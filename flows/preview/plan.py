@@ -41,7 +41,7 @@ from tasks.shuffle.row_sets import unit_of_numbers
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of
 from tasks.sources.planning import make_plan
 from tasks.sources.uniting import uniting_notes, with_missing, without_unused
-from tasks.stages.ingest import check_columns, same_schema
+from tasks.stages.ingest import check_columns, naming_valid, same_schema
 from tasks.stages.needs import Needs, needs, too_small
 from tasks.stages.statistics import modes_of
 from tasks.stages.trial import Sampled, phases_of, sampled, used_columns
@@ -207,12 +207,13 @@ def _plans(request: Request, workers: Expected) -> dict[str, Plan]:
     plans = {}
     with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
         for split, path in names.items():
-            plan = make_plan(
-                source.model_copy(update={"path": path, "valid": None}), parallel_map=pool.map,
-                threads=dividing_threads(request.engine, workers), min_partition_size=run.min_partition_size,
-                null_types=null_types(request), limit=partition_limit(request.engine, workers),
-                memory=worker_memory(request.engine, workers), fit=request.fit,
-            )  # fmt: skip
+            with naming_valid(split):
+                plan = make_plan(
+                    source.model_copy(update={"path": path, "valid": None}), parallel_map=pool.map,
+                    threads=dividing_threads(request.engine, workers), min_partition_size=run.min_partition_size,
+                    null_types=null_types(request), limit=partition_limit(request.engine, workers),
+                    memory=worker_memory(request.engine, workers), fit=request.fit,
+                )  # fmt: skip
             if request.rules is not None:
                 plan = with_missing(plan, request.rules.missing_rules)
             plans[split] = adapted(request, plan)

@@ -80,6 +80,15 @@ class Cluster(BaseModel):
     def _fits_kind(self) -> Self:
         if self.kind == "address" and not self.address:
             raise ValueError("kind: address needs `address`, such as tls://10.0.0.5:8786")
+        own = [name for name in OF_STARTED if getattr(self, name) != type(self).model_fields[name].default]
+        if self.kind == "address" and own:
+            raise ValueError(f"kind: address takes the workers that run there as they are: leave out `{own[0]}`")
+        if self.kind in ("slurm", "kubernetes") and self.visible_devices is not None:
+            raise ValueError(f"{self.kind} chooses the GPUs of a worker: leave out `visible_devices`")
+        if self.kind == "kubernetes" and self.memory_limit is not None:
+            raise ValueError("kubernetes.memory says what a pod may use: leave out `memory_limit`")
+        if self.kind == "kubernetes" and self.interface is not None:
+            raise ValueError("pods listen on the interface that Kubernetes gives them: leave out `interface`")
         for name in ("address", *REMOTE):
             if name != self.kind and getattr(self, name) is not None:
                 raise ValueError(f"`{name}` belongs to kind: {name}")
@@ -104,6 +113,9 @@ def offered(cluster: Cluster) -> dict[str, float]:
 
 
 REMOTE = ("ssh", "slurm", "kubernetes")
+# keys of workers that millrace starts
+OF_STARTED = ("workers", "threads_per_worker", "visible_devices", "cuda_ipc", "interface", "memory_limit",
+              "device_memory_limit", "rmm_pool_size", "local_directory", "start_timeout")  # fmt: skip
 
 
 class Tls(BaseModel):

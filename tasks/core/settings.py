@@ -200,6 +200,8 @@ class SplitRule(Section):
             raise ValueError(f"by: {self.by} needs together{goes_by}")
         if self.together and self.by not in ("hash", "last", "time"):
             raise ValueError(f"by: {self.by} takes no together; by: hash goes by it")
+        if self.seed and self.by not in ("hash", "fraction"):
+            raise ValueError(f"by: {self.by} takes no seed: nothing in it is drawn")
         if self.look_back is not None and self.by not in ("time", "last"):
             raise ValueError(f"by: {self.by} takes no look_back: its splits do not follow one another")
         if self.unit is not None and not self.moments:
@@ -410,6 +412,9 @@ class Source(Section):
         return delimiter
 
 
+COMPRESSED = {"parquet": ("zstd", "lz4", "gzip"), "orc": ("zstd", "lz4", "gzip"), "arrow": ("zstd", "lz4"), "csv": ()}
+
+
 class Output(Section):
     """Where the rows go, in which order and in which files."""
 
@@ -454,6 +459,14 @@ class Output(Section):
                 raise ValueError(f"{name} belongs to shuffle: key; {self.shuffle} would not look at it")
         if self.keep_versions is not None and self.on_existing != "version":
             raise ValueError("keep_versions belongs to on_existing: version")
+        if self.shuffle_groups != 8 and self.shuffle != "worker":
+            raise ValueError(f"shuffle_groups belongs to shuffle: worker; {self.shuffle} would not look at it")
+        if self.row_group_size is not None and self.format in ("csv", "orc"):
+            raise ValueError(f"row_group_size belongs to format: parquet or arrow, not to {self.format}")
+        if self.compression not in ("snappy", "none", *COMPRESSED[self.format]):
+            known = " or ".join(COMPRESSED[self.format])
+            why = f"are compressed with {known}, or not at all" if known else "are never compressed"
+            raise ValueError(f"files of format: {self.format} {why}: compression {self.compression} has no effect")
         if self.metadata_file and self.format != "parquet":
             raise ValueError(f"metadata_file belongs to format: parquet, not to {self.format}")
         return self
@@ -562,6 +575,10 @@ class Check(Section):
         return threshold
 
 
+WITHOUT_FIGURE = ("constant", "swapped", "duplicated", "columns", "contract")  # checks that hold or do not
+OF_ROWS = ("rows", "duplicated")
+
+
 class Checks(Section):
     """What the gate does with a night that differs from its contract or from the last good nights.
 
@@ -591,10 +608,13 @@ class Checks(Section):
     contract: Check = Field(Check(level="stop"), description="what the contract does not allow")
 
     @model_validator(mode="after")
-    def _whole_table(self) -> Checks:
-        for name in ("rows", "duplicated"):
-            if self.check(name).columns:
-                raise ValueError(f"{name} checks whole rows: leave out {name}.columns")
+    def _only_what_a_check_has(self) -> Checks:
+        for name in Checks.model_fields:
+            check = getattr(self, name)
+            if name in WITHOUT_FIGURE and check.threshold is not None:
+                raise ValueError(f"{name} takes no threshold: it finds something or not; give it a level")
+            if name in OF_ROWS and check.columns is not None:
+                raise ValueError(f"{name} takes no columns: it looks at whole rows")
         return self
 
     def check(self, name: str) -> Check:

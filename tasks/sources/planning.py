@@ -89,7 +89,7 @@ def make_plan(
     if optional:
         options["optional"] = sorted(optional)
     name = format_of(listed, source.format)
-    check_delimiter(source, name)
+    check_delimiter(source, name, inherited=fit is not None and "null_values" not in fit.own)
     source, recognised = with_recognised(source, name, listed, parallel_map)
     options |= read_options(source) | {"header": name in TEXTS and bool(options["header"])}
     empty = [f.path for f in listed if f.size == 0]

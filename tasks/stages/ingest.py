@@ -219,12 +219,12 @@ def _plan(
 
 def _listed(split: str, path: Any, storage_options: Any) -> dict[str, File]:
     """The files of a split by their paths."""
-    with _naming_valid(split):
+    with naming_valid(split):
         return {file.path: file for file in expand(path, storage_options)}
 
 
 @contextmanager
-def _naming_valid(split: str) -> Iterator[None]:
+def naming_valid(split: str) -> Iterator[None]:
     """Errors that speak of `source.path` become those of `source.valid`, where the split is `valid`, or of
     `refit.learn_from`."""
     try:
@@ -268,7 +268,7 @@ class Planned:
 def _planned(request: Request, split: str, path: Any, pool: Pool) -> Planned:
     """Plan one split."""
     source, run = request.source, request.run
-    with _naming_valid(split):
+    with naming_valid(split):
         plan = make_plan(
             source.model_copy(update={"path": path, "valid": None}),
             parallel_map=partial(_mapped, pool),
@@ -337,6 +337,10 @@ def check_columns(request: Request, bound: Bound) -> None:
     """Refuse what the columns and their types do not allow."""
     source, output = request.source, request.output
     check_runs(bound, source.keys)
+    if source.sort_by and not source.keys:
+        raise JobError("source.sort_by belongs to source.keys", where="source.sort_by",
+                       why="it is the order of the rows that the keys bring together",
+                       do="name the keys, or leave it out; shuffle: key with output.sort_by sorts files")  # fmt: skip
     if source.unique:
         check_unique(bound.source, source.unique)
     check_splitting(bound.source, source)

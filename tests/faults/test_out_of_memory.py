@@ -91,10 +91,12 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
     "without order": {"output": {"shuffle": "none"}},
     "full files": {"output": {"files": None, "rows_per_file": 3_000}},
     "arrow": {"output": {"format": "arrow", "compression": "none"}},
-    "csv": {"output": {"format": "csv"}},
-    "orc": {"output": {"format": "orc"}},
+    "csv": {"output": {"format": "csv", "row_group_size": None}},
+    "orc": {"output": {"format": "orc", "row_group_size": None}},
     "folders": {"output": {"partition_on": ["name"]}},
-    "folders by key": {"output": {"partition_on": ["name"], "shuffle": "key", "keys": ["row"], "format": "csv"}},
+    "folders by key": {
+        "output": {"partition_on": ["name"], "shuffle": "key", "keys": ["row"], "format": "csv", "row_group_size": None}
+    },
 }
 
 

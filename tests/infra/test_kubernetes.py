@@ -80,6 +80,8 @@ def test_the_resource_is_what_the_crd_takes(crd: Any) -> None:
     assert [(mount["name"], mount["mountPath"]) for mount in container["volumeMounts"]] == [
         ("shm", "/dev/shm"), ("lake", "/data"), ("tls", "/etc/millrace-tls"),
     ]  # fmt: skip
+    more = made(Cluster(kind="kubernetes", kubernetes={**ASKED, "shared_memory": "1GiB"}))
+    assert more["spec"]["worker"]["spec"]["volumes"][0]["emptyDir"]["sizeLimit"] == str(2**30)
     assert (pod["serviceAccountName"], pod["nodeSelector"]) == ("dask", {"gpu": "h200"})
     assert pod["tolerations"] == ASKED["tolerations"]
 
@@ -258,7 +260,10 @@ def test_who_has_no_certificate_of_the_pods_is_refused(api: Api) -> None:
 
 def test_an_operator_that_does_nothing(api: Api) -> None:
     api.works = False
-    asked = Cluster(kind="kubernetes", kubernetes={"image": "i", "cores": 1, "memory": "2GB"}, start_timeout=1)
+    known = Path(os.environ["KUBECONFIG"])
+    known.write_text(known.read_text().replace("namespace: data", "namespace: other"))
+    section = {"image": "i", "cores": 1, "memory": "2GB", "namespace": "data"}
+    asked = Cluster(kind="kubernetes", kubernetes=section, start_timeout=1)
     with pytest.raises(GiveUpError, match="the operator has not started the scheduler") as caught:
         make_cluster(asked)
     assert caught.value.where.startswith("DaskCluster data/millrace-")

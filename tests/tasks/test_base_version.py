@@ -368,6 +368,23 @@ def test_a_refit_takes_all_but_its_source_from_the_base(tmp_path: Path) -> None:
         make_refit({"base": str(out), "source": {"path": "in", "sample": {"name": "toy"}}})
 
 
+@pytest.mark.parametrize(("forget", "id_of_x"), [("30d", 2), ("90d", 3)])
+def test_values_without_an_id_are_forgotten_after_the_time(tmp_path: Path, forget: str, id_of_x: int) -> None:
+    """A value that comes once in two months reaches a threshold of two only while its first count is there."""
+    for number, day in enumerate(("2026-01-01", "2026-02-15", "2026-03-01")):
+        values = pa.table({"k": ["x"], "x": [1.0]}) if number != 1 else pa.table({"k": ["y"], "x": [1.0]})
+        written(values.append_column("n", [[number]]), tmp_path / f"{day}.parquet")
+        made = make_job({
+            "source": {"path": str(tmp_path / "{date}.parquet")}, "run": {"date": day},
+            "features": [{"columns": ["k"], "ops": [{"op": "Categorify", "freq_threshold": 2}]}],
+            "output": {"path": str(tmp_path / "out"), "on_existing": "version", "files": 1},
+            "base": str(tmp_path / "out"), "refit": {"forget": forget},
+        })  # fmt: skip
+        assert made.base_path is not None
+        run_stages(made.request("pandas", newest_good(made.base_path).version))
+    assert rows_of(tmp_path / "out" / "v0003")["k"].to_pylist() == [id_of_x]
+
+
 def test_learning_anew_keeps_ids_and_begins_the_history(tmp_path: Path) -> None:
     out = nights(tmp_path, 2)
     night(tmp_path, 0, refit={"all": True})

@@ -144,8 +144,9 @@ def with_recognised(
     return source.model_copy(update=shown), notes
 
 
-def check_delimiter(source: Source, name: str) -> None:
-    """Refuse the settings of text with delimiters for formats without them."""
+def check_delimiter(source: Source, name: str, inherited: bool = False) -> None:
+    """Refuse the settings of text with delimiters for formats without them; null texts may be `inherited` from a fit on
+    text."""
     if source.bad_lines != "error" and FORMATS[name].bad_lines is None:
         raise JobError(
             f"files of the format {name} have no lines",
@@ -159,6 +160,8 @@ def check_delimiter(source: Source, name: str) -> None:
         "decimal": source.decimal, "encoding": source.encoding != "utf-8", "skip_rows": source.skip_rows,
         "quote": source.quote is not None, "escape": source.escape, "comment": source.comment,
         "skip_initial_space": source.skip_initial_space is not None,
+        "header": not source.header, "columns": source.columns is not None,
+        "null_values": source.null_values != [""] and not inherited,
     }  # fmt: skip
     for key, is_set in others.items():
         if is_set:

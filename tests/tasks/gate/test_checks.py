@@ -388,7 +388,7 @@ def test_a_check_cannot_be_switched_off_by_a_mistake() -> None:
         r"checks.psi.threshold: inf is no threshold: did you mean level: 'off'\?": {"psi": {"threshold": math.inf}},
         r"checks.psi.threshold: must be at least 0.0, it is nan": {"psi": {"threshold": math.nan}},
         r"checks.psi.columns: needs at least 1 entry": {"psi": {"columns": []}},
-        r"rows checks whole rows: leave out rows.columns": {"rows": {"columns": ["x"]}},
+        r"rows takes no columns: it looks at whole rows": {"rows": {"columns": ["x"]}},
     }
     for text, checks in refused.items():
         with pytest.raises(JobError, match=text):
