@@ -49,7 +49,7 @@ def fit(
             storage_options.
         features: Which columns go through which operators. YAML, an entry per line that begins with a dash:
             "- {columns: [x, y], ops: [{op: FillMissing, fill_value: 0}, {op: Normalize}]}". Or the text of a
-            whole job, such as a draft of `millrace new`: what is left empty stays as it has it.
+            whole job, such as a draft of `rowmill new`: what is left empty stays as it has it.
         label: Columns that are written last and tagged as target.
         output: Where the fitted workflow goes.
         base: An output whose newest good version is learned on top of: its ids stay, new values come behind them.

@@ -58,7 +58,7 @@ def preprocess(
             encoding, partition_size, keys, sort_by, strict, unique, split, downsample, sample, storage_options.
         features: Which columns go through which operators. YAML, an entry per line that begins with a dash:
             "- {columns: [x, y], ops: [{op: FillMissing, fill_value: 0}, {op: Normalize}]}". Or the text of a
-            whole job, such as a draft of `millrace new`: what is left empty stays as it has it.
+            whole job, such as a draft of `rowmill new`: what is left empty stays as it has it.
         label: Columns that are written last, as they are, and tagged as target.
         output: Where the rows go, in which order and in how many files. More keys as JSON: rows_per_file,
             files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.

@@ -22,13 +22,13 @@ from flows.job.deployed import check_lasting, enter_folder
 from flows.job.run_labels import label_host
 from flows.run.run_names import run_name
 from tasks.core.plan import File
-from tasks.errors import JobError, MillraceError
+from tasks.errors import JobError, RowmillError
 from tasks.sources.arrivals import Arrival, data_files, grouped, load_seen, load_strays, look, marked, save_seen
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_folder, local_path
 
-ARRIVED, NOTHING = "millrace.data.arrived", "there is no input"
+ARRIVED, NOTHING = "rowmill.data.arrived", "there is no input"
 NAMESPACE = uuid.UUID("6d696c6c-7261-4365-8000-64617461696e")
 
 
@@ -45,7 +45,7 @@ def watch_source(
 ) -> Any:
     """Look once for new complete files below a folder or prefix; returns them after the server has heard of them.
 
-    An event `millrace.data.arrived` per folder directly in `path` (and one for `path` itself) has the payload
+    An event `rowmill.data.arrived` per folder directly in `path` (and one for `path` itself) has the payload
     {folder, paths, files, bytes}. A look that is cut off before its note is written sends the same event again.
     What is no data (pattern, format) is named once in the log and not announced. A look that fails is a Failed run;
     the looks after it that fail in the same way are Cancelled ones, which say so.
@@ -53,11 +53,11 @@ def watch_source(
     Args:
         path: folder or fsspec URL; names that begin with _ or . do not count
         pattern: which files are data, such as "*.csv" or a list of such; by their suffixes if left out
-        format: the format of the data, where only its suffixes count; auto takes all that millrace reads
+        format: the format of the data, where only its suffixes count; auto takes all that rowmill reads
         settle: seconds for which a file must have kept its size and time of change; until then it still grows
         marker: name of a file, such as _SUCCESS, without which nothing of a folder (or of those in it) is complete
-        storage_options: for URLs, a name; the options are the JSON in the variable MILLRACE_STORAGE_<NAME>
-        state: file that notes what has been seen; in .millrace/ of the current folder if left out
+        storage_options: for URLs, a name; the options are the JSON in the variable ROWMILL_STORAGE_<NAME>
+        state: file that notes what has been seen; in .rowmill/ of the current folder if left out
         create: make the folder if it is not there; otherwise that is an error
     """
     label_host()
@@ -67,7 +67,7 @@ def watch_source(
     _cancel_late_looks()
     check_path(path, "path")
     root = path.rstrip("/") if is_remote(path) else local_path(path)
-    note = Path(state or f".millrace/seen-{hashlib.sha256(root.encode()).hexdigest()[:16]}.json").absolute()
+    note = Path(state or f".rowmill/seen-{hashlib.sha256(root.encode()).hexdigest()[:16]}.json").absolute()
     check_path(note, "state")
     check_lasting(note, "state")
     failure = note.with_name(f"{note.name}.failure")
@@ -76,7 +76,7 @@ def watch_source(
         Path(root).mkdir(parents=True, exist_ok=True)
     try:
         paths = _look(root, note, patterns, format, settle, marker, storage(storage_options))
-    except MillraceError as error:
+    except RowmillError as error:
         if failure.exists() and failure.read_text() == str(error):
             return Cancelled(name="StillFailing", message=f"as the looks before: {error}")
         failure.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def event_of(arrival: Arrival, files: dict[str, File]) -> Event:
     known = [f"{path}:{files[path].size}:{files[path].mtime}" for path in arrival.paths if path in files]
     names = known or [str(uuid.uuid4())]
     payload = {"folder": arrival.folder, "paths": arrival.paths, "files": len(arrival.paths), "bytes": arrival.bytes}
-    resource = {"prefect.resource.id": f"millrace.source.{arrival.folder}", "prefect.resource.name": arrival.folder}
+    resource = {"prefect.resource.id": f"rowmill.source.{arrival.folder}", "prefect.resource.name": arrival.folder}
     return Event(
         id=uuid.uuid5(NAMESPACE, "\n".join(names)),
         event=ARRIVED,

@@ -21,8 +21,8 @@ from tasks.errors import JobError
 BEFORE_START = "distributed.nanny.pre-spawn-environ"
 INTERNAL_LEVEL = "PREFECT_INTERNAL_LOGGING_LEVEL"  # from which on Prefect prints lines about its own machinery
 ROOT = Path(__file__).resolve().parent.parent
-PUBLIC = ROOT / "flows" / "public"  # has `import millrace` in a clone; a wheel has it beside the other packages
-PACKAGES = {"flows": ROOT, "tasks": ROOT, "infra": ROOT, "millrace": PUBLIC if PUBLIC.is_dir() else ROOT}
+PUBLIC = ROOT / "flows" / "public"  # has `import rowmill` in a clone; a wheel has it beside the other packages
+PACKAGES = {"flows": ROOT, "tasks": ROOT, "infra": ROOT, "rowmill": PUBLIC if PUBLIC.is_dir() else ROOT}
 
 DASK_SETTINGS: dict[str, Any] = {
     # A lost worker fails its tasks at once: the flow runs the stage again, Dask must not do so behind Prefect's back.
@@ -80,7 +80,7 @@ def own_folder(place: str) -> str:
     JobError where it cannot be made.
     """
     folder = Path(place)
-    if folder.name != (name := f"millrace-{os.getuid()}"):
+    if folder.name != (name := f"rowmill-{os.getuid()}"):
         folder = folder / name
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def _preloads(setting: str, ours: Sequence[str]) -> list[str]:
 
 
 def _installed_packages_first() -> None:
-    """Make workers, which inherit `sys.path`, import this millrace, not a flows/ or tasks/ of the current folder."""
+    """Make workers, which inherit `sys.path`, import this rowmill, not a flows/ or tasks/ of the current folder."""
     on_path = packages_on(sys.path, tuple(PACKAGES))
     missing = [folder for name, folder in PACKAGES.items() if folder / name not in on_path[name]]
     sys.path[:0] = [str(folder) for folder in dict.fromkeys(missing)]
@@ -149,7 +149,7 @@ def _installed_packages_first() -> None:
 
 def packages_on(path: Sequence[str], packages: Sequence[str] = ("flows", "tasks", "infra")) -> dict[str, list[Path]]:
     """The folders that a list of folders has for each of these packages. A folder without `__init__.py`, as a clone
-    called millrace is, does not count: every package on a later folder wins over it."""
+    called rowmill is, does not count: every package on a later folder wins over it."""
     finder = importlib.machinery.PathFinder
     specs = {name: finder.find_spec(name, path) for name in packages}
     places = {n: (spec.submodule_search_locations or []) if spec and spec.origin else [] for n, spec in specs.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from infra import gpus
 from infra.gpus import Gpu
-from tasks.errors import GiveUpError, MillraceError
+from tasks.errors import GiveUpError, RowmillError
 
 SHARED = Path("/dev/shm")
 SHARED_PER_GPU = 128 * 2**20  # bytes; a container has 64 MiB in all by default
@@ -50,9 +50,9 @@ def disappeared(gone: Sequence[Gpu], before: Sequence[Gpu], when: str) -> GiveUp
     )
 
 
-def not_started(error: Exception, chosen: Sequence[Gpu], written: str = "") -> MillraceError:
+def not_started(error: Exception, chosen: Sequence[Gpu], written: str = "") -> RowmillError:
     """Why the workers on these GPUs did not start: one that is gone, or what the cluster says."""
-    if isinstance(error, MillraceError):
+    if isinstance(error, RowmillError):
         return error
     if gone := missing(chosen):
         return disappeared(gone, chosen, "while its worker started")

@@ -28,7 +28,7 @@ from tasks.engines.convert import libraries
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import typed
 from tasks.engines.user_frames import dask_frame
-from tasks.errors import JobError, MillraceError, near
+from tasks.errors import JobError, RowmillError, near
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import ALL_ROWS, Division, RowRules, RowSet
@@ -54,7 +54,7 @@ from tasks.sources.uniting import uniting_notes, without_unused
 from tasks.storage.files import check_unchanged, is_remote, local_path
 from tasks.storage.files_being_read import open_outputs
 
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 ENGINES = ("auto", "pandas", "cudf")
 RULES: dict[str, type[Section]] = {"unique": Unique, "split": SplitRule, "downsample": Downsample}  # on rows
 
@@ -343,7 +343,7 @@ class Dataset:
                            do="down-sample train, or all rows before split")  # fmt: skip
         try:
             parse(where)
-        except MillraceError as error:
+        except RowmillError as error:
             raise type(error)(error.what, where=f"Dataset.downsample, where: {error.where}", why=error.why,
                               do=error.do) from None  # fmt: skip
         values = {"where": where, "fraction": fraction, "weight": weight, "seed": seed}
@@ -395,7 +395,7 @@ class Dataset:
         and so do the rows that `unique`, `split` and `downsample` choose, before or after.
         Errors: a JobError for a column that does not exist, and for a list or struct, which has no order.
         """
-        folder = _Scratch(tempfile.mkdtemp(prefix="millrace-keys-"))
+        folder = _Scratch(tempfile.mkdtemp(prefix="rowmill-keys-"))
         names, sort = ([n] if isinstance(n, str) else list(n) for n in (keys, sort_by))
         engine, size = libraries.resolve_engine(self.engine), self._bytes_of_a_partition(self.plan.nbytes)
         try:
@@ -637,7 +637,7 @@ class _ChosenRows:
         if not looks(source, plan.schema):
             return None, 0, None
         data.warn_of_differences(name for look in looks(source, plan.schema) for name in look.columns)
-        scratch = _Scratch(tempfile.mkdtemp(prefix="millrace-rows-"))
+        scratch = _Scratch(tempfile.mkdtemp(prefix="rowmill-rows-"))
         folder = Path(scratch.path)
         if source.unique:
             repeated, count = repeated_rows(

@@ -11,8 +11,8 @@ from typing import Any, Literal
 MOST_TEXT = 10_000  # characters of each text of a message
 
 
-class MillraceError(Exception):
-    """Base of all errors of millrace: what happened, where, why, and what to do next, as one readable message.
+class RowmillError(Exception):
+    """Base of all errors of rowmill: what happened, where, why, and what to do next, as one readable message.
 
     The four texts are the attributes `what`, `where`, `why` and `do`; "" for a text that is left out.
     """
@@ -32,15 +32,15 @@ def _readable(text: str) -> str:
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} .. ({len(text):,} characters)"
 
 
-def _rebuild(kind: type[MillraceError], what: str, where: str, why: str, do: str) -> MillraceError:
+def _rebuild(kind: type[RowmillError], what: str, where: str, why: str, do: str) -> RowmillError:
     return kind(what, where=where, why=why, do=do)
 
 
-class DataError(MillraceError):
+class DataError(RowmillError):
     """The data are wrong: mend them. Another run with the same data fails in the same way."""
 
 
-class JobError(MillraceError):
+class JobError(RowmillError):
     """The job, a parameter or a path is wrong: mend it. Another run of the same job fails in the same way."""
 
 
@@ -52,11 +52,11 @@ class NoInputError(JobError):
     """No file is at a path of the source."""
 
 
-class GateStoppedError(MillraceError):
+class GateStoppedError(RowmillError):
     """The gate stops a run: a check of its rows fails. What was published before stays as it is."""
 
 
-class GateAskedError(MillraceError):
+class GateAskedError(RowmillError):
     """The gate asks a person: publish or discard. The work waits in the staging folder; nothing is published."""
 
 
@@ -64,11 +64,11 @@ class OpenQuestionError(JobError):
     """Work of an earlier run waits for an answer in the staging folder, and must not be touched."""
 
 
-class TransientError(MillraceError):
+class TransientError(RowmillError):
     """A condition that may pass, such as a lost worker or short memory: run again."""
 
 
-class GiveUpError(MillraceError):
+class GiveUpError(RowmillError):
     """The host cannot do the job: no space, no GPU, no cluster."""
 
 

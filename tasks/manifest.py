@@ -41,7 +41,7 @@ ORIGINS = {  # where the date of a run comes from; `at` is its time
     "begun": "of an earlier run, which was begun and not published",
 }
 LEFT_OUT = "%s: left out, since some versions lack it or have it in another type: %s"
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Manifest:
                 raise DataError("this output has splits", where=str(folder), why="each is an output of its own",
                                 do=f"name one of {', '.join(map(str, splits))}")  # fmt: skip
             raise DataError(
-                "this is not an output of millrace",
+                "this is not an output of rowmill",
                 where=str(folder),
                 why=f"it has no readable {MANIFEST}",
                 do="give the folder that a finished run wrote",
@@ -149,7 +149,7 @@ class Manifest:
             raise DataError(
                 f"the manifest has format {data['format']}, this version reads up to {FORMAT}",
                 where=str(path),
-                do="upgrade millrace",
+                do="upgrade rowmill",
             )
         check_form(data, "manifest", path / MANIFEST)
         check_columns(data["schema"], path / MANIFEST, "schema")
@@ -262,7 +262,7 @@ def of_other_ids(versions: Sequence[Path]) -> list[Path]:
     """Those of the versions (the oldest first) whose ids are not those of the newest one, since it was not learned on
     top of them and not applied from what they, or a later one, have learned.
 
-    A workflow names the states that it was learned on top of; one of an earlier millrace, its base alone.
+    A workflow names the states that it was learned on top of; one of an earlier rowmill, its base alone.
     """
     other, bases, states = list[Path](), dict[str, str](), set[str]()
     for version in reversed(versions):

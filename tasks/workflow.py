@@ -51,7 +51,7 @@ from tasks.stages.without_prefect import write_transformed
 from tasks.storage.discarded import check_discarded
 from tasks.storage.files import check_unchanged, local_folder
 
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 class Workflow:
@@ -61,7 +61,7 @@ class Workflow:
     output, in this order. The current Dask client does the work, else this process. Errors: a JobError for a graph that
     cannot be right; a DataError for columns of a type that an operator does not take, as soon as the schema is known.
 
-    >>> from millrace import ops
+    >>> from rowmill import ops
     >>> import pyarrow as pa
     >>> workflow = Workflow(["x"] >> ops.Normalize())
     >>> table = pa.table({"x": [1.0, 2.0, 3.0]})
@@ -119,7 +119,7 @@ class Workflow:
         The rows are those of a Dataset (or of a frame or path), read in the types of the fit; rows of earlier nights
         are not needed. Each operator is *merged* (as if it had learned from all rows), *appended* (Categorify: new
         values come behind the old ones), or *frozen* (exact medians and quantiles; what would change columns or types):
-        `millrace ops` says which, `changes` says what became different. `settings` say otherwise, by operator, column
+        `rowmill ops` says which, `changes` says what became different. `settings` say otherwise, by operator, column
         or entry: {"Normalize": "freeze"}. With `refit_all` everything is learned anew from these rows alone, but ids
         stay. `night` is the day of the rows (default: today); values without an id that were not seen for `forget_days`
         lose their counts.
@@ -129,7 +129,7 @@ class Workflow:
         of the fit.
 
         >>> import pyarrow as pa
-        >>> from millrace import ops
+        >>> from rowmill import ops
         >>> workflow = Workflow(["shop"] >> ops.Categorify()).fit(pa.table({"shop": ["b", "c", "c"]}))
         >>> _ = workflow.refit(pa.table({"shop": ["a", "b", "b", "b"]}))
         >>> workflow.transform(pa.table({"shop": ["c", "b", "a"]}))["shop"].to_pylist()
@@ -169,7 +169,7 @@ class Workflow:
         if not state.rows and not refit_all:
             raise JobError(
                 "the workflow does not say how many rows it has learned from",
-                why="an older millrace saved it; row numbers, by which folds are drawn, go on behind these rows",
+                why="an older rowmill saved it; row numbers, by which folds are drawn, go on behind these rows",
                 do="fit all rows again, or refit with refit_all=True",
             )
         base = Base(
@@ -383,7 +383,7 @@ class Workflow:
         has.
 
         >>> import pyarrow as pa
-        >>> from millrace import ops
+        >>> from rowmill import ops
         >>> made = Workflow((["x"] >> ops.Normalize()) + (["s"] >> ops.Categorify()))
         >>> table = pa.table({"x": [1.0, 2.0], "s": ["a", "b"]})
         >>> made.fit(table).select(tags=["categorical"]).transform(table).to_pydict()

@@ -21,13 +21,13 @@ from typing import Any
 
 # Before anything imports Prefect, which reads its settings once: the user's server and database stay untouched.
 # Under xdist the workers inherit the folder of the session that started them.
-if "MILLRACE_TEST_HOME" not in os.environ:
-    os.environ["MILLRACE_TEST_HOME"] = tempfile.mkdtemp(prefix="millrace-tests-")
-    os.environ["MILLRACE_TEST_OWNER"] = str(os.getpid())
-SESSION = Path(os.environ["MILLRACE_TEST_HOME"])
+if "ROWMILL_TEST_HOME" not in os.environ:
+    os.environ["ROWMILL_TEST_HOME"] = tempfile.mkdtemp(prefix="rowmill-tests-")
+    os.environ["ROWMILL_TEST_OWNER"] = str(os.getpid())
+SESSION = Path(os.environ["ROWMILL_TEST_HOME"])
 EMPTY = SESSION / "empty.db"  # of a Prefect server
 
-# Hundreds of processes of tests import millrace: what one has compiled, the others read, though an image forbids it.
+# Hundreds of processes of tests import rowmill: what one has compiled, the others read, though an image forbids it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # A shell starts what runs in its background with SIGINT ignored, and children inherit that: a worker of Prefect, which
@@ -47,7 +47,7 @@ def free_port() -> int:
 
 
 def python_path() -> str:
-    """PYTHONPATH of a process elsewhere: this repository with `import millrace`, and the folders in which this process
+    """PYTHONPATH of a process elsewhere: this repository with `import rowmill`, and the folders in which this process
     was told to look."""
     root = Path(__file__).resolve().parents[1]
     told = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if Path(folder).is_absolute()]
@@ -65,16 +65,16 @@ os.environ |= {
     "DO_NOT_TRACK": "1",
 }
 (SESSION / "home").mkdir(exist_ok=True)
-os.environ.setdefault("MILLRACE_TEST_PORT", str(free_port()))
-os.environ["PREFECT_SERVER_API_PORT"] = os.environ["MILLRACE_TEST_PORT"]
+os.environ.setdefault("ROWMILL_TEST_PORT", str(free_port()))
+os.environ["PREFECT_SERVER_API_PORT"] = os.environ["ROWMILL_TEST_PORT"]
 
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 # How long one example takes says how busy the machine is, what a GPU has to compile first, and that the table of all
 # characters is not there yet.
-settings.register_profile("millrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("millrace")
+settings.register_profile("rowmill", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("rowmill")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -135,9 +135,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The session that made the folder stops the server in it, when every worker is done, and removes it."""
-    if os.environ.get("MILLRACE_TEST_OWNER") != str(os.getpid()):
+    if os.environ.get("ROWMILL_TEST_OWNER") != str(os.getpid()):
         return
-    if (SESSION / "prefect" / "millrace-server.json").exists():
+    if (SESSION / "prefect" / "rowmill-server.json").exists():
         from infra.orchestration.server import stop_server
 
         with contextlib.suppress(OSError):

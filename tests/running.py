@@ -15,7 +15,7 @@ def section_of(cluster: Any) -> dict[str, Any]:
     texts = contents_of(cluster.security)
     if not texts:
         return where
-    folder = Path(tempfile.mkdtemp(prefix="millrace-tests-tls-"))
+    folder = Path(tempfile.mkdtemp(prefix="rowmill-tests-tls-"))
     for name, text in texts.items():
         (folder / f"{name}.pem").write_text(text)
     return where | {"tls": {name: str(folder / f"{name}.pem") for name in texts}}

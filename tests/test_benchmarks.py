@@ -168,7 +168,7 @@ def test_a_round_is_a_cluster_of_its_own(prefect_server: Any, tmp_path: Path, mo
     found = json.loads((tmp_path / "found").read_text())
     assert [run["rows"] for run in found["runs"]] == [3000, 3000]
     assert len({run["digest"] for run in found["runs"]}) == 1
-    assert set(found["medians"]) == {"millrace", "plain write", "plain read"}
+    assert set(found["medians"]) == {"rowmill", "plain write", "plain read"}
     assert len(found["plain"]) == 2
 
 
@@ -183,7 +183,7 @@ def test_what_was_measured_is_kept_when_the_rest_fails(tmp_path: Path, monkeypat
     gpu.write_result(asked, 3, [{"seconds": 2.0}], [first], [])
     with pytest.raises(SystemExit, match="status 1"):
         list(runs)
-    assert json.loads((tmp_path / "found").read_text())["medians"] == {"millrace": 2.0, "dask-cudf": 1}
+    assert json.loads((tmp_path / "found").read_text())["medians"] == {"rowmill": 2.0, "dask-cudf": 1}
     asked.repeats = 1
     assert [peer["seconds"] for peer in gpu.peer_runs(asked, "source", tmp_path / "out")] == [1]
 
@@ -221,7 +221,7 @@ def test_the_first_minute_takes_no_more_cpu_than_it_may(prefect_server: Any, tmp
     runs = {name: of[0] for name, of in json.loads((tmp_path / "found.json").read_text())["runs"].items()}
     assert {name: run["status"] for name, run in runs.items()} == dict.fromkeys(first_minute.COMMANDS, 0)
     assert runs["run"]["lines"][0][1].startswith("starting job.yaml: ")
-    assert runs["run"]["lines"][-1][1].startswith("next     millrace inspect")
+    assert runs["run"]["lines"][-1][1].startswith("next     rowmill inspect")
     limits = {"help": 0.7, "new": 2.0, "preview": 5.0, "run": 12.0}
     assert {name for name, run in runs.items() if run["cpu_seconds"] > limits[name]} == set()
     assert runs["run"]["cpu_seconds_by_process"]["command"] < 6

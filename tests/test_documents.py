@@ -157,7 +157,7 @@ def test_the_files_on_the_way_of_a_partition_are_those_that_a_run_writes(tmp_pat
     named = [
         name for name in re.findall(r"`([\w./-]+\.(?:json|vocab|arrow|parquet|html))`", way) if "train" not in name
     ]
-    assert request.staging.folder == tmp_path / "out" / ".toy.millrace"
+    assert request.staging.folder == tmp_path / "out" / ".toy.rowmill"
     assert len(named) >= 9
     assert [name for name in named if not any(path.endswith(name) for path in seen)] == []
 
@@ -167,7 +167,7 @@ def test_the_benchmarks_that_are_named_are_programs() -> None:
     named = set(re.findall(r"python -m tests\.bench\.(\w+)", text))
     programs = {path.stem for path in (ROOT / "tests" / "bench").glob("*.py") if "__main__" in path.read_text()}
     assert named <= programs
-    assert programs - named <= {"millrace_run"}, "a program that the page does not name"
+    assert programs - named <= {"rowmill_run"}, "a program that the page does not name"
 
 
 def test_the_changelog_has_the_version_of_the_package() -> None:

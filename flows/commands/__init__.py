@@ -1,1 +1,1 @@
-"""The commands of `millrace`, one module each, and the console that they print to."""
+"""The commands of `rowmill`, one module each, and the console that they print to."""

@@ -39,18 +39,18 @@ def backfill(
     The day is the one that {date} means: run.date of the run. A job that names {hour} has a run for each hour: 23 or 25
     on days on which the clocks change. A day is published if a manifest in the output says that it is of that day; call
     the command where the runs work, in the folder of the deployment. The runs themselves are
-    made by `millrace serve` or a worker. A run that fails ends the command, since the next may need it.
+    made by `rowmill serve` or a worker. A run that fails ends the command, since the next may need it.
 
     Given again, also after a restart of the server or of the host, the command goes on: it waits for a run that it had
     started, and leaves out what is published by then.
 
     [bold]Examples[/bold]
 
-      millrace backfill preprocess/nightly --from 2026-10-01 --to 2026-11-23
+      rowmill backfill preprocess/nightly --from 2026-10-01 --to 2026-11-23
 
-      millrace backfill preprocess/nightly --missing --at-most 3
+      rowmill backfill preprocess/nightly --missing --at-most 3
 
-      millrace backfill preprocess/hourly --from 2026-11-22T03 --to 2026-11-22T17
+      rowmill backfill preprocess/hourly --from 2026-11-22T03 --to 2026-11-22T17
     """
     console = terminal(soft_wrap=True)
     if from_ is None and not missing:
@@ -144,7 +144,7 @@ def _run_night(nights: Any, night: date, say: Callable[[str], None], ui_url: str
             with get_client(sync_client=True) as client:
                 return client.create_flow_run_from_deployment(
                     nights.id, parameters={"run": {"date": text}}, idempotency_key=key,
-                    tags=["millrace", BACKFILL], name=f"{nights.name} {shown}", labels={BACKFILL: own},
+                    tags=["rowmill", BACKFILL], name=f"{nights.name} {shown}", labels={BACKFILL: own},
                 )  # fmt: skip
 
         run = _patiently(create)
@@ -173,13 +173,13 @@ def _ended(run_id: Any, name: str, say: Callable[[str], None]) -> Any:
             return run
         if run.state is not None and run.state.is_paused() and not is_asked:
             is_asked = True
-            say("the gate asks whether to publish it: answer on the run's page, or with millrace publish|discard OUT")
+            say("the gate asks whether to publish it: answer on the run's page, or with rowmill publish|discard OUT")
         waits = run.state is None or run.state.is_scheduled() or run.state.is_pending()
         if not waits:  # a run that has asked is scheduled once more when it is answered
             began = time.monotonic()
         if waits and not is_announced and time.monotonic() - began > IDLE_SECONDS:
             is_announced = True
-            say(f"nobody has begun with it yet: start `millrace serve`, or the worker of {name}")
+            say(f"nobody has begun with it yet: start `rowmill serve`, or the worker of {name}")
         time.sleep(POLL_SECONDS)
 
 

@@ -26,22 +26,22 @@ def clean(
 ) -> None:
     """Remove what runs that were cut off left for their next start, and outputs that were replaced.
 
-    That is the folders .NAME.millrace beside outputs and in scratch folders, and .NAME.millrace-old-TIME, once the time
+    That is the folders .NAME.rowmill beside outputs and in scratch folders, and .NAME.rowmill-old-TIME, once the time
     of run.keep_replaced is over. Outputs are not touched. Left alone is what a run works on, what is younger than
     --older-than, a night that waits for an answer of the gate (unless the age is 0, and then it says so), and every
-    file that millrace did not write. A swap that was cut off is finished first. Old versions of
+    file that rowmill did not write. A swap that was cut off is finished first. Old versions of
     an output are removed by the run that writes a new one: output.keep_versions.
 
-    --runs removes runs of millrace that ended so long ago from the Prefect server, with their task runs, logs and
+    --runs removes runs of rowmill that ended so long ago from the Prefect server, with their task runs, logs and
     artifacts: its database grows by 0.3 MB with each. Outputs stay. It is never done without this option.
 
     [bold]Examples[/bold]
 
-      millrace clean out --dry-run
+      rowmill clean out --dry-run
 
-      millrace clean /data/out /scratch --older-than 12h
+      rowmill clean /data/out /scratch --older-than 12h
 
-      millrace clean --runs 90d
+      rowmill clean --runs 90d
     """
     import time
 

@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.text import Text
 from rich.traceback import Traceback
 
-from tasks.errors import GateAskedError, GateStoppedError, MillraceError, visible
+from tasks.errors import GateAskedError, GateStoppedError, RowmillError, visible
 
 
 class Terminal(Console):
@@ -56,12 +56,12 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
         except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(WHOLE) from None
-        except MillraceError as error:
-            raise typer.Exit(say_failure(error, f"millrace {command.__name__}")) from None
+        except RowmillError as error:
+            raise typer.Exit(say_failure(error, f"rowmill {command.__name__}")) from None
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except Exception as error:
-            raise typer.Exit(say_failure(error, f"millrace {command.__name__}")) from None
+            raise typer.Exit(say_failure(error, f"rowmill {command.__name__}")) from None
 
     return run
 
@@ -72,7 +72,7 @@ def say_failure(error: BaseException, doing: str, more: str = "") -> int:
     from tasks.core.unforeseen_errors import DefectError, defect
 
     shown: BaseException | None = error
-    while shown is not None and not isinstance(shown, MillraceError):
+    while shown is not None and not isinstance(shown, RowmillError):
         shown = shown.__cause__
     if shown is None:
         if isinstance(error, MemoryError):
@@ -86,7 +86,7 @@ def say_failure(error: BaseException, doing: str, more: str = "") -> int:
     if isinstance(shown, DefectError) and shown.trace and debugging():
         print(shown.trace, file=sys.stderr)
     say_error(f"{shown}{more}")
-    statuses: dict[type[MillraceError], int] = {
+    statuses: dict[type[RowmillError], int] = {
         DefectError: DEFECT,
         GateStoppedError: STOPPED,
         GateAskedError: ASKED,
@@ -95,7 +95,7 @@ def say_failure(error: BaseException, doing: str, more: str = "") -> int:
 
 
 def debugging() -> bool:
-    return os.environ.get("MILLRACE_DEBUG", "") not in ("", "0")
+    return os.environ.get("ROWMILL_DEBUG", "") not in ("", "0")
 
 
 def show_traceback(error: BaseException) -> None:

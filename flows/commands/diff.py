@@ -26,9 +26,9 @@ def diff(
 
     [bold]Examples[/bold]
 
-      millrace diff out/nightly/v0006 out/nightly/v0007
+      rowmill diff out/nightly/v0006 out/nightly/v0007
 
-      millrace diff out/nightly/v0006 v0007 --html nights.html
+      rowmill diff out/nightly/v0006 v0007 --html nights.html
     """
     from flows.commands.launch import importable
     from tasks.gate.diff import difference
@@ -67,7 +67,7 @@ def contract(
 
     [bold]Examples[/bold]
 
-      millrace contract out/nightly > contract.yaml
+      rowmill contract out/nightly > contract.yaml
     """
     from tasks.gate.contract import proposed
     from tasks.gate.history import read_profile

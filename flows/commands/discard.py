@@ -41,8 +41,8 @@ def discard(
 
     [bold]Examples[/bold]
 
-      millrace discard out/nightly/v0006 --why 'half of the day was missing'
-      millrace discard out/nightly
+      rowmill discard out/nightly/v0006 --why 'half of the day was missing'
+      rowmill discard out/nightly
     """
     console = terminal(soft_wrap=True)
     if undo:
@@ -80,10 +80,10 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
     version = Path(out).resolve()
     if versions := versions_of(version):
         raise JobError("an output of several versions is not discarded as a whole", where=str(out),
-                       do=f"name the version: millrace discard {out}/{versions[-1].name}")  # fmt: skip
+                       do=f"name the version: rowmill discard {out}/{versions[-1].name}")  # fmt: skip
     if described_by(version) is None:
         raise JobError(
-            "this is no version of an output", where=str(out), do="name one: millrace discard out/nightly/v0006"
+            "this is no version of an output", where=str(out), do="name one: rowmill discard out/nightly/v0006"
         )
     if version.name in SPLITS and (version.parent / SPLITS[0] / MANIFEST).exists():
         raise JobError("the splits of an output are discarded together", where=str(out), do=f"name {version.parent}")
@@ -92,7 +92,7 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
         raise JobError(
             f"{_listed(later)} {'was' if len(later) == 1 else 'were'} learned on top of {version.name}", where=str(out),
             why="its ids and counts went on there: to make its night again would count its rows twice",
-            do=f"take all of them back: millrace discard {out} --and-later",
+            do=f"take all of them back: rowmill discard {out} --and-later",
         )  # fmt: skip
     lines = []
     for one in [*reversed(later), version]:
@@ -121,7 +121,7 @@ def restored(out: Path) -> list[str]:
     version = Path(out).resolve()
     if not is_discarded(version):
         raise JobError(
-            "this is no discarded version", where=str(out), do="name one: millrace discard out/nightly/v0006 --undo"
+            "this is no discarded version", where=str(out), do="name one: rowmill discard out/nightly/v0006 --undo"
         )
     if what := broken(version):
         raise DataError(f"{version.name} is damaged", where=str(out), why=what, do="restore it from a copy first")

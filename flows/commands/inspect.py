@@ -56,7 +56,7 @@ def folders_of(out: Path) -> list[Path]:
     folders = outputs(out) if out.exists() else []
     if not folders:
         why = f"it has no {MANIFEST}, nor have train/ and valid/ in it" if out.exists() else "it does not exist"
-        raise DataError("this is not an output of millrace", where=str(out), why=why,
+        raise DataError("this is not an output of rowmill", where=str(out), why=why,
                         do="give the folder that a finished run wrote (output.path of the job)")  # fmt: skip
     return folders
 
@@ -96,7 +96,7 @@ def remedy(out: Path) -> str:
     version = version.parent if version.name in SPLITS else version
     if not VERSION.fullmatch(version.name):
         return "run the job again with output.on_existing: replace"
-    back = "" if is_discarded(version) else f"take it back, millrace discard {version}, and "
+    back = "" if is_discarded(version) else f"take it back, rowmill discard {version}, and "
     return f"restore it from a copy; or {back}run its night again"
 
 
@@ -146,7 +146,7 @@ def _show_output(folder: Path, console: Console) -> None:
     changes = "".join(f", {counts[what]:,} {what}" for what in ("dropped", "added") if counts[what])
     output = data["output"]
     rows_text = f"{counts['out']:,} rows of {counts['in']:,}{changes}; shuffle {output['shuffle']}, seed {data['seed']}"
-    by = f"written {data['created']} by millrace {data['millrace']} ({data['engine']})"
+    by = f"written {data['created']} by rowmill {data['rowmill']} ({data['engine']})"
     console.print(f"{rows_text}; {by}", soft_wrap=True)
     if data.get("run"):
         console.print(f"Prefect flow run {data['run']}", soft_wrap=True)
@@ -241,7 +241,7 @@ def _show_embeddings(out: Path, console: Console) -> None:
 
 
 def current_version(folder: Path) -> Path:
-    """The folder that a mark of `millrace discard` stands in: that around train and valid."""
+    """The folder that a mark of `rowmill discard` stands in: that around train and valid."""
     return folder.parent if folder.name in SPLITS and not (folder / WORKFLOW).exists() else folder
 
 
@@ -311,7 +311,7 @@ def _show_first(folder: Path, rows: int, console: Console) -> None:
 
 
 def operators() -> dict[str, type[Operator]]:
-    """The operators of millrace by name."""
+    """The operators of rowmill by name."""
     from tasks import ops
 
     own = ops.__name__ + "."
@@ -362,7 +362,7 @@ def show_operators(console: Console | None = None) -> None:
         table.add_row(name, on_refit(cls), summary_of(cls))
     print_table(table, console)
     _show_installed(console)
-    console.print("\nmillrace ops NAME explains one", style="dim")
+    console.print("\nrowmill ops NAME explains one", style="dim")
 
 
 def _show_installed(console: Console) -> None:

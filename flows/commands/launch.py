@@ -20,7 +20,7 @@ from rich.console import Console
 
 from flows.commands.console import debugging
 from infra.workers.garbage import loading
-from tasks.errors import GiveUpError, JobError, MillraceError
+from tasks.errors import GiveUpError, JobError, RowmillError
 
 if TYPE_CHECKING:
     from flows.commands.progress import Watch
@@ -56,7 +56,7 @@ def begin(
             from infra import gpus
             from infra.workers import forkserver
 
-            begun = not gpus.visible() and forkserver.start((*worker_imports(module).tasks, "millrace.cli"))
+            begun = not gpus.visible() and forkserver.start((*worker_imports(module).tasks, "rowmill.cli"))
     try:
         yield
     except BaseException:
@@ -176,7 +176,7 @@ def launch(
     # signs of life of its own, every ten seconds (flows/run/signs_of_life.py).
     silent = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     try:
-        with ends_without_memory(), stoppable(_started), tags("millrace"), _warnings_to(console), shown(watch), silent:
+        with ends_without_memory(), stoppable(_started), tags("rowmill"), _warnings_to(console), shown(watch), silent:
             output = flow(**data)
             manifests = [] if name == "fit" else load_outputs(output)
             if output:
@@ -302,8 +302,8 @@ def _say_failure(error: Exception, pages: Sequence[str], name: str, api_url: str
 
 
 def _foreseen(error: BaseException | None) -> bool:
-    """True if an error, or a cause of it, is millrace's own."""
-    while error is not None and not isinstance(error, MillraceError):
+    """True if an error, or a cause of it, is rowmill's own."""
+    while error is not None and not isinstance(error, RowmillError):
         error = error.__cause__
     return error is not None
 
@@ -317,7 +317,7 @@ def _connection_lost(error: BaseException | None) -> BaseException | None:
     return error
 
 
-def _server_gone(error: BaseException, api_url: str, committed: Sequence[str]) -> MillraceError:
+def _server_gone(error: BaseException, api_url: str, committed: Sequence[str]) -> RowmillError:
     """The error for a server that went away in a run."""
     if committed:
         done = f"the output is committed and whole: {', '.join(committed)}; only the run's page does not say so"
@@ -367,7 +367,7 @@ def _next(console: Console, what: str, root: Path, pages: Sequence[str], report:
     for page in pages:
         console.print(f"run      {page}", soft_wrap=True)
     shorter = os.path.relpath(root)
-    text = f"next     millrace inspect {min(shorter, str(root), key=len)}"
+    text = f"next     rowmill inspect {min(shorter, str(root), key=len)}"
     console.print(text, soft_wrap=True, markup=False)
 
 
@@ -416,7 +416,7 @@ def _warnings_to(console: Console) -> Iterator[None]:
 
     setup_logging()
     handler = _Warnings(console)
-    loggers = [logging.getLogger(name) for name in ("prefect.flow_runs", "millrace")]
+    loggers = [logging.getLogger(name) for name in ("prefect.flow_runs", "rowmill")]
     for logger in loggers:
         logger.addHandler(handler)
     try:

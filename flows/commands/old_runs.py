@@ -1,4 +1,4 @@
-"""Old runs of millrace on the Prefect server: what `clean --runs` removes."""
+"""Old runs of rowmill on the Prefect server: what `clean --runs` removes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from prefect.client.schemas.objects import TERMINAL_STATES
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 
-TAG, FLOWS = "millrace", ("preprocess", "fit", "apply", "refit", "watch-source")
+TAG, FLOWS = "rowmill", ("preprocess", "fit", "apply", "refit", "watch-source")
 PAGE = 200
 
 
@@ -38,7 +38,7 @@ class Pruned(NamedTuple):
 def prune_runs(seconds: float, dry_run: bool = False) -> Pruned:
     """Remove the runs that ended so long ago, with their task runs, logs and artifacts, from the server.
 
-    Only those of millrace's own flows that have its tag; a run that has not ended stays, whatever its age.
+    Only those of rowmill's own flows that have its tag; a run that has not ended stays, whatever its age.
     """
     runs, artifacts, ends = 0, 0, list[datetime]()
     before = datetime.now(UTC) - timedelta(seconds=seconds)

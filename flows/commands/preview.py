@@ -18,7 +18,7 @@ def preview(
         typer.Option("--set", metavar="KEY=VALUE", help="change the job: --set output.seed=1; may be given many times"),
     ] = None,
     rows: Annotated[int, typer.Option(min=1, max=50, help="rows to show before and after")] = 3,
-    sample: Annotated[bool, typer.Option("--sample", help="as in millrace run")] = False,
+    sample: Annotated[bool, typer.Option("--sample", help="as in rowmill run")] = False,
     date: Annotated[str | None, typer.Option(help="what {date} means: 2026-11-22; today if left out")] = None,
 ) -> None:
     """Show what a job would do, and do none of it: columns, rows before and after, plan, needs, time.
@@ -29,9 +29,9 @@ def preview(
 
     [bold]Examples[/bold]
 
-      millrace preview job.yaml
+      rowmill preview job.yaml
 
-      millrace preview ecommerce --set source.path=/data/shop --rows 10
+      rowmill preview ecommerce --set source.path=/data/shop --rows 10
     """
     from flows.preview.own_process import PreviewProcess
 

@@ -150,7 +150,7 @@ def shown(watch: Watch) -> Iterator[None]:
             if not screen:
                 say(watch)
 
-    thread = threading.Thread(target=follow, name="millrace-watch", daemon=True)
+    thread = threading.Thread(target=follow, name="rowmill-watch", daemon=True)
     thread.start()
     try:
         with listening(watch.hear):

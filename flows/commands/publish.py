@@ -30,7 +30,7 @@ def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
 
     [bold]Examples[/bold]
 
-      millrace publish out/nightly
+      rowmill publish out/nightly
     """
     from tasks.gate.question import answered, check_first_answer
 

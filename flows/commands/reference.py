@@ -15,7 +15,7 @@ from tasks.engines.expression import syntax
 from tasks.engines.expression.functions import FUNCTIONS, GROUPS, Example, Function
 from tasks.ops.base import Learned, Operator
 
-COMMAND = "millrace ops --page > tasks/ops/README.md"
+COMMAND = "rowmill ops --page > tasks/ops/README.md"
 HEAD = f"""<!-- made by: {COMMAND} -->
 # Operators
 
@@ -23,19 +23,19 @@ Every operator is a class of declared parameters; `columns >> Operator(..)` in P
 job. The examples run as tests. *Learns* means that `fit` reads data for it, and says what a refit does with what was
 learned: *merged* (equal to a fit of all rows), *appended* (ids stay, new values come behind them), *frozen* (it stays
 until everything is learned anew) or *read again* (side tables). *Group* means that a nested list of columns is treated
-as one. `millrace ops NAME` shows the whole rule of one operator.
+as one. `rowmill ops NAME` shows the whole rule of one operator.
 
 A `JobError` says what to change in the job, a `DataError` what to change in the data. Every operator raises a
 `DataError` for a column of a type that it does not take, and a `JobError` for a parameter that does not exist.
 
 A class of a module of your own, named by import path in `op:`, is as good an operator as these;
 [a package](OWN_OPERATOR.md) registers its operators by name. For users of NVTabular
-there is [a table of names](NVTABULAR.md), for those who change millrace
+there is [a table of names](NVTABULAR.md), for those who change rowmill
 [how to add an operator](../README.md#how-to-add-an-operator).
 """
 
 
-EXPRESSIONS_COMMAND = "millrace ops --expressions > tasks/ops/EXPRESSIONS.md"
+EXPRESSIONS_COMMAND = "rowmill ops --expressions > tasks/ops/EXPRESSIONS.md"
 EXPRESSIONS_HEAD = f"""<!-- made by: {EXPRESSIONS_COMMAND} -->
 # Expressions
 """

@@ -1,4 +1,4 @@
-"""The commands that let millrace run by itself: `serve` from one process, `deploy` for the worker of a pool."""
+"""The commands that let rowmill run by itself: `serve` from one process, `deploy` for the worker of a pool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Notify = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        envvar="MILLRACE_NOTIFY",
+        envvar="ROWMILL_NOTIFY",
         help="webhook to tell of runs that fail (Slack, Mattermost, ..); is kept",
     ),
 ]
@@ -31,11 +31,11 @@ def serve(
 
     [bold]Examples[/bold]
 
-      millrace serve
+      rowmill serve
 
-      millrace serve --limit 2 --notify https://hooks.slack.com/services/T0/B0/xyz
+      rowmill serve --limit 2 --notify https://hooks.slack.com/services/T0/B0/xyz
 
-      millrace serve --file nightly.yaml
+      rowmill serve --file nightly.yaml
     """
     from flows.commands.console import terminal
     from flows.job.access import serving_limits
@@ -62,7 +62,7 @@ def serve(
 
 
 def deploy(
-    pool: Annotated[str, typer.Option(help="work pool; made as a process pool if there is none")] = "millrace",
+    pool: Annotated[str, typer.Option(help="work pool; made as a process pool if there is none")] = "rowmill",
     file: File = None,
     limit: Annotated[int, typer.Option(min=1, help="jobs at once in the pool; the others wait in their order")] = 1,
     notify: Notify = None,
@@ -78,11 +78,11 @@ def deploy(
 
     [bold]Examples[/bold]
 
-      millrace deploy && prefect worker start --pool millrace
+      rowmill deploy && prefect worker start --pool rowmill
 
-      millrace deploy --pool gpu-2 --notify https://hooks.slack.com/services/T0/B0/xyz
+      rowmill deploy --pool gpu-2 --notify https://hooks.slack.com/services/T0/B0/xyz
 
-      millrace deploy --file nightly.yaml --prune
+      rowmill deploy --file nightly.yaml --prune
     """
     from flows.commands.console import terminal
     from flows.job.access import serving_limits

@@ -17,7 +17,7 @@ from prefect.states import Cancelled, State
 
 from infra.orchestration.server import expect_answers
 
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 ENDS = (signal.SIGINT, signal.SIGTERM)
 POLL_SECONDS = 2.0  # between two looks at whether somebody has cancelled the run
@@ -95,7 +95,7 @@ class Stop:
     def follow(self, flow_run_id: Any) -> None:
         if self.flow_run_id is None:
             self.flow_run_id = flow_run_id
-            threading.Thread(target=self._watch, name="millrace-cancel", daemon=True).start()
+            threading.Thread(target=self._watch, name="rowmill-cancel", daemon=True).start()
 
     def _watch(self) -> None:
         away = False

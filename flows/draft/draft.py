@@ -49,8 +49,8 @@ def draft(dataset: Any, label: str | None = None) -> str:
     >>> table = pa.table({"price": [1.0, None, 3.0], "brand": ["a", "b", "a"], "click": [0, 1, 0]})
     >>> print(draft(table))  # doctest: +ELLIPSIS
     # yaml-language-server: $schema=job.schema.json
-    # (Editors complete and check the job with that file: millrace schema > job.schema.json.)
-    # A draft by millrace new: read it, mend it, then millrace preview and millrace run.
+    # (Editors complete and check the job with that file: rowmill schema > job.schema.json.)
+    # A draft by rowmill new: read it, mend it, then rowmill preview and rowmill run.
     ...
     features:
       # price: float64, 1 null(s): filled with the median, scaled
@@ -108,8 +108,8 @@ def _written(
 ) -> Iterable[str]:
     rows = data.num_rows
     yield "# yaml-language-server: $schema=job.schema.json"
-    yield "# (Editors complete and check the job with that file: millrace schema > job.schema.json.)"
-    yield "# A draft by millrace new: read it, mend it, then millrace preview and millrace run."
+    yield "# (Editors complete and check the job with that file: rowmill schema > job.schema.json.)"
+    yield "# A draft by rowmill new: read it, mend it, then rowmill preview and rowmill run."
     counted = f"{rows:,} rows, {len(data.schema):,} columns, {len(data.plan.files):,} file(s), names and types"
     left_out = ", without the lines that are left out" if (bad := bad_lines_of(data.plan)) else ""
     yield f"# {'As read below' if seen.doubt else 'Exact'}: {counted}{left_out}."

@@ -21,12 +21,12 @@ from tasks.storage.files import local_folder
 from tasks.storage.own_files import LATEST
 from tasks.storage.staging import Staging
 
-CLUSTERS = "MILLRACE_ALLOWED_CLUSTERS"
+CLUSTERS = "ROWMILL_ALLOWED_CLUSTERS"
 PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
 SIGNED = re.compile(r"[?&](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Signature|sig|(access_)?token)=", re.I)
 CLUSTER_PATHS = ("local_directory", "ca", "cert", "key", "known_hosts", "log_directory", "shared_directory")
 COMMANDS = ("setup", "directives", "python")
-HELD = "the options (key, secret, ..) stand as JSON in the variable MILLRACE_STORAGE_<NAME> or in a Secret block"
+HELD = "the options (key, secret, ..) stand as JSON in the variable ROWMILL_STORAGE_<NAME> or in a Secret block"
 
 
 def limit_deployment() -> None:

@@ -14,7 +14,7 @@ TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}prefect")  # the folder that a Prefect w
 
 
 def enter_folder() -> None:
-    """Go to the folder in the variable MILLRACE_FOLDER, if there is one; GiveUpError where it is not on this host.
+    """Go to the folder in the variable ROWMILL_FOLDER, if there is one; GiveUpError where it is not on this host.
 
     Relative paths of the job start there. Its modules come last in the search, so that a flows/ or tasks/ in it hides
     none of ours; Prefect would import from it first, were it the current folder while the flow is loaded.
@@ -35,6 +35,6 @@ def check_lasting(path: str | Path, key: str) -> None:
         raise JobError(
             f"{key} would be lost", where=str(path),
             why="it starts in a temporary folder of Prefect, which is removed when the run ends",
-            do=f"register the deployment with `millrace deploy`, or write an absolute path, or name the folder of its "
+            do=f"register the deployment with `rowmill deploy`, or write an absolute path, or name the folder of its "
             f"runs as {FOLDER} in work_pool.job_variables.env",
         )  # fmt: skip

@@ -27,13 +27,13 @@ from tasks.job.request import Request
 
 MOST_RUNS = 300  # in the file
 NEAREST_RUNS = 5  # that one estimate uses
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 def state_folder() -> Path:
-    """The folder of files that later runs use: $XDG_STATE_HOME/millrace, or ~/.local/state/millrace."""
+    """The folder of files that later runs use: $XDG_STATE_HOME/rowmill, or ~/.local/state/rowmill."""
     home = os.environ.get("XDG_STATE_HOME")
-    return (Path(home) if home else Path.home() / ".local" / "state") / "millrace"
+    return (Path(home) if home else Path.home() / ".local" / "state") / "rowmill"
 
 
 def record(request: Request, results: Sequence[StageResult], recipe: str | None = None, run: str = "") -> None:

@@ -23,7 +23,7 @@ from tasks.core.schema import Tags
 from tasks.core.settings import Checks, Output, Refitting, Run, Section, Source, some_path
 from tasks.core.strict_json import encoded
 from tasks.engines.expression.syntax import parse
-from tasks.errors import JobError, MillraceError, mistakes, near, place_text
+from tasks.errors import JobError, RowmillError, mistakes, near, place_text
 from tasks.gate.contract import Contract, make_contract
 from tasks.graph.node import Node, graph_to_json, topological
 from tasks.graph.saved_workflow import read_fitted
@@ -98,7 +98,7 @@ class CheckedJob(DatedJob):
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            do = "write one with millrace contract OUT > contract.yaml"
+            do = "write one with rowmill contract OUT > contract.yaml"
             raise JobError("the contract cannot be read", where=f"contract: {path}", why=why, do=do) from None
         return make_contract(parse_yaml(text, str(path)), f"contract: {path}")
 
@@ -147,7 +147,7 @@ class Job(CheckedJob):
             for position, spec in enumerate(feature.ops):
                 try:
                     node = Node("apply", (node,), _without_frames(ops.make_operator(spec)), name=title)
-                except MillraceError as error:
+                except RowmillError as error:
                     raise _placed(error, f"{title}.ops[{position}]") from None
             nodes.append(node)
             if feature.keep:
@@ -273,7 +273,7 @@ def _absolute(path: Any) -> Any:
     return path if path is None or "://" in path else str(Path.cwd() / path)
 
 
-def _placed(error: MillraceError, place: str) -> MillraceError:
+def _placed(error: RowmillError, place: str) -> RowmillError:
     """The same error with its place in the job, before the place that it shows in an expression."""
     where = f"{place}\n         {error.where}" if error.where else place
     return type(error)(error.what, where=where, why=error.why, do=error.do)
@@ -319,7 +319,7 @@ def make_job(data: Mapping[str, Any], lines: Lines | None = None, date_of: DateO
         job = job.with_date(date_of)
         graph = job.graph()
         _check_filter(job.source)
-    except MillraceError as error:
+    except RowmillError as error:
         raise lines.placed(error) from None
     check_access(job, graph)
     check_refit(job.base, job.refit, graph, lines)
@@ -483,12 +483,12 @@ def _check_filter(source: Source) -> None:
     if source.filter is not None:
         try:
             parse(source.filter)
-        except MillraceError as error:
+        except RowmillError as error:
             raise _placed(error, "source.filter") from None
     if source.downsample is not None:
         try:
             parse(source.downsample.where)
-        except MillraceError as error:
+        except RowmillError as error:
             raise _placed(error, "source.downsample.where") from None
 
 

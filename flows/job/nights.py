@@ -23,7 +23,7 @@ from tasks.storage.retention import removed_nights
 
 STEP = timedelta(minutes=15)  # all hours of all zones begin at one of these
 MOST_STARTS = 1000  # that a schedule of Prefect gives at once
-BACKFILL = "millrace-backfill"  # the tag of runs that `millrace backfill` starts
+BACKFILL = "rowmill-backfill"  # the tag of runs that `rowmill backfill` starts
 
 
 @dataclass(frozen=True)

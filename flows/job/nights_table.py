@@ -80,7 +80,7 @@ def _head(nights: Deployed, missing: list[date]) -> str:
     listed = ", ".join(map(nights.calendar.shown, missing[:NIGHTS])) + (", .." if len(missing) > NIGHTS else "")
     return (
         f"**{len(missing):,} {unit}(s) without a published output**: {listed}. "
-        f"`millrace backfill {nights.name} --missing` makes them."
+        f"`rowmill backfill {nights.name} --missing` makes them."
     )
 
 

@@ -96,7 +96,7 @@ def chosen_base(root: Path) -> BaseVersion:
     version = newest_good(root, thorough=False).version
     if version is None:
         raise JobError("there is no base", where=f"base: {root}", why="no version is published and not discarded",
-                       do="make the first one with millrace run, in whose job base: may stand already")  # fmt: skip
+                       do="make the first one with rowmill run, in whose job base: may stand already")  # fmt: skip
     return version
 
 
@@ -108,13 +108,13 @@ def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Ref
         check_base(base)
     refit: Refit = _valid(Refit, data).with_date(date_of)
     if refit.base == NO_BASE:
-        raise JobError("a refit needs a base", where="base", do="name an output; millrace run learns without one")
+        raise JobError("a refit needs a base", where="base", do="name an output; rowmill run learns without one")
     for name in ("valid", "split", "sample"):
         if getattr(refit.source, name) is not None:
             raise JobError(f"source.{name} is not for refit", do="give source.path; name the rest in a job with base:")
     if refit.refit.learn_from is not None:
         raise JobError("refit.learn_from is not for refit", why="the features are those of the base: no step is new",
-                       do="run the job that has the new features: millrace run JOB.yaml --learn-from DATA")  # fmt: skip
+                       do="run the job that has the new features: rowmill run JOB.yaml --learn-from DATA")  # fmt: skip
     _check_filter(refit.source)
     check_access(refit)
     check_refit(refit.base, refit.refit, graph_of(refit))

@@ -9,9 +9,9 @@ from typing import Any
 from prefect import get_client
 from prefect.context import FlowRunContext
 
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
-HOST, OUTPUT = "millrace.host", "millrace.output"  # labels of a run, which notifications name
+HOST, OUTPUT = "rowmill.host", "rowmill.output"  # labels of a run, which notifications name
 
 
 def label_run(labels: dict[str, Any]) -> None:

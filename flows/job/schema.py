@@ -1,7 +1,7 @@
 """The JSON Schema of a job, with which an editor completes a YAML file and marks its mistakes.
 
 The schema says of keys, types and choices what the models of the job say. What only the data or a whole job can tell
-(columns that are not there, keys that exclude each other) stays with `millrace preview`.
+(columns that are not there, keys that exclude each other) stays with `rowmill preview`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ENTRY_OF_REFIT = {"enum": ["merge", "freeze"]}
 
 
 def job_schema() -> Schema:
-    """The schema of what `millrace run` reads, draft 2020-12, as plain JSON values.
+    """The schema of what `rowmill run` reads, draft 2020-12, as plain JSON values.
 
     Of operators of installed packages it has the names where their entry points say them, not the parameters, since
     nothing of a package is imported for it.
@@ -49,7 +49,7 @@ def job_schema() -> Schema:
              "properties": {name: {"required": keys} for name, keys in required.items()}}  # fmt: skip
     by_recipe = {"required": ["recipe"], "properties": {"recipe": {"type": "string"}}}
     return {
-        "$schema": DIALECT, "title": "A job of millrace", "description": whole["description"], "type": "object",
+        "$schema": DIALECT, "title": "A job of rowmill", "description": whole["description"], "type": "object",
         "properties": properties, "additionalProperties": False, "if": by_recipe, "else": alone, "$defs": definitions,
     }  # fmt: skip
 

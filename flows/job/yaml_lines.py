@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from infra.bounded_yaml import compose, construct
-from tasks.errors import JobError, MillraceError
+from tasks.errors import JobError, RowmillError
 
 Path = tuple[str | int, ...]
 
@@ -84,7 +84,7 @@ class Lines:
                 return f" (line {line} of {name})"
         return ""
 
-    def placed(self, error: MillraceError) -> MillraceError:
+    def placed(self, error: RowmillError) -> RowmillError:
         """The same error; when it begins its place with one in the job, `features[0].ops[1]`, the line is added."""
         first, newline, rest = error.where.partition("\n")
         line = self.place(job_path(first))

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tasks.errors import DataError, GiveUpError, MillraceError
+from tasks.errors import DataError, GiveUpError, RowmillError
 
 if TYPE_CHECKING:
     from flows.preview.plan import Preview
@@ -35,7 +35,7 @@ class PreviewProcess:
     """
 
     def __init__(self) -> None:
-        self._files = tempfile.TemporaryDirectory(prefix="millrace-preview-")
+        self._files = tempfile.TemporaryDirectory(prefix="rowmill-preview-")
         self.place = Path(self._files.name)
         command = [sys.executable, "-P", "-c", CODE, json.dumps(sys.path), str(self.place)]
         pipe = subprocess.PIPE
@@ -89,7 +89,7 @@ def _load() -> None:
     import flows.preview.text  # noqa: F401
 
 
-def _ended(status: int, place: Path, stderr: str) -> MillraceError:
+def _ended(status: int, place: Path, stderr: str) -> RowmillError:
     """The error for a process that ended without an answer."""
     from tasks.storage.files_being_read import FOLDER, listed, notes_left
 
@@ -157,10 +157,10 @@ def _import_all() -> Exception | None:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error as a MillraceError, which can be pickled."""
+    """The error as a RowmillError, which can be pickled."""
     from tasks.core.unforeseen_errors import defect
 
-    if isinstance(error, MillraceError):
+    if isinstance(error, RowmillError):
         return error
     if isinstance(error, MemoryError):
         return GiveUpError("there is not enough memory to look at the data", why=str(error),

@@ -24,7 +24,7 @@ from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import Schema
 from tasks.core.settings import Source
 from tasks.engines.expression.syntax import parse
-from tasks.errors import GiveUpError, JobError, MillraceError
+from tasks.errors import GiveUpError, JobError, RowmillError
 from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import wants_unit
@@ -74,7 +74,7 @@ class Preview:
     needs: Needs | None
     files: dict[str, int]
     guess: Guess | None
-    refused: list[MillraceError] = field(default_factory=list)
+    refused: list[RowmillError] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     differs: list[str] = field(default_factory=list)
     united: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Preview:
 
 def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
     """Preview a job without writing anything or starting a cluster; raises the errors of job and data."""
-    refused: list[MillraceError] = []
+    refused: list[RowmillError] = []
     workers = _workers(job.cluster, refused)
     request, base = _on_base(job, replace(job.request(workers.engine), flow=flow))
     wanted_source = request.source
@@ -167,7 +167,7 @@ def _made_up(request: Request, plans: Mapping[str, Plan], to_be_made: bool) -> s
     return made_up_text([*made_up(paths), *(request.fitted or request.base).get("made_up", [])])
 
 
-def _workers(cluster: Cluster, refused: list[MillraceError]) -> Expected:
+def _workers(cluster: Cluster, refused: list[RowmillError]) -> Expected:
     """The workers of the run; without any the reason is added to `refused`, and the cores of this host count."""
     try:
         return expected(cluster)
@@ -186,7 +186,7 @@ def _data(job: AnyJob, request: Request) -> Iterator[tuple[Request, float]]:
         yield request, 1.0
         return
     rows = min(sample.rows, SAMPLE_ROWS)
-    with tempfile.TemporaryDirectory(prefix="millrace-preview-") as folder:
+    with tempfile.TemporaryDirectory(prefix="rowmill-preview-") as folder:
         changed = {}
         for number, (name, path) in enumerate(zip(("path", "valid"), paths, strict=False)):
             place = Path(folder) / name
@@ -264,12 +264,12 @@ def _share(plan: Plan, names: list[str]) -> float:
     return sum(width[n] for n in names) / max(sum(width.values()), 1)
 
 
-def _refused(request: Request, wanted: Needs | None) -> list[MillraceError]:
+def _refused(request: Request, wanted: Needs | None) -> list[RowmillError]:
     """The errors of the run's target and disks."""
     staging, errors = request.staging, []
     try:
         staging.check(request.output.on_existing)
-    except MillraceError as error:
+    except RowmillError as error:
         errors.append(error)
     for place in {existing(staging.folder), existing(staging.target.parent)}:
         if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):

@@ -1,4 +1,4 @@
-"""Train a small model on an output: `millrace run toy`, then `python flows/recipes/torch_example.py out/toy`.
+"""Train a small model on an output: `rowmill run toy`, then `python flows/recipes/torch_example.py out/toy`.
 
 On several GPUs or processes: `torchrun --nproc-per-node 2 flows/recipes/torch_example.py out/toy`. The sizes of the
 embeddings, the roles of the columns and the target come from the manifest. Needs the extra `torch`.
@@ -10,7 +10,7 @@ import os
 import sys
 
 import torch
-from millrace import Rows, Schema, Tags
+from rowmill import Rows, Schema, Tags
 from torch import nn
 from torch.utils.data import DataLoader
 

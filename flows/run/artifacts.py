@@ -67,7 +67,7 @@ def later(write: Callable[[], None], key: str = "") -> None:
             before.join(PATIENCE)
         context.run(write)
 
-    shown.threads.append(threading.Thread(target=create, name="millrace-artifacts", daemon=True))
+    shown.threads.append(threading.Thread(target=create, name="rowmill-artifacts", daemon=True))
     if key:
         shown.last[key] = shown.threads[-1]
     shown.threads[-1].start()

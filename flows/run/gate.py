@@ -35,7 +35,7 @@ from tasks.report.text import escaped_rows
 from tasks.report.verdict import verdict_markdown, verdict_rows
 from tasks.stages.progress_artifact import fresh_client
 
-STOPPED = "millrace.gate.stopped"  # the event of a run that the gate stops
+STOPPED = "rowmill.gate.stopped"  # the event of a run that the gate stops
 SENTENCES = 5  # findings that a message names
 
 
@@ -192,7 +192,7 @@ def _tell_stopped(job: AnyJob, request: Request, stage: GateStage, findings: lis
 def _emit(output: str, findings: Any, more: Mapping[str, Any]) -> None:
     columns = list(dict.fromkeys(one["column"] for one in findings))
     payload = {"output": output, "columns": columns, "findings": [dict(one) for one in findings], **more}
-    emit_event(STOPPED, {"prefect.resource.id": f"millrace.output.{output_slug(output)}"}, payload=payload)
+    emit_event(STOPPED, {"prefect.resource.id": f"rowmill.output.{output_slug(output)}"}, payload=payload)
 
 
 def _show(key: str, stage: GateStage, note: GateNote, judged: Judged) -> None:

@@ -28,10 +28,10 @@ from tasks.report import markdown_table
 from tasks.stages.progress_artifact import fresh_client
 from tasks.storage.atomic import read_json
 
-LATE = "millrace.run.late"  # the event, and the label of a run of which it was said
+LATE = "rowmill.run.late"  # the event, and the label of a run of which it was said
 WAKE_SECONDS = 5.0  # between two looks at a run
 PATIENCE = 10.0  # seconds that the end of a run waits for what is being said
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 class Watch:
@@ -107,9 +107,7 @@ def ready_in_time(request: Request) -> Iterator[None]:
                 say(expected, now)
                 return
 
-    thread = threading.Thread(
-        target=contextvars.copy_context().run, args=(look,), name="millrace-ready-by", daemon=True
-    )
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(look,), name="rowmill-ready-by", daemon=True)
     thread.start()
     try:
         with listening(watch):

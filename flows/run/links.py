@@ -39,7 +39,7 @@ class Links:
         self.artifact: UUID | None = None
         self.first_sample = _begin_recording(client) if performance else None
         context = contextvars.copy_context()
-        self.thread = threading.Thread(target=context.run, args=(self._create,), name="millrace-links", daemon=True)
+        self.thread = threading.Thread(target=context.run, args=(self._create,), name="rowmill-links", daemon=True)
         self.thread.start()
 
     def _create(self) -> None:
@@ -72,7 +72,7 @@ class Links:
             lines.append(f"Output: `{output}`, {manifest.rows['out']:,} rows in {len(manifest.parts):,} files")
             if path.exists():
                 name = escaped(str(path))
-                lines.append(f"Report: [{name}]({path.as_uri()}), or `millrace report {output} --open`")
+                lines.append(f"Report: [{name}]({path.as_uri()}), or `rowmill report {output} --open`")
         with fresh_client(), get_client(sync_client=True) as client:
             client.update_artifact(self.artifact, ArtifactUpdate(data="\n\n".join(lines)))
 

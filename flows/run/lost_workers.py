@@ -13,7 +13,7 @@ from infra.gpu_errors import disappeared, missing
 from infra.gpus import Gpu
 from tasks.cluster.dask_pool import workers_at
 from tasks.core.units import amount
-from tasks.errors import MillraceError, TransientError
+from tasks.errors import RowmillError, TransientError
 from tasks.storage.files_being_read import RAN, doing
 
 
@@ -42,7 +42,7 @@ def workers_of(client: Any, engine: str) -> Workers:
     return Workers(len(workers), threads, memory, tuple(gpus.visible()) if engine == "cudf" else ())
 
 
-def in_every_attempt(name: str, attempts: int, before: Workers, notes: Sequence[str] = ()) -> MillraceError:
+def in_every_attempt(name: str, attempts: int, before: Workers, notes: Sequence[str] = ()) -> RowmillError:
     """The error for a stage that lost a worker in each of its attempts; `notes` say what was going on in the last
     one."""
     if gone := missing(before.gpus):

@@ -33,7 +33,7 @@ from flows.run.links import flow_run_id
 from flows.run.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer
 from flows.run.run_names import show_date
 from tasks.core.settings import Run
-from tasks.errors import GateAskedError, GateStoppedError, JobError, MillraceError, NoInputError, OpenQuestionError
+from tasks.errors import GateAskedError, GateStoppedError, JobError, NoInputError, OpenQuestionError, RowmillError
 from tasks.gate.notes import NOTE as GATE_NOTE
 from tasks.gate.notes import is_stopped
 from tasks.gate.question import read_question, waiting
@@ -57,13 +57,13 @@ from tasks.storage.files import expand, is_remote
 from tasks.storage.staging import Staging
 
 NOTE = "night.json"  # in the staging folder: the date of the work in it
-SKIPPED = "millrace.run.skipped"  # the event of a run that had no data
+SKIPPED = "rowmill.run.skipped"  # the event of a run that had no data
 CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which somebody has chosen its start
 WAITS = "waits for an answer"  # the outcome of a night of which the gate asks
 TRIES = 5  # times that the work of other dates may come and go while a run looks for its turn
 RUNS = 200  # of a deployment that the table of nights looks at, as many as the server gives at once
 J = TypeVar("J", Job, Application, Refit)
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 class NoDataError(Exception):
@@ -133,7 +133,7 @@ def _once(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]) ->
     except (GateAskedError, OpenQuestionError):
         outcomes.setdefault(_night_of_this_run(own), WAITS)
         raise
-    except MillraceError as error:
+    except RowmillError as error:
         outcomes.setdefault(_night_of_this_run(own), f"failed: {error.what}")
         raise
     finally:
@@ -178,7 +178,7 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
                 raise JobError(
                     f"the work of {error} lies in the staging folder, and the job of today cannot finish it",
                     where=str(_staging(job).folder), why="its output.path, or its time zone, was another one",
-                    do=f"give it up: millrace clean --older-than 0 {job.output.path}",
+                    do=f"give it up: rowmill clean --older-than 0 {job.output.path}",
                 ) from None  # fmt: skip
             continue
         except (GateAskedError, OpenQuestionError):
@@ -190,7 +190,7 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
                 raise
             get_run_logger().error("%s; %s is next", error.what, own.dated.run_date.day)
             continue
-        except MillraceError as error:
+        except RowmillError as error:
             outcomes[night] = f"failed: {error.what}"
             if begun:
                 raise _not_finished(error, job) from error
@@ -287,7 +287,7 @@ def note_night(job: AnyJob, staging: Staging) -> None:
                 f"the run of {begun.get('date')} was begun and not published", where=str(staging.folder),
                 why="this job writes to the same output and names no date: its run would throw that work away",
                 do=f"finish it first: run the job that names the date with --date {begun.get('run_date')}. To give it "
-                f"up: millrace clean --older-than 0 {job.output.path}",
+                f"up: rowmill clean --older-than 0 {job.output.path}",
             )  # fmt: skip
         return
     if begun and begun.get("night") != _night(job):
@@ -362,7 +362,7 @@ def _run(job: J, run: Callable[[J], list[str]]) -> Any:
         payload = {"reason": str(reason), "output": job.output.path, **(job.dated.to_json() if job.dated else {})}
         with fresh_client():
             create_markdown_artifact(f"{escaped(text)}.", key=f"{flow_name}-{slug}-skipped", description="No data")
-        emit_event(SKIPPED, {"prefect.resource.id": f"millrace.output.{slug}"}, payload=payload)
+        emit_event(SKIPPED, {"prefect.resource.id": f"rowmill.output.{slug}"}, payload=payload)
         return Completed(message=text, data=[])
 
 
@@ -382,10 +382,10 @@ def _tell(dated: Dated | None, begun: bool) -> None:
         run_log.info("%s", line)
 
 
-def _not_finished(error: MillraceError, job: AnyJob) -> MillraceError:
+def _not_finished(error: RowmillError, job: AnyJob) -> RowmillError:
     day = job.dated.run_date.day if job.dated else ""
     what = f"the run of {day}, which was begun and not published, cannot be finished: {error.what}"
-    do = f"{error.do}; the dates after it wait. To give it up: millrace clean --older-than 0 {job.output.path}"
+    do = f"{error.do}; the dates after it wait. To give it up: rowmill clean --older-than 0 {job.output.path}"
     return type(error)(what, where=error.where, why=error.why, do=do.removeprefix("; "))
 
 
@@ -444,9 +444,9 @@ def _staging_folders(own: AnyJob) -> list[Path]:
         return [here]
     path = Path(as_glob(str(Path.cwd() / written)))
     if own.run.scratch:
-        wanted = Path(glob.escape(str(Path.cwd() / own.run.scratch))) / f".{path.name}.*.millrace"
+        wanted = Path(glob.escape(str(Path.cwd() / own.run.scratch))) / f".{path.name}.*.rowmill"
     else:
-        wanted = path.parent / f".{path.name}.millrace"
+        wanted = path.parent / f".{path.name}.rowmill"
     return [folder.resolve() for folder in sorted(Path("/").glob(str(wanted).lstrip("/")))]
 
 
@@ -477,9 +477,9 @@ def artifact_key(name: str) -> str:
     """The key of the artifact of a deployment's nights.
 
     >>> artifact_key("preprocess/Nightly 2")
-    'millrace-nights-preprocess-nightly-2'
+    'rowmill-nights-preprocess-nightly-2'
     """
-    return f"millrace-nights-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
+    return f"rowmill-nights-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
 
 
 def _runs_by_night(client: Any, nights: Deployed) -> dict[date, Any]:

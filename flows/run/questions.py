@@ -33,11 +33,11 @@ from tasks.report.text import escaped, markdown_table
 from tasks.report.verdict import verdict_rows
 from tasks.storage.staging import Staging
 
-ASKED = "millrace.gate.asked"  # the event of a run that waits for an answer
+ASKED = "rowmill.gate.asked"  # the event of a run that waits for an answer
 WAKE_SECONDS = 2.0  # between two looks of a waiting command at the question
 AGAIN_SECONDS = 60.0  # after which a run of a deployment looks again
 SHOWN = 12  # findings in the form
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 class DiscardedError(Exception):

@@ -34,7 +34,7 @@ from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
 from infra.workers.imports import WorkerImports
 from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, TransformResult
-from tasks.core.versions import millrace_version
+from tasks.core.versions import rowmill_version
 from tasks.errors import JobError
 from tasks.job.base_version import (
     check_not_discarded,
@@ -139,8 +139,8 @@ def on_base(job: AnyJob, request: Request) -> Request:
             )
     based = replace(job.request(request.engine, version), flow=request.flow)
     log.info("the base is %s: %s rows of %s", version.path, f"{version.rows:,}", nights_text(version.data))
-    if (written_by := version.data.get("millrace")) != millrace_version():
-        log.info("the base was written by millrace %s, this is %s", written_by, millrace_version())
+    if (written_by := version.data.get("rowmill")) != rowmill_version():
+        log.info("the base was written by rowmill %s, this is %s", written_by, rowmill_version())
     if isinstance(job, Refit) and job.inherited:
         log.info("as in the base: %s", job.inherited)
     if not version.data.get("history"):

@@ -14,9 +14,9 @@ from prefect.events import emit_event
 
 from flows.job.run_labels import OUTPUT, label_run
 
-ALIVE, ENDED = "millrace.run.alive", "millrace.run.ended"
+ALIVE, ENDED = "rowmill.run.alive", "rowmill.run.ended"
 SECONDS = 10.0  # between two signs
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def signs_of_life(output: str) -> Iterator[None]:
             _emit(ALIVE, run)
             ended.wait(SECONDS)
 
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(send,), name="millrace-alive", daemon=True)
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(send,), name="rowmill-alive", daemon=True)
     thread.start()
     try:
         yield

@@ -16,7 +16,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Cancelled, State
 
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 def stop_workers() -> None:

@@ -39,7 +39,7 @@ def start(
     protocol = common["protocol"] = transport(common.get("protocol"), gpus)
     pool = pool_settings(cluster, gpus, protocol)
     # The workers spill device -> host -> disk themselves; a nanny that kills at 95 % would only get in the way.
-    settings = {"distributed.worker.memory.terminate": False, "millrace.gpu-pool": pool, **pre_import_settings(imports)}
+    settings = {"distributed.worker.memory.terminate": False, "rowmill.gpu-pool": pool, **pre_import_settings(imports)}
     with config.set(settings):
         return _Cluster(
             CUDA_VISIBLE_DEVICES=[gpu.uuid for gpu in gpus],

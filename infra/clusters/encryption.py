@@ -41,7 +41,7 @@ def temporary() -> Security:
     from cryptography.x509.oid import NameOID
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "millrace")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rowmill")])
     now = datetime.datetime.now(datetime.UTC)
     signed = (
         x509.CertificateBuilder()

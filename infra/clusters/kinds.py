@@ -20,8 +20,8 @@ from infra.workers.imports import NO_IMPORTS, WorkerImports, preload_settings
 def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMPORTS) -> Any:
     """Start, or connect to, what `cluster` asks for; a context manager that closes only what it started.
 
-    Workers that it starts load `imports` before their first task. Millrace's own are in flows/run/worker_imports.py.
-    The Dask settings that millrace relies on are set in this process and reach the workers from here.
+    Workers that it starts load `imports` before their first task. Rowmill's own are in flows/run/worker_imports.py.
+    The Dask settings that rowmill relies on are set in this process and reach the workers from here.
     """
     cluster = cluster or Cluster()
     kind = kind_on_this_host(cluster)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from infra.clusters.model import Cluster
 
-CERTIFICATES, PORT = "/etc/millrace-tls", 8786
+CERTIFICATES, PORT = "/etc/rowmill-tls", 8786
 
 
 def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningCluster:
@@ -45,7 +45,7 @@ def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningClust
     library("dask_kubernetes.operator", "dask-kubernetes", "kubernetes")
     from kr8s.objects import Secret
 
-    security, name = security_of(cluster), f"millrace-{uuid.uuid4().hex[:10]}"
+    security, name = security_of(cluster), f"rowmill-{uuid.uuid4().hex[:10]}"
     with _errors_explained():
         api = _api()
         namespace = section.namespace or api.namespace
@@ -79,7 +79,7 @@ def resource(
     processes = max(1, section.gpus)
     pods = -(-(cluster.workers or 1) // processes)
     spec: dict[str, Any] = make_cluster_spec(name, image=section.image, n_workers=pods, idle_timeout=IDLE_SECONDS)
-    spec["metadata"] |= {"namespace": namespace, "labels": {"app.kubernetes.io/part-of": "millrace"}}
+    spec["metadata"] |= {"namespace": namespace, "labels": {"app.kubernetes.io/part-of": "rowmill"}}
     protocol = protocol_of(cluster, security)
     files = {part: f"{CERTIFICATES}/{part}.pem" for part in ("ca", "cert", "key")} if security else None
     settings = worker_settings(cluster, section.gpus, files, imports)

@@ -40,7 +40,7 @@ def cpu(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> LocalCluster:
     with local_environment(cpu_environment(threads)), dask.config.set({WHEN_OPENED: True}):
         arguments = {"n_workers": workers, "threads_per_worker": threads, "memory_limit": limit, **_common(cluster)}
         arguments["scheduler_kwargs"] = {"dashboard": False}
-        arguments["config"] = {"millrace": dask.config.get("millrace")}  # also of workers that `adapt` starts later
+        arguments["config"] = {"rowmill": dask.config.get("rowmill")}  # also of workers that `adapt` starts later
         started = failed_starts.tried(lambda forks: LocalCluster(**arguments, **forkserver.use(imports.tasks, forks)))
     if cluster.adapt:
         started.adapt(minimum=cluster.adapt.minimum, maximum=cluster.adapt.maximum)

@@ -104,7 +104,7 @@ class Cluster(BaseModel):
 
 
 def offered(cluster: Cluster) -> dict[str, float]:
-    """The resources that workers of millrace offer: of each the most that a stage takes."""
+    """The resources that workers of rowmill offer: of each the most that a stage takes."""
     most: dict[str, float] = {}
     for stage in cluster.resources.values():
         for name, amount in stage.items():
@@ -113,7 +113,7 @@ def offered(cluster: Cluster) -> dict[str, float]:
 
 
 REMOTE = ("ssh", "slurm", "kubernetes")
-# keys of workers that millrace starts
+# keys of workers that rowmill starts
 OF_STARTED = ("workers", "threads_per_worker", "visible_devices", "cuda_ipc", "interface", "memory_limit",
               "device_memory_limit", "rmm_pool_size", "local_directory", "start_timeout")  # fmt: skip
 
@@ -173,7 +173,7 @@ class Kubernetes(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    image: str = Field(description="image with this millrace, as infra/Dockerfile makes it")
+    image: str = Field(description="image with this rowmill, as infra/Dockerfile makes it")
     cores: float = Field(gt=0, description="CPU cores of a pod")
     memory: Amount = Field(description="host memory of a pod: 64GiB")
     gpus: int = Field(0, ge=0, description="GPUs of a pod (nvidia.com/gpu); 0: the cores")
@@ -223,7 +223,7 @@ CONNECT_SECONDS = 20
 
 
 class Ssh(BaseModel):
-    """Hosts that this user can log in to without a password, with millrace installed."""
+    """Hosts that this user can log in to without a password, with rowmill installed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -23,7 +23,7 @@ from tasks.errors import GiveUpError
 if TYPE_CHECKING:
     from infra.clusters.model import Cluster
 
-log = logging.getLogger("millrace.clusters")
+log = logging.getLogger("rowmill.clusters")
 # A scheduler elsewhere outlives a flow that was killed: without work it ends after this, and its workers with it.
 IDLE_SECONDS = 1800
 # Threads of a worker on a GPU that is not seen from here; infra/clusters/cuda_settings.py has the rule for those that
@@ -52,7 +52,7 @@ class RunningCluster:
         return self
 
     def close(self) -> None:
-        """Forget the scheduler; what millrace started there is ended, all of it even if an end fails."""
+        """Forget the scheduler; what rowmill started there is ended, all of it even if an end fails."""
         self.status = Status.closed
         while self.on_close:
             try:
@@ -68,7 +68,7 @@ def library(module: str, package: str, kind: str) -> Any:
     except ImportError as error:
         raise GiveUpError(
             f"{package} is not installed", where=f"cluster.kind = {kind}", why=str(error),
-            do=f"pip install 'millrace[{kind}]', where the flow runs and where its workers run",
+            do=f"pip install 'rowmill[{kind}]', where the flow runs and where its workers run",
         ) from None  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def worker_settings(
         settings |= {"distributed.worker.memory.terminate": False, **pre_import_settings(imports)}
         if cluster.protocol != "ucx":
             limit = size_or_part(cluster.rmm_pool_size or "0.92")
-            settings["millrace.gpu-pool"] = {"limit": limit, "shared": cluster.cuda_ipc}
+            settings["rowmill.gpu-pool"] = {"limit": limit, "shared": cluster.cuda_ipc}
     return settings
 
 

@@ -16,7 +16,7 @@ from infra.clusters.model import REMOTE, Cluster, Engine, Kind
 from infra.clusters.reach import answers_of, workers_at
 from tasks.errors import GiveUpError
 
-log = logging.getLogger("millrace.clusters")
+log = logging.getLogger("rowmill.clusters")
 
 
 class Resolved(NamedTuple):
@@ -54,7 +54,7 @@ def chosen_gpus(cluster: Cluster) -> list[gpus.Gpu]:
     if missing := gpus.packages_missing():
         raise GiveUpError(
             "the packages for GPUs are not installed", where=_kind(cluster), why=f"missing: {', '.join(missing)}",
-            do="pip install 'millrace[cuda13]' (or cuda12), or set cluster.kind to cpu",
+            do="pip install 'rowmill[cuda13]' (or cuda12), or set cluster.kind to cpu",
         )  # fmt: skip
     if cluster.visible_devices is not None:
         named = [(device, [gpu for gpu in chosen if gpu.is_called(device)]) for device in cluster.visible_devices]
@@ -88,7 +88,7 @@ class Connection(Client):
 def engine_at(address: str, security: Security | None = None) -> Engine:
     """The engine that every worker of a running scheduler can use; GiveUpError when there is none to ask."""
     try:
-        client = Connection(address, set_as_default=False, timeout="8s", name="millrace-look", security=security)
+        client = Connection(address, set_as_default=False, timeout="8s", name="rowmill-look", security=security)
     except (OSError, ValueError, TypeError) as error:  # TypeError: a tls:// address without certificates
         raise GiveUpError(
             "no Dask scheduler answers", where=f"cluster.address = {address}", why=str(error) or type(error).__name__,
@@ -103,7 +103,7 @@ def engine_at(address: str, security: Security | None = None) -> Engine:
         strangers = [worker for worker, spec in answers_of(client, find_spec, "infra").items() if spec is None]
         if strangers:
             raise GiveUpError(
-                "workers without millrace", where=", ".join(strangers[:3]), do="install this millrace where they run",
+                "workers without rowmill", where=", ".join(strangers[:3]), do="install this rowmill where they run",
             )  # fmt: skip
         on_gpus = all(spec is not None for spec in answers_of(client, find_spec, "cudf").values())
         return "cudf" if on_gpus else "pandas"
@@ -117,6 +117,6 @@ def _local_kind() -> Literal["cuda", "cpu"]:
     if not gpus.visible():
         return "cpu"
     if missing := gpus.packages_missing():
-        log.warning("GPU unused, missing %s: pip install 'millrace[cuda13]' (or cuda12)", ", ".join(missing))
+        log.warning("GPU unused, missing %s: pip install 'rowmill[cuda13]' (or cuda12)", ", ".join(missing))
         return "cpu"
     return "cuda"

@@ -31,7 +31,7 @@ def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningClust
     library("dask_jobqueue", "dask-jobqueue", "slurm")
     if shutil.which("sbatch") is None:
         raise GiveUpError("SLURM's commands are not here", where="cluster.kind = slurm", why="no sbatch in PATH",
-                          do="run millrace on a login node of the cluster")  # fmt: skip
+                          do="run rowmill on a login node of the cluster")  # fmt: skip
     jobs = make(cluster, imports)
     opened = RunningCluster(jobs.scheduler_address, jobs.security, [partial(end, jobs)], scaled=jobs)
     try:
@@ -59,13 +59,13 @@ def make(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
     settings = dask.config.serialize(nested(worker_settings(cluster, section.gpus, imports=imports)))
     arguments = [
         *worker_arguments(cluster, section.gpus, imports, "interface", "local_directory"),
-        '--local-directory "$millrace_scratch"',
+        '--local-directory "$rowmill_scratch"',
     ]
     extra = [f"--gres=gpu:{section.gpus}"] if section.gpus else []
     scheduler = {"protocol": f"{protocol_of(cluster, security)}://", "security": security, "port": 0,
                  "dashboard_address": "127.0.0.1:0"}  # fmt: skip
     return SLURMCluster(
-        job_name="millrace", queue=section.queue, account=section.account, walltime=section.walltime,
+        job_name="rowmill", queue=section.queue, account=section.account, walltime=section.walltime,
         cores=section.cores, memory=section.memory, processes=processes,
         python=f"{section.python or sys.executable} -P",
         worker_command="dask cuda worker" if section.gpus else "distributed.cli.dask_worker",
@@ -85,8 +85,8 @@ def _own_scratch(cluster: Cluster) -> list[str]:
     """
     place = shlex.quote(cluster.local_directory) if cluster.local_directory else '"${TMPDIR:-/tmp}"'
     return [
-        f"millrace_scratch=$(mkdir -p {place} && mktemp -d {place}/millrace-XXXXXXXX) || exit 1",
-        "trap 'rm -rf \"$millrace_scratch\"' EXIT",
+        f"rowmill_scratch=$(mkdir -p {place} && mktemp -d {place}/rowmill-XXXXXXXX) || exit 1",
+        "trap 'rm -rf \"$rowmill_scratch\"' EXIT",
     ]
 
 

@@ -41,7 +41,7 @@ def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningClust
     assert section is not None
     library("asyncssh", "asyncssh", "ssh")
     security = security_of(cluster)
-    texts, folder = contents_of(security), f"{cluster.local_directory or '/tmp'}/millrace-ssh-{uuid.uuid4().hex}"
+    texts, folder = contents_of(security), f"{cluster.local_directory or '/tmp'}/rowmill-ssh-{uuid.uuid4().hex}"
     files = {name: f"{folder}/{name}.pem" for name in texts} or (cluster.tls.model_dump() if cluster.tls else None)
     opened = RunningCluster("", security)
     _aside(_everywhere(section, _check, cluster))
@@ -78,7 +78,7 @@ def _start_processes(
         python = f"env CUDA_VISIBLE_DEVICES={devices} {python}"
     # Dask learns of a worker's start from the line that it writes; nobody reads its lines after that.
     settings = worker_settings(cluster, section.gpus, files, imports)
-    settings |= {"millrace.says-start-only": True, "temporary-directory": scratch}  # the scheduler's is there, too
+    settings |= {"rowmill.says-start-only": True, "temporary-directory": scratch}  # the scheduler's is there, too
     try:
         with dask.config.set(settings):
             return SSHCluster(
@@ -113,7 +113,7 @@ async def _everywhere(section: Ssh, work: Any, *arguments: Any) -> None:
 
 
 async def _check(connection: Any, host: str, cluster: Cluster) -> None:
-    """Millrace is there, and so are the certificates that the job names."""
+    """Rowmill is there, and so are the certificates that the job names."""
     section = cluster.ssh
     assert section is not None
     python = section.python or sys.executable
@@ -125,7 +125,7 @@ async def _check(connection: Any, host: str, cluster: Cluster) -> None:
         why = f"missing: {', '.join(missing)}" if missing else str(seen.stderr).strip().rpartition("\n")[2]
         raise GiveUpError(
             "a host is not ready for workers", where=f"cluster.ssh: {host}, {python}", why=why,
-            do="install this millrace there, or set cluster.ssh.python to the Python that has it",
+            do="install this rowmill there, or set cluster.ssh.python to the Python that has it",
         )  # fmt: skip
 
 

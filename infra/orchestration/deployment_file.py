@@ -17,8 +17,8 @@ from infra import bounded_yaml
 from tasks.errors import JobError, mistakes, near, place_text
 
 FILE = Path(infra.__file__).parent / "prefect.yaml"
-FOLDER, SOURCE = "MILLRACE_FOLDER", "MILLRACE_DEPLOYED_FROM"  # variables of a run: where it works, its file
-TAG = "millrace"  # by which the automations know a run of millrace
+FOLDER, SOURCE = "ROWMILL_FOLDER", "ROWMILL_DEPLOYED_FROM"  # variables of a run: where it works, its file
+TAG = "rowmill"  # by which the automations know a run of rowmill
 LIGHT, LIGHT_FLOWS = "light", {"watch-source"}  # the queue of runs that must not wait for jobs, and their flows
 WORKING_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 # Runs import nothing from the folder in which they work, start no server of their own, and nothing leaves the host.
@@ -26,7 +26,7 @@ ENVIRONMENT = {"PYTHONSAFEPATH": "1", "PREFECT_SERVER_EPHEMERAL_ENABLED": "false
 
 
 class _Deployment(BaseModel):
-    """The keys that millrace reads of a deployment; Prefect knows more of them."""
+    """The keys that rowmill reads of a deployment; Prefect knows more of them."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -73,7 +73,7 @@ def flow_of(entrypoint: str) -> Any:
 def complete(spec: dict[str, Any], pull: Any, folder: Path, source: str) -> None:
     """Put what a run needs into a deployment that is registered for a worker, as far as the file does not say it.
 
-    The worker starts each run in a temporary folder, which it removes afterwards. So a run goes to MILLRACE_FOLDER as
+    The worker starts each run in a temporary folder, which it removes afterwards. So a run goes to ROWMILL_FOLDER as
     soon as its flow is loaded: that of the file, else the directory of the pull step set_working_directory, else
     `folder`, in which relative ones start, too. With pull steps of other kinds (a clone) the file decides.
     """
@@ -107,7 +107,7 @@ def is_light(spec: Mapping[str, Any]) -> bool:
 
 
 def tagged(spec: Mapping[str, Any]) -> list[str]:
-    """The tags of a deployment, with that of millrace: without it no automation would look at its runs."""
+    """The tags of a deployment, with that of rowmill: without it no automation would look at its runs."""
     tags = list(spec.get("tags") or [])
     return tags if TAG in tags else [*tags, TAG]
 

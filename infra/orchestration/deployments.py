@@ -38,7 +38,7 @@ from infra.orchestration.server_refusals import refusals, refused_output
 from tasks.errors import GiveUpError, JobError, visible
 
 LIGHT_LIMIT = 2  # light runs at once, beside the jobs
-AUTOMATIONS, WEBHOOK = Path(infra.__file__).parent / "automations.yaml", "millrace-notify"
+AUTOMATIONS, WEBHOOK = Path(infra.__file__).parent / "automations.yaml", "rowmill-notify"
 # The lines of a notification that say which run it is, as an expression of Jinja. Before a run knows its host and its
 # output (flows/run/signs_of_life.py), they are those of its worker and of its parameters.
 RUN_LINES = """
@@ -47,8 +47,8 @@ RUN_LINES = """
  ~ ("\\nhost: " ~ HOST if HOST else "")
  ~ "\\npage: UI/runs/flow-run/" ~ flow_run.id
 """
-OUTPUT = '(flow_run.labels["millrace.output"] or flow_run.parameters.output.path or deployment.parameters.output.path)'
-HOST = '(flow_run.labels["millrace.host"] or flow_run.labels["prefect.worker.name"])'
+OUTPUT = '(flow_run.labels["rowmill.output"] or flow_run.parameters.output.path or deployment.parameters.output.path)'
+HOST = '(flow_run.labels["rowmill.host"] or flow_run.labels["prefect.worker.name"])'
 
 
 def serve(path: Path = FILE, limit: int = 1, notify: str | None = None) -> None:
@@ -64,8 +64,8 @@ def serve(path: Path = FILE, limit: int = 1, notify: str | None = None) -> None:
     _safe_path()
     specs = read_file(path)["deployments"]
     logging.getLogger("prefect.runner").addFilter(_once())
-    jobs: Any = Runner(name="millrace", limit=limit, pause_on_shutdown=True)
-    light: Any = Runner(name="millrace-light", limit=LIGHT_LIMIT, pause_on_shutdown=True)
+    jobs: Any = Runner(name="rowmill", limit=limit, pause_on_shutdown=True)
+    light: Any = Runner(name="rowmill-light", limit=LIGHT_LIMIT, pause_on_shutdown=True)
     with _alone(map(full_name, specs)):
         for spec in specs:
             with refusals("the Prefect server refuses a deployment", f"{path}: {full_name(spec)}"):
@@ -159,7 +159,7 @@ def _note_of(name: str, suffix: str) -> Path:
     from prefect.settings import PREFECT_API_URL
 
     digest = hashlib.sha256(f"{PREFECT_API_URL.value()} {name}".encode()).hexdigest()[:16]
-    return prefect_home() / f"millrace-serve-{digest}{suffix}"
+    return prefect_home() / f"rowmill-serve-{digest}{suffix}"
 
 
 class Deployed(NamedTuple):
@@ -180,7 +180,7 @@ def deploy(
     """Register the deployments of a file for a work pool, which is made if there is none.
 
     Done again it updates what is there. The current folder is that of the runs, on the host of the worker, unless the
-    file names another (MILLRACE_FOLDER, or the pull step set_working_directory). `on_progress` gets the name of each
+    file names another (ROWMILL_FOLDER, or the pull step set_working_directory). `on_progress` gets the name of each
     deployment as it is registered. GiveUpError with Prefect's own words when it refuses one.
     """
     check_notify(notify)
@@ -191,7 +191,7 @@ def deploy(
         complete(spec, data.get("pull"), folder, source)
         spec["work_pool"] = {**(spec.get("work_pool") or {}), "name": pool}
     names = [full_name(spec) for spec in data["deployments"]]
-    with tempfile.TemporaryDirectory(prefix="millrace-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="rowmill-") as temporary:
         (copy := Path(temporary) / "prefect.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
         _prefect(temporary, on_progress, "deploy", "--all", "--prefect-file", str(copy))
     keep_automations(notify)
@@ -271,7 +271,7 @@ def keep_pool(name: str, limit: int) -> None:
             pool = client.read_work_pool(name)
         except ObjectNotFound:
             template = ProcessWorker.get_default_base_job_template()
-            description = "millrace: the jobs of a host, one after another; looks at watched folders beside them"
+            description = "rowmill: the jobs of a host, one after another; looks at watched folders beside them"
             pool = client.create_work_pool(
                 WorkPoolCreate(name=name, type="process", base_job_template=template, description=description)
             )
@@ -328,7 +328,7 @@ def automations(webhook: str | None) -> list[dict[str, Any]]:
         for action in spec["actions"]:
             if "block_document_id" in action:
                 action["block_document_id"] = webhook
-                action["payload"] = action["payload"].replace("~ MILLRACE_RUN", run)
+                action["payload"] = action["payload"].replace("~ ROWMILL_RUN", run)
     return [spec for spec in specs if all(a.get("block_document_id", "") is not None for a in spec["actions"])]
 
 

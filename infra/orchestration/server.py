@@ -47,7 +47,7 @@ def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
     if configured := _settings().api.url:
         return _configured(str(configured))
     home = prefect_home()
-    with _one_at_a_time(home / "millrace-server.lock"):
+    with _one_at_a_time(home / "rowmill-server.lock"):
         port = _running_port(home)
         started = port is None
         if port is None:
@@ -64,7 +64,7 @@ def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
 def stop_server() -> bool:
     """Stop the server that an `ensure_server` with this PREFECT_HOME started; False when there is none."""
     home = prefect_home()
-    with _one_at_a_time(home / "millrace-server.lock"):
+    with _one_at_a_time(home / "rowmill-server.lock"):
         note = _note(home)
         process = _process(note)
         if process is not None:
@@ -74,7 +74,7 @@ def stop_server() -> bool:
             except psutil.TimeoutExpired:
                 process.kill()
                 process.wait(15)
-        (home / "millrace-server.json").unlink(missing_ok=True)
+        (home / "rowmill-server.json").unlink(missing_ok=True)
     if note and os.environ.get("PREFECT_API_URL") == f"http://{HOST}:{note['port']}/api":
         del os.environ["PREFECT_API_URL"]
         _refresh()
@@ -159,7 +159,7 @@ def _release(version: Any) -> list[str]:
 
 def _start(home: Path) -> int:
     """Start a server that outlives this process and wait until it is healthy; returns its port."""
-    port, log_path = _free_port(_settings().server.api.port), home / "millrace-server.log"
+    port, log_path = _free_port(_settings().server.api.port), home / "rowmill-server.log"
     program = str(Path(__file__).with_name("sqlite_server.py"))
     command = [sys.executable, "-P", program, "server", "start", "--host", HOST, "--port", str(port)]
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
@@ -183,7 +183,7 @@ def _start(home: Path) -> int:
             )  # fmt: skip
         time.sleep(0.2)
     note = {"port": port, "pid": server.pid, "created": psutil.Process(server.pid).create_time()}
-    (home / "millrace-server.json").write_text(json.dumps(note))
+    (home / "rowmill-server.json").write_text(json.dumps(note))
     # The server is meant to outlive this process: without this Popen's destructor would call it a leak.
     server.returncode = 0
     return port
@@ -205,7 +205,7 @@ def _free_port(wanted: int) -> int:
 def _note(home: Path) -> dict[str, Any] | None:
     """The note of an earlier start: port, pid and the time at which the process was created."""
     try:
-        return dict(json.loads((home / "millrace-server.json").read_text()))
+        return dict(json.loads((home / "rowmill-server.json").read_text()))
     except (OSError, ValueError):
         return None
 

@@ -34,6 +34,6 @@ def writers_wait() -> None:
 if __name__ == "__main__":
     sys.path.append(
         str(Path(__file__).resolve().parents[2])
-    )  # for infra.orchestration.event_order, of a millrace not installed
+    )  # for infra.orchestration.event_order, of a rowmill not installed
     writers_wait()
     runpy.run_module("prefect", run_name="__main__", alter_sys=True)

@@ -18,7 +18,7 @@ from tornado.httputil import HTTPServerRequest
 from tornado.routing import Matcher, Rule
 from tornado.web import Application, HTTPError, RequestHandler
 
-WHEN_OPENED = "millrace.dashboard-when-opened"  # setting of Dask: load the dashboard with its first page
+WHEN_OPENED = "rowmill.dashboard-when-opened"  # setting of Dask: load the dashboard with its first page
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 LOCAL, REMOTE, STATE, USER = 1, 2, 3, 7  # columns: addresses of this and of the other end, state, user of this end

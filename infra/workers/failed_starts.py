@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from tasks.errors import GiveUpError, MillraceError
+from tasks.errors import GiveUpError, RowmillError
 
 STARTS = 3  # of a cluster, until it is given up
 LINES = 8  # the last lines of workers that an error shows
 MAPPED = 4 * 10**9  # bytes that a process maps, most of which it never uses, before it has read any data
 STDERR = 2
-log = logging.getLogger("millrace.clusters")
+log = logging.getLogger("rowmill.clusters")
 Running = TypeVar("Running")
 
 
@@ -37,7 +37,7 @@ def check_address_space() -> None:
 
 
 def tried(
-    start: Callable[[bool], Running], to_error: Callable[[Exception, Sequence[str]], MillraceError] | None = None
+    start: Callable[[bool], Running], to_error: Callable[[Exception, Sequence[str]], RowmillError] | None = None
 ) -> Running:
     """Call `start(forks)` up to `STARTS` times and return its cluster.
 
@@ -49,7 +49,7 @@ def tried(
         with last_lines(attempt > 1) as lines:
             try:
                 return start(attempt == 1)
-            except MillraceError:
+            except RowmillError:
                 raise
             except Exception as error:
                 failed = error
@@ -111,7 +111,7 @@ def last_lines(wanted: bool) -> Iterator[list[str]]:
 
     os.dup2(writes, STDERR)
     os.close(writes)
-    thread = threading.Thread(target=follow, name="millrace-stderr", daemon=True)
+    thread = threading.Thread(target=follow, name="rowmill-stderr", daemon=True)
     thread.start()
     try:
         yield lines

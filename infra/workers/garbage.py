@@ -13,7 +13,7 @@ def loading() -> Iterator[None]:
     """A block that imports: the garbage collector passes over the objects that it creates, in the block and later.
 
     A whole collection takes 0.12 s with Prefect, Dask and pandas loaded, 0.3 s with cuDF, and it stops every thread of
-    the process. Without these blocks `millrace run toy` on a million rows takes 6.5 s instead of 5.4 s from shell to
+    the process. Without these blocks `rowmill run toy` on a million rows takes 6.5 s instead of 5.4 s from shell to
     prompt (tests/bench/results/hooks-cpu.json).
 
     A block that imports nothing new, as in the second run of one process, leaves all objects to the collector:

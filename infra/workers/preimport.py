@@ -1,6 +1,6 @@
 """Import what tasks need: in the process that forks the workers (`infra.workers.forkserver`), and in those on GPUs.
 
-The setting `millrace.worker-imports` of Dask names the modules of the flow.
+The setting `rowmill.worker-imports` of Dask names the modules of the flow.
 """
 
 import gc

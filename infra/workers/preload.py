@@ -37,7 +37,7 @@ def dask_setup(worker: Any) -> None:
     if os.environ.get(INTERNAL_LEVEL) == "CRITICAL":
         logging.raiseExceptions = False
     lines = logging.getLogger("distributed.worker")
-    if dask.config.get("millrace.says-start-only", False):
+    if dask.config.get("rowmill.says-start-only", False):
         lines.addFilter(lambda record: "Start worker at" in record.getMessage())
     else:
         lines.setLevel(logging.CRITICAL)

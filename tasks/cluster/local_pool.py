@@ -42,7 +42,7 @@ class LocalPool:
     def map(
         self, function: Callable[[Any, Any], Any], shared: Any, items: Sequence[Any], done: Done | None = None
     ) -> list[Any]:
-        with ThreadPoolExecutor(self.threads, thread_name_prefix="millrace") as threads:
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="rowmill") as threads:
             futures = [threads.submit(function, shared, item) for item in items]
             number = {future: i for i, future in enumerate(futures)}
             if done:

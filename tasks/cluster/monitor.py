@@ -33,7 +33,7 @@ from tasks.core import lent_bytes
 INTERVAL, POLL, LEASE = 0.5, 10.0, 45.0  # seconds
 PATIENCE = 3.0  # seconds that a stage waits for the samples of its workers when its work is done
 KEPT = 400  # most samples of a worker and stage; longer series keep every second, fourth .. sample
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 class Sample(NamedTuple):
@@ -103,7 +103,7 @@ class Sampler:
         self.sample()
         with _making:
             if self.thread is None or not self.thread.is_alive():
-                self.thread = threading.Thread(target=self._run, name="millrace-monitor", daemon=True)
+                self.thread = threading.Thread(target=self._run, name="rowmill-monitor", daemon=True)
                 self.thread.start()
         # A sample from long before the moment would also count work that nobody watched.
         before = [s for s in list(self.samples) if moment - 2 * INTERVAL <= s.at <= moment][-1:]
@@ -206,7 +206,7 @@ class Watch:
         self.began, self.here = time.time(), _this_worker()
         self.workers: dict[str, dict[str, Any]] = {}
         self.done = threading.Event()
-        self.thread = threading.Thread(target=self._follow, name="millrace-watch", daemon=True)
+        self.thread = threading.Thread(target=self._follow, name="rowmill-watch", daemon=True)
 
     def _follow(self) -> None:
         """Read the samples now, and every `POLL` seconds, so that few are lost with a worker that dies."""

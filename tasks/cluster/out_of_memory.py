@@ -18,9 +18,9 @@ from tasks import engines
 from tasks.cluster import column_cache
 from tasks.core.plan import Partition
 from tasks.core.units import amount
-from tasks.errors import GiveUpError, JobError, MillraceError, TransientError
+from tasks.errors import GiveUpError, JobError, RowmillError, TransientError
 
-VARIABLE = "MILLRACE_INJECT_OOM"
+VARIABLE = "ROWMILL_INJECT_OOM"
 CLASSES = ("OutOfMemoryError", "out_of_memory", "CUDAOutOfMemory", "bad_alloc")  # of CuPy, RMM and torch
 TEXTS = ("std::bad_alloc", "out_of_memory", "out of memory", "cudaErrorMemoryAllocation", "Cannot allocate memory")
 UNITS = {"parquet": "row group", "orc": "stripe"}
@@ -49,7 +49,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def injected(stage: str, number: int, depth: int) -> None:
-    """Fail as if memory were short, where `MILLRACE_INJECT_OOM` in the worker's environment says so.
+    """Fail as if memory were short, where `ROWMILL_INJECT_OOM` in the worker's environment says so.
 
     `transform:3:2`: partition 3 of transform fails whole and in halves, and goes well in quarters (depth 2). The stages
     are ingest (where it brings keys together), statistics, transform, and shuffle_write, whose number is that of the
@@ -150,7 +150,7 @@ def explained(stage: str, engine: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, MillraceError) or not is_out_of_memory(error):
+        if isinstance(error, RowmillError) or not is_out_of_memory(error):
             raise
         do = (
             f"{more_memory(engine)}; set source.partition_size lower; then run the same job again: what is done is kept"

@@ -20,8 +20,8 @@ from tasks.errors import TransientError
 LOOK_SECONDS = 10.0  # between two checks, at most; or a fifth of the allowed time
 SILENT = 30.0  # seconds after which the last report of a worker is out of date
 SHOWN = 5  # tasks that a message names
-EXPECTED = "millrace-workers-expected"  # key in the metadata of the scheduler: until when workers are expected
-log = logging.getLogger("millrace")
+EXPECTED = "rowmill-workers-expected"  # key in the metadata of the scheduler: until when workers are expected
+log = logging.getLogger("rowmill")
 Facts = Mapping[str, Any]
 
 
@@ -43,7 +43,7 @@ class Stall:
                 self.moved = now
                 return None
             now_there = self.client.run_on_scheduler(moves_of)
-        except Exception as error:  # one of others may have no millrace; of one that is lost the stage hears by itself
+        except Exception as error:  # one of others may have no rowmill; of one that is lost the stage hears by itself
             log.debug("the scheduler does not tell what it does: %s: %s", type(error).__name__, error)
             self.moved = now
             return None
@@ -72,7 +72,7 @@ def watched(name: str, pool: DaskPool, seconds: float) -> Iterator[None]:
                     pool.client.cancel(pool.waiting(), force=True)
                     return
 
-    thread = threading.Thread(target=follow, name="millrace-stalls", daemon=True)
+    thread = threading.Thread(target=follow, name="rowmill-stalls", daemon=True)
     thread.start()
     try:
         yield

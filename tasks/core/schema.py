@@ -82,17 +82,17 @@ class Column:
 
 
 ROW = "__row__"  # the hidden column of row numbers, where `source.keys` brought rows into another order
-HIDDEN = "__millrace_"  # columns that travel with the rows for sorting and are not written
+HIDDEN = "__rowmill_"  # columns that travel with the rows for sorting and are not written
 
 
 def check_names(names: Sequence[str], where: str, do: str = "give each a name of its own") -> None:
-    """Raise a DataError for a name that two columns have, and for a name of millrace's own columns."""
+    """Raise a DataError for a name that two columns have, and for a name of rowmill's own columns."""
     twice = sorted({name for name in names if names.count(name) > 1}) if len({*names}) < len(names) else []
     if twice:
         raise DataError(f"there are two columns {twice[0]!r}", where=where, do=do)
     for name in names:
         if name == ROW or name.startswith(HIDDEN):
-            why = "millrace gives this name to a column of its own, which is not written"
+            why = "rowmill gives this name to a column of its own, which is not written"
             raise DataError(f"a column may not be called {name!r}", where=where, why=why, do="rename it")
 
 
@@ -191,14 +191,14 @@ def check_kinds(fitted: Schema, applied: Schema, needed: Iterable[str], own_type
             )
 
 
-DESCRIPTION = "millrace"  # the key under which Parquet and Arrow files say what their columns are
+DESCRIPTION = "rowmill"  # the key under which Parquet and Arrow files say what their columns are
 
 
 def described(schema: Schema) -> dict[str, str]:
     """The key-value metadata of a file about its columns beyond their types: tags, cardinality, embedding size.
 
     >>> described(Schema([Column("x", pa.float32(), frozenset(["target"]))]))
-    {'millrace': '{"columns": [{"name": "x", "dtype": "float32", "tags": ["target"]}]}'}
+    {'rowmill': '{"columns": [{"name": "x", "dtype": "float32", "tags": ["target"]}]}'}
     """
     return {DESCRIPTION: json.dumps({"columns": schema.to_json()}, default=str)}
 

@@ -8,14 +8,14 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tasks.errors import MillraceError, TransientError
+from tasks.errors import RowmillError, TransientError
 
-PACKAGES = ("millrace", "prefect", "dask", "pandas", "pyarrow", "numpy", "fastavro", "cudf-cu13", "cudf-cu12")
-OWN_CODE = re.compile(r".*/((?:flows|tasks|infra)/.*|millrace/cli\.py)")
+PACKAGES = ("rowmill", "prefect", "dask", "pandas", "pyarrow", "numpy", "fastavro", "cudf-cu13", "cudf-cu12")
+OWN_CODE = re.compile(r".*/((?:flows|tasks|infra)/.*|rowmill/cli\.py)")
 
 
-class DefectError(MillraceError):
-    """A defect of millrace or of a library, for a bug report. `trace` is the traceback as text."""
+class DefectError(RowmillError):
+    """A defect of rowmill or of a library, for a bug report. `trace` is the traceback as text."""
 
     trace: str = ""
 
@@ -29,7 +29,7 @@ def _rebuilt(what: str, where: str, why: str, do: str, trace: str) -> DefectErro
     return error
 
 
-def defect(error: BaseException, doing: str, where: str = "") -> MillraceError:
+def defect(error: BaseException, doing: str, where: str = "") -> RowmillError:
     """A DefectError that says what failed, where in the work and in the code, with the facts for a bug report.
 
     An error of the operating system is no defect: it becomes a TransientError that names the file.
@@ -48,8 +48,8 @@ def defect(error: BaseException, doing: str, where: str = "") -> MillraceError:
     return _rebuilt(
         f"{doing} ended with an error that nobody foresaw",
         place,
-        f"{type(error).__name__}{f': {text}' if text else ''}; this is a defect of millrace or of a library of it",
-        "report it to the maintainers of millrace, with these lines, what --debug adds and the job; "
+        f"{type(error).__name__}{f': {text}' if text else ''}; this is a defect of rowmill or of a library of it",
+        "report it to the maintainers of rowmill, with these lines, what --debug adds and the job; "
         f"versions: {', '.join(versions())}",
         "".join(traceback.format_exception(error)),
     )
@@ -60,7 +60,7 @@ def at(where: str) -> Iterator[None]:
     """Add the place (a partition, a file) to unforeseen errors in the block."""
     try:
         yield
-    except MillraceError:
+    except RowmillError:
         raise
     except Exception as error:
         error.add_note(where)
@@ -68,7 +68,7 @@ def at(where: str) -> Iterator[None]:
 
 
 def foreseen(error: BaseException) -> bool:
-    return isinstance(error, MillraceError) and not isinstance(error, DefectError)
+    return isinstance(error, RowmillError) and not isinstance(error, DefectError)
 
 
 def versions() -> list[str]:
@@ -83,7 +83,7 @@ def versions() -> list[str]:
 
 
 def _line_of(error: BaseException) -> str:
-    """The last line of millrace's own code in the traceback of the error."""
+    """The last line of rowmill's own code in the traceback of the error."""
     lines = [(OWN_CODE.match(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     own = [f"{module[1]}, line {line}" for module, line in lines if module]
     return own[-1] if own else ""

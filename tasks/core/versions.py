@@ -1,4 +1,4 @@
-"""Versions: of millrace, of the packages that it works with, of the permutation; and JSON of one spelling."""
+"""Versions: of rowmill, of the packages that it works with, of the permutation; and JSON of one spelling."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def millrace_version() -> str:
-    return _version("millrace") or "0.1.0"
+def rowmill_version() -> str:
+    return _version("rowmill") or "0.1.0"
 
 
 def stable_json(data: Any) -> str:

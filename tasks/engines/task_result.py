@@ -2,7 +2,7 @@
 
 Dask measures, moves and spills a result by its class, or by the first registered base class. Workers register functions
 for `TaskResult` (in `host_memory`, `gpu_pieces` and `gpu_spilling` of `tasks.cluster.transfer`). The functions apply to
-all results of millrace, so the modules that register them do not import the modules that create results.
+all results of rowmill, so the modules that register them do not import the modules that create results.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from tasks.core.dtypes import dtype_name, kind_of, leaf_type, parse_dtype
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Section
-from tasks.errors import DataError, JobError, MillraceError, mistakes, near, place_text
+from tasks.errors import DataError, JobError, RowmillError, mistakes, near, place_text
 from tasks.gate.profile import ColumnProfile, Profile
 from tasks.gate.verdict import Finding
 
@@ -48,7 +48,7 @@ class ColumnRule(Section):
         if name is not None and name not in KINDS:
             try:
                 parse_dtype(name)
-            except MillraceError as error:
+            except RowmillError as error:
                 raise ValueError(f"{name!r} is no type: {near(name, [*KINDS, *TYPES])}") from error
         return name
 
@@ -142,7 +142,7 @@ def with_contract(schema: Schema, contract: Contract) -> tuple[Schema, tuple[Fin
     """The schema that is read under a contract, and a finding for each column that is new, missing or of another type.
 
     Findings of `freeze` have the level stop: such a source is refused. Those of `evolve` and `discard_column` have the
-    level warn: they say what was taken or left out. Columns of millrace's own (`__row__`) are not looked at.
+    level warn: they say what was taken or left out. Columns of rowmill's own (`__row__`) are not looked at.
     """
     findings: list[Finding] = []
     columns: list[Column] = []
@@ -354,7 +354,7 @@ def shown(value: Any) -> str:
 def proposed(profile: Profile, source: str) -> str:
     """A contract as YAML with comments, as a night's profile suggests it: a place to begin, to be read by a person."""
     lines = [
-        f"# A contract, proposed by `millrace contract` from {profile.rows:,} rows of {source}.",
+        f"# A contract, proposed by `rowmill contract` from {profile.rows:,} rows of {source}.",
         "# Read it, mend it, and name it in the job: `contract: contract.yaml`. evolve: take it and say so;",
         "# freeze: refuse the night; discard_column: read the source as if the column were not there.",
         "new_columns: evolve",

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import MillraceError
+from tasks.errors import RowmillError
 from tasks.gate.profile import PROFILE, Profile
 from tasks.storage import own_files
 from tasks.storage.atomic import read_json
@@ -54,7 +54,7 @@ def good_versions(
         inner = folder / split if split else folder
         try:
             profile = read_profile(inner)
-        except MillraceError as error:
+        except RowmillError as error:
             notes.append(f"{folder.name} is left out: {error.what}: {error.why or error.where}")
             continue
         if profile is None:

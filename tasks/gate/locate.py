@@ -14,7 +14,7 @@ from tasks.engines.algorithms import column_sketch
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.expression.evaluation import true_rows
 from tasks.engines.expression.syntax import parse
-from tasks.errors import MillraceError
+from tasks.errors import RowmillError
 from tasks.gate.columns import column_profile
 from tasks.gate.contract import Contract, check_values
 from tasks.gate.distances import jensen_shannon, noise
@@ -60,7 +60,7 @@ def with_files(
     for name in list(tests)[:MOST_COLUMNS]:
         try:
             of_column, searched, files = _search(plan, name, tests[name], filter, MOST_FILES)
-        except (MillraceError, OSError) as error:
+        except (RowmillError, OSError) as error:
             notes.append(f"{name}: the files in which its change begins could not be searched: {error}")
             continue
         wrong |= of_column

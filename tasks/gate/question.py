@@ -76,7 +76,7 @@ class Question:
     @property
     def commands(self) -> str:
         """What answers it from a shell."""
-        return f"millrace publish {self.output}, or millrace discard {self.output}"
+        return f"rowmill publish {self.output}, or rowmill discard {self.output}"
 
 
 def read_question(folder: Path) -> Question | None:
@@ -118,7 +118,7 @@ def answered(folder: Path, answer: Answer, who: str) -> Question:
         question = read_question(folder)
         if question is None:
             raise JobError("there is no open question", where=str(folder), why="nothing waits for an answer here",
-                           do="look at the run, or at millrace inspect of the output")  # fmt: skip
+                           do="look at the run, or at rowmill inspect of the output")  # fmt: skip
         check_first_answer(question, answer)
         if question.answer is not None:
             return question
@@ -140,7 +140,7 @@ def already(question: Question) -> JobError:
     first = question.answer or {}
     what = f"the question of {question.night} is answered already: {first.get('answer')}"
     return JobError(what, where=question.output, why=f"{first.get('who')} answered at {first.get('when')}",
-                    do="the first answer counts; `millrace discard OUT/v0006` marks a published version")  # fmt: skip
+                    do="the first answer counts; `rowmill discard OUT/v0006` marks a published version")  # fmt: skip
 
 
 def too_late(question: Question) -> JobError:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from tasks.core.schema import Column, Schema, Tags, check_names, written_type
-from tasks.errors import JobError, MillraceError, near
+from tasks.errors import JobError, RowmillError, near
 from tasks.graph.node import Node, title, topological
 from tasks.ops.base import Entry, Learned, Operator, Unit
 
@@ -272,7 +272,7 @@ class Bound:
         columns = [replace(c, dtype=types.get(c.name, c.dtype)) for c in self.source.columns]
         try:
             wider = Bound(self.final, Schema(columns), self.fitted)
-        except MillraceError:
+        except RowmillError:
             return False
         takes = all(
             step.op.takes_wider(step.unit, n)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tasks.cluster.out_of_memory import is_out_of_memory
 from tasks.core.dtypes import is_list
 from tasks.engines.algorithms.reductions import all_true
-from tasks.errors import DataError, MillraceError
+from tasks.errors import DataError, RowmillError
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.failed_casts import FailedCasts
 from tasks.graph.state import State
@@ -215,7 +215,7 @@ def explained(error: Exception, step: Step, where: str) -> Exception:
     if is_out_of_memory(error):
         return error
     title = titled(step)
-    if isinstance(error, MillraceError):
+    if isinstance(error, RowmillError):
         return type(error)(
             error.what, where=error.where or ", ".join(p for p in (title, where) if p), why=error.why, do=error.do
         )

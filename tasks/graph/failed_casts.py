@@ -10,7 +10,7 @@ from typing import Any
 FailedCasts = dict[tuple[str, str], int]  # (entry, expression) -> rows that are null because a cast in it failed
 Record = dict[str, Any]  # the same as plain values: entry, expression, rows
 
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 def records(failed: Mapping[tuple[str, str], int]) -> list[Record]:

@@ -29,7 +29,7 @@ def files_table(files: Sequence[tuple[str, int, str]], night: int) -> pa.Table:
 
 
 def with_night(before: Mapping[str, Any], night: Mapping[str, Any]) -> dict[str, Any]:
-    """The history without its table of files, longer by a night ({day, rows, files, ids, millrace})."""
+    """The history without its table of files, longer by a night ({day, rows, files, ids, rowmill})."""
     nights = [*before.get("nights", ()), dict(night)]
     return {"rows": int(before.get("rows", 0)) + int(night["rows"]), "nights": nights}
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.core.schema import Schema
-from tasks.core.versions import millrace_version, versions
-from tasks.errors import DataError, GiveUpError, HostError, MillraceError, TransientError
+from tasks.core.versions import rowmill_version, versions
+from tasks.errors import DataError, GiveUpError, HostError, RowmillError, TransientError
 from tasks.graph.binding import Bound
 from tasks.graph.history import check_history, save_history
 from tasks.graph.node import Node, graph_from_json, graph_to_json
@@ -26,7 +26,7 @@ from tasks.storage.metadata_forms import DIGEST, check_columns, check_form, dama
 from tasks.storage.own_files import FITTED, README, WORKFLOW
 from tasks.storage.sample_data import made_up_text
 
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 SOURCE = """
 ## How its source was read
@@ -58,7 +58,7 @@ def save_fitted(
     folder.mkdir(parents=True, exist_ok=True)
     data: dict[str, Any] = {
         "format": FORMAT,
-        "millrace": millrace_version(),
+        "rowmill": rowmill_version(),
         "versions": versions(),
         "graph": graph,
         "schema": schema.to_json(),
@@ -101,7 +101,7 @@ def read_fitted(path: Path) -> dict[str, Any]:
         raise DataError(
             f"the workflow has format {data['format']}, this version reads up to {FORMAT}",
             where=str(folder),
-            do="upgrade millrace",
+            do="upgrade rowmill",
         )
     check_form(data, "workflow", path)
     check_columns(data["schema"], path, "schema")
@@ -132,7 +132,7 @@ def _graph(data: Mapping[str, Any], path: Path) -> Node:
 
 
 def _said(error: Exception) -> str:
-    return error.what if isinstance(error, MillraceError) else f"{type(error).__name__}: {error}"
+    return error.what if isinstance(error, RowmillError) else f"{type(error).__name__}: {error}"
 
 
 def load_fitted(path: Path) -> tuple[Node, Schema, State, dict[str, Any]]:

@@ -313,7 +313,7 @@ def _checked(folder: Path, digest: str | None = None) -> dict[str, Any]:
         raise DataError(
             f"the state has format {data['format']}, this version reads up to {FORMAT}",
             where=str(folder),
-            do="upgrade millrace",
+            do="upgrade rowmill",
         )
     path = folder / "state.json"
     number = data.get("format") if isinstance(data, dict) else None
@@ -412,7 +412,7 @@ def _prepared(key: str, op: Learned, fitted: dict[str, Any], engine: ModuleType)
 
 def _threads() -> ThreadPoolExecutor:
     """Tables are encoded, decoded and digested side by side."""
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-state")
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rowmill-state")
 
 
 class _Parts(NamedTuple):

@@ -1,6 +1,6 @@
 """The base of a refit: the newest good version of an output or of a fitted workflow.
 
-Good is what was published, is whole by its manifest and its digests, and was not taken back (`millrace discard`).
+Good is what was published, is whole by its manifest and its digests, and was not taken back (`rowmill discard`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Choice:
 def newest_good(root: Path, thorough: bool = True) -> Choice:
     """The newest good version at a path: of a folder of versions, or of an output or fitted workflow without.
 
-    `thorough` reads every byte, as `millrace verify` does; else manifests, `workflow.json` and the sizes of files are
+    `thorough` reads every byte, as `rowmill verify` does; else manifests, `workflow.json` and the sizes of files are
     looked at. A JobError for a folder that is something else, a DataError if no version is good and one of them is
     damaged. A HostError for a version that cannot be read, or has no manifest: whether it is damaged is not known.
     """
@@ -105,7 +105,7 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
         if not root.exists() or (root.is_dir() and not any(root.iterdir())):
             return Choice(None)
         if not described_by(root):
-            raise JobError("the base is no output of millrace", where=f"base: {root}",
+            raise JobError("the base is no output of rowmill", where=f"base: {root}",
                            why=f"it has no {MANIFEST}, no {FITTED} and no versions",
                            do="give the folder that runs write, or base: none")  # fmt: skip
         versions = [root]
@@ -137,7 +137,7 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
 def _unknown(version: Path, why: str) -> HostError:
     return HostError(
         f"whether {version.name} is whole is not known", where=str(version), why=why,
-        do="let this user read it, or mount its disk, and run the same job again; if it is lost: millrace discard "
+        do="let this user read it, or mount its disk, and run the same job again; if it is lost: rowmill discard "
         f"{version}, or remove the folder if it is no version",
     )  # fmt: skip
 
@@ -157,7 +157,7 @@ def _raise(error: OSError) -> None:
 
 
 def set_aside(choice: Choice, stops: bool) -> list[str]:
-    """Take damaged versions back that are newer than the base, as `millrace discard` does, so that they are not read;
+    """Take damaged versions back that are newer than the base, as `rowmill discard` does, so that they are not read;
     what was done, in sentences. With `stops` a DataError instead."""
     lines = list[str]()
     for version, what in choice.damaged.items():
@@ -165,14 +165,14 @@ def set_aside(choice: Choice, stops: bool) -> list[str]:
         if stops:
             raise DataError(
                 "the newest version is damaged", where=str(version), why=what,
-                do=f"restore it from a copy; or take it back (millrace discard {version}), and run its night, {night}, "
+                do=f"restore it from a copy; or take it back (rowmill discard {version}), and run its night, {night}, "
                 "again",
             )  # fmt: skip
         with no_space(version):
-            mark(version, f"damaged: {what}", "millrace")
+            mark(version, f"damaged: {what}", "rowmill")
         lines.append(
             f"{what}: it is set aside like a discarded version, and its night is to be run again: {night}. Once it is "
-            f"restored, this brings it back: millrace discard {version} --undo"
+            f"restored, this brings it back: rowmill discard {version} --undo"
         )
     if lines and choice.version:
         Staging(choice.version.path.parent).point_to(choice.version.path)
@@ -195,7 +195,7 @@ def _on_discarded(version: Path, root: Path) -> str:
         return ""
     return (
         f"{version.name} was learned on top of {name}, which is discarded: the ids and counts of {name} go on. "
-        f"To take {version.name} back as well: millrace discard {version}"
+        f"To take {version.name} back as well: rowmill discard {version}"
     )
 
 

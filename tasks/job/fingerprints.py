@@ -1,4 +1,4 @@
-"""Fingerprints: sha256 of plain values, of millrace's own code, of the modules that a user's graph names."""
+"""Fingerprints: sha256 of plain values, of rowmill's own code, of the modules that a user's graph names."""
 
 from __future__ import annotations
 

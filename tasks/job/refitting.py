@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tasks.core.schema import Schema
 from tasks.core.settings import Output, Refitting, Run, Source
-from tasks.core.versions import millrace_version
+from tasks.core.versions import rowmill_version
 from tasks.graph.binding import Bound
 from tasks.graph.history import FILES, files_table, read_files, with_night
 from tasks.graph.matching import Matched, matched
@@ -116,7 +116,7 @@ def history_of(request: Request, values: Mapping[str, Mapping[str, Any]]) -> tup
         "rows": plans.plan(request.splits[0]).rows,
         "files": len(learned),
         "ids": {key.split("/", 2)[-1]: int(known["size"]) for key, known in vocabularies.items()},
-        "millrace": millrace_version(),
+        "rowmill": rowmill_version(),
     }
     own = files_table(learned, len(before.get("nights", ())))
     return with_night(before, night), pa.concat_tables([files, own])

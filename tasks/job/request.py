@@ -16,7 +16,7 @@ from tasks.core.plan import OPTION, File, Plan
 from tasks.core.schema import ROW, Schema
 from tasks.core.settings import Checks, Output, Run, Source
 from tasks.core.strict_json import decoded
-from tasks.core.versions import millrace_version
+from tasks.core.versions import rowmill_version
 from tasks.errors import DataError
 from tasks.gate.contract import Contract, make_contract
 from tasks.graph.node import Node, graph_from_json, graph_to_json, topological
@@ -318,7 +318,7 @@ def new_request(
         graph,
         engine,
         tuple(labels),
-        fingerprint(millrace_version(), own_code(), users_code(graph)),
+        fingerprint(rowmill_version(), own_code(), users_code(graph)),
         roots=allowed_roots(),
         **more,
     )

@@ -13,7 +13,7 @@ from tasks.core.schema import Column, Schema, Tags, check_names, check_ordered
 from tasks.core.settings import Source, SplitRule
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import typed
-from tasks.errors import JobError, MillraceError
+from tasks.errors import JobError, RowmillError
 from tasks.graph.row_rules import (
     LATER_FIRST,
     Division,
@@ -112,7 +112,7 @@ def check_splitting(schema: Schema, source: Source) -> None:
     for name, condition in splitting.parsed if splitting else ():
         try:
             typed(condition, schema)
-        except MillraceError as error:
+        except RowmillError as error:
             alike = moments and rule.column and ("cast(" in error.do or "another column" in error.do)
             do = _moment_hint(schema[str(rule.column)]) if alike else error.do
             raise type(error)(error.what, where=f"source.split.{name}: {error.where}", why=error.why, do=do) from None

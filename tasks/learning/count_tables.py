@@ -41,8 +41,8 @@ class CountTables:
         """What the counts say of the columns (step -> column), from what was learned in a phase."""
         start, seen, cores = time.thread_time(), Seen(), len(os.sched_getaffinity(0))
         with (
-            ThreadPoolExecutor(cores, thread_name_prefix="millrace-profile") as threads,
-            ThreadPoolExecutor(1, thread_name_prefix="millrace-profile-gpu") as on_gpu,
+            ThreadPoolExecutor(cores, thread_name_prefix="rowmill-profile") as threads,
+            ThreadPoolExecutor(1, thread_name_prefix="rowmill-profile-gpu") as on_gpu,
         ):
             futures = {}
             for key, name in columns.items():

@@ -124,7 +124,7 @@ def finalize(
     here = _brought_together(pool, [rows[key] for key in single])
     alone = pool.call(_in_one, [(chain,) for key in single for chain in chains[key].consume()], here)
     outlines, ranges = _in_ranges(pool, {key: handles for key, handles in chains.items() if key not in single})
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-finish") as threads:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rowmill-finish") as threads:
         learned = {}
         for number, (op, unit, sums, table) in pool.arriving(alone):  # which empties the list
             learned[single[number]] = threads.submit(_finish, op, unit, sums, [table], known)

@@ -165,7 +165,7 @@ def _finished(step: Step, partial: Any, start: Start) -> Finished:
         if start.mode.mode == "merged":
             raise DataError(
                 f"the base has not saved what a refit of {titled(step)} needs",
-                why="it was saved without it, or by a millrace that did not save it yet",
+                why="it was saved without it, or by a rowmill that did not save it yet",
                 do="freeze the step, or fit all rows again",
             ) from None
         whole = partial
@@ -204,7 +204,7 @@ def finish_tables(
     On a GPU if the engine has one here, else by threads; `known` is called with the values of each step, in a thread.
     """
     kernels = working_here(pool, engine)
-    with ThreadPoolExecutor(1 if kernels == "cudf" else 2, thread_name_prefix="millrace-refit") as threads:
+    with ThreadPoolExecutor(1 if kernels == "cudf" else 2, thread_name_prefix="rowmill-refit") as threads:
         futures = {
             key: threads.submit(_grown, step, tables[key], base.starts(step), kernels, known)
             for key, step in steps.items()

@@ -42,7 +42,7 @@ __all__ = ["Arrays", "Batches", "Group", "Loader", "Shard", "arrays", "check_ord
 OPEN_FILES = 8
 FORMATS = ("parquet", "arrow")
 GPU_MODULES = ("cudf", "pylibcudf", "rmm", "cupy")
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ class Batches(Iterator[Any]):
             spans = (self.loader.span(self.shard, number) for number in numbers)
             self._sequence = _DeviceSequence(self.loader, epoch, self._convert, self._device, self._stream, spans)
         self._ahead = deque[Callable[[], Any]]()
-        self._thread = ThreadPoolExecutor(1, "millrace-loader") if self.loader.ahead else None
+        self._thread = ThreadPoolExecutor(1, "rowmill-loader") if self.loader.ahead else None
 
     def __next__(self) -> Any:
         total = self.loader.batches_of(self.shard)
@@ -616,7 +616,7 @@ def _rows_of(place: Path, part: Mapping[str, Any], folder: Path, is_arrow: bool)
 
 
 def _damaged(folder: Path, what: str) -> DataError:
-    return DataError(what, where=str(folder), do=f"see what else is damaged: millrace verify {folder}")
+    return DataError(what, where=str(folder), do=f"see what else is damaged: rowmill verify {folder}")
 
 
 def _rows_of_parquet(path: str) -> tuple[int, ...]:
@@ -641,7 +641,7 @@ def device_name(device: Any) -> str | None:
     missing = [module for module in GPU_MODULES if find_spec(module) is None] if name != "cpu" else []
     if missing:
         raise HostError("batches on a GPU need cuDF and CuPy", why=f"{' and '.join(missing)} cannot be imported",
-                        do="pip install 'millrace[cuda13]' (or cuda12), or leave out device=")  # fmt: skip
+                        do="pip install 'rowmill[cuda13]' (or cuda12), or leave out device=")  # fmt: skip
     return name
 
 

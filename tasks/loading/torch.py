@@ -1,4 +1,4 @@
-"""An output as a data set of PyTorch. Needs the extra `torch`: pip install 'millrace[torch]'."""
+"""An output as a data set of PyTorch. Needs the extra `torch`: pip install 'rowmill[torch]'."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Rows(IterableDataset):  # type: ignore[misc]
         if self._on_gpu and not torch.backends.cuda.is_built():
             raise HostError(
                 f"tensors on {self.loader.device} need a PyTorch with CUDA", why=f"this one is {torch.__version__}",
-                do="install one from pytorch.org; millrace.loader(.., device=) gives arrays of CuPy without PyTorch",
+                do="install one from pytorch.org; rowmill.loader(.., device=) gives arrays of CuPy without PyTorch",
             )  # fmt: skip
         self.jagged = {} if not jagged else _jagged_columns(jagged)
         if self.jagged:
@@ -235,7 +235,7 @@ def _keyed_jagged_tensor() -> Any:
     except (ImportError, OSError) as error:
         raise HostError(
             "jagged tensors need TorchRec", why=str(error),
-            do="pip install 'millrace[torchrec]'; without it millrace.jagged gives keys, values and lengths as arrays",
+            do="pip install 'rowmill[torchrec]'; without it rowmill.jagged gives keys, values and lengths as arrays",
         ) from None  # fmt: skip
     return KeyedJaggedTensor
 

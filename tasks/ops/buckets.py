@@ -29,7 +29,7 @@ class Bucketize(Operator):
     itself. Errors: a JobError for boundaries that are empty, descend or contain NaN, and for a column that the dict
     lacks. Source: numpy.digitize(right=False).
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"age": [5, 10, 99, None]})
     >>> Workflow(["age"] >> Bucketize([10, 20])).fit(table).transform(table).to_pydict()
     {'age': [0, 1, 2, None]}
@@ -99,12 +99,12 @@ class HashBucket(Operator):
     values may share a bucket. The hash is MurmurHash3_x86_32 (seed 0) of the value's canonical bytes: integers,
     booleans and times (in microseconds) as int64, dates as days in int64, whole floats as the integer that they are,
     other floats as float64, decimals as text, text as UTF-8. So an id has one bucket whether a file stores it as 7 or
-    as 7.0. A null has the hash 0xFFFFFFFF, so the output has no null. A workflow that an older millrace fitted hashes
+    as 7.0. A null has the hash 0xFFFFFFFF, so the output has no null. A workflow that an older rowmill fitted hashes
     every float as float64, and keeps doing so in refits. Of list columns the elements are hashed, and null lists stay
     null. An infinity is a value like any other. Errors: a JobError for num_buckets out of range, and for a column that
     the dict lacks. Source: Appleby, MurmurHash3.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"user": [10, 11, None]})
     >>> Workflow(["user"] >> HashBucket(100)).fit(table).transform(table).to_pydict()
     {'user': [76, 7, 95]}
@@ -150,7 +150,7 @@ class HashedCross(Operator):
     little-endian bytes each. A null takes part with its hash 0xFFFFFFFF. Errors: a JobError for a column that stands
     alone, for num_buckets out of range, and for a new column that the dict lacks.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"shop": [1, 1, 2], "brand": ["a", "b", "a"]})
     >>> Workflow([["shop", "brand"]] >> HashedCross(1000)).fit(table).transform(table).to_pydict()
     {'shop_X_brand': [905, 161, 824]}

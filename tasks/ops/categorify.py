@@ -53,7 +53,7 @@ class Categorify(Keyed):
     ids into values again. Errors: a JobError for parameters out of range and for columns that are not selected; a
     DataError for `vocabs` that do not fit the column, and for columns of different kinds in one group.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"brand": ["b", "a", "b", None, "c"]})
     >>> Workflow(["brand"] >> Categorify(freq_threshold=1)).fit(table).transform(table).to_pydict()
     {'brand': [3, 4, 3, 1, 5]}
@@ -429,7 +429,7 @@ def _counted(table: pa.Table, anew: bool = False) -> np.ndarray:
     counts = np.frombuffer(pa.allocate_buffer(8 * len(table), pa.system_memory_pool()), dtype=np.int64)
     chunks = table["count"].chunks
     ends = np.cumsum([len(chunk) for chunk in chunks])
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-counts") as threads:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rowmill-counts") as threads:
         list(threads.map(np.copyto, np.split(counts, ends[:-1]), map(raw, chunks)))
     return counts
 

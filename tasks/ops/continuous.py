@@ -39,7 +39,7 @@ class Normalize(Learned):
     >>> Normalize().finalize((4, 2.5, 5.0, 1.0, 4.0))
     {'n': 4, 'mean': 2.5, 'std': 1.2909944487358056}
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"x": [1.0, 2.0, None, 3.0]})
     >>> Workflow(["x"] >> Normalize()).fit(table).transform(table).to_pydict()
     {'x': [-1.0, 0.0, None, 1.0]}
@@ -120,7 +120,7 @@ class FillMissing(Operator):
     and stay; `fill_value` may be infinite. Errors: a JobError for a `fill_value` that is null or NaN; a DataError for
     one that the column's type does not hold exactly.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"x": [1, None, 3]})
     >>> Workflow(["x"] >> FillMissing(0, add_binary_cols=True)).fit(table).transform(table).to_pydict()
     {'x': [1, 0, 3], 'x_filled': [False, True, False]}
@@ -179,7 +179,7 @@ class Clip(Operator):
     min_value is above max_value; a DataError for a limit that the column's type does not hold (0.5 for integers, 300
     for int8).
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"x": [-5, 3, None, 50]})
     >>> Workflow(["x"] >> Clip(0, 10)).fit(table).transform(table).to_pydict()
     {'x': [0, 3, None, 10]}
@@ -223,7 +223,7 @@ class LogOp(Operator):
     inf stays inf; -inf is below -1 and gives null. Booleans count as 0 and 1. Of list columns the elements are
     computed.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"x": [0.0, -1.0, -2.0, None]})
     >>> Workflow(["x"] >> LogOp()).fit(table).transform(table).to_pydict()
     {'x': [0.0, -inf, None, None]}

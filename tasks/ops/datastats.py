@@ -44,7 +44,7 @@ class DataStats(Learned):
     but for the mean and std of floats (within 1e-12) and counts beyond a million distinct values. Source: Flajolet et
     al., "HyperLogLog", 2007; Masson, Rim, Lee, "DDSketch", 2019.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> workflow = Workflow(["x"] >> DataStats()).fit(pa.table({"x": [1, 2, None, 2]}))
     >>> (profile,) = workflow.state.values.values()
     >>> [profile[name] for name in ("rows", "nulls", "min", "max", "distinct")]

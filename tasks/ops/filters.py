@@ -51,7 +51,7 @@ class Filter(_RowFilter):
     for a function that cannot be imported here.
 
     >>> import pyarrow as pa
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"price": [3.0, -1.0, None]})
     >>> Workflow(["price"] >> Filter("price > 0")).fit(table).transform(table).to_pydict()
     {'price': [3.0]}
@@ -122,7 +122,7 @@ class Dropna(_RowFilter):
     for all output columns and statistics, as with Filter; after Groupby rows are groups.
 
     >>> import pyarrow as pa
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"x": [1, None, 3], "y": ["a", "b", None]})
     >>> Workflow(["x", "y"] >> Dropna()).fit(table).transform(table).to_pydict()
     {'x': [1], 'y': ['a']}

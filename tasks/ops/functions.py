@@ -64,7 +64,7 @@ class Lambda(Operator):
     not hold, and for an error in the function. A lambda, or a function within another, has no import path: fit and
     transform apply it, here and on the workers of a Dask client, but a workflow with it cannot be saved.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"price": [1.5, None], "count": [2, 3]})
     >>> Workflow(["price"] >> Lambda(expression="_ * count", name="paid")).fit(table).transform(table).to_pydict()
     {'paid': [3.0, None]}

@@ -11,7 +11,7 @@ from functools import lru_cache
 from tasks.errors import HostError, JobError, near
 from tasks.ops.user_code import VARIABLE, import_path, is_allowed
 
-GROUP = "millrace.operators"
+GROUP = "rowmill.operators"
 Classes = Mapping[str, type]
 
 
@@ -105,7 +105,7 @@ def classes_of(entry: Entry, base: type, built_in: Collection[str]) -> Classes:
         raise _broken(entry, text if isinstance(error, HostError) else f"{type(error).__name__}: {text}") from error
     if entry.class_name:
         if not (isinstance(target, type) and issubclass(target, base)):
-            raise _broken(entry, f"{entry.value} is no subclass of millrace.ops.{base.__name__}")
+            raise _broken(entry, f"{entry.value} is no subclass of rowmill.ops.{base.__name__}")
         if target.__name__ != entry.name:
             raise _broken(entry, f"the class is called {target.__name__}, the entry point {entry.name}")
         classes = {entry.name: target}
@@ -115,7 +115,7 @@ def classes_of(entry: Entry, base: type, built_in: Collection[str]) -> Classes:
             c.__name__: c for c in mine if not c.__name__.startswith("_") and _within(c.__module__, entry.module)
         }
         if not classes:
-            raise _broken(entry, f"the module {entry.module} defines no subclass of millrace.ops.{base.__name__}")
+            raise _broken(entry, f"the module {entry.module} defines no subclass of rowmill.ops.{base.__name__}")
     for name in classes:
         if name in built_in:
             raise _clash(entry, name)

@@ -36,7 +36,7 @@ class JoinExternal(Learned):
     unknown column, and a column that would be there twice; a DataError for keys of different kinds (or different
     decimals), for a key that occurs twice, and for a file that cannot be read.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> import tempfile
     >>> import pyarrow.parquet as pq
     >>> folder = tempfile.TemporaryDirectory()

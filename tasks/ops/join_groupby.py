@@ -37,7 +37,7 @@ class JoinGroupby(Keyed):
     is right for values from 1e-300 to 1e300. With an infinity the sum and the mean are infinite (null with both signs),
     std and var null, and min and max may be infinite. An infinite key is a key like any other.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"shop": [1, 1, 2], "price": [2.0, 4.0, 5.0]})
     >>> workflow = Workflow(["shop"] >> JoinGroupby(cont_cols=["price"], stats=["count", "mean"]))
     >>> workflow.fit(table).transform(table).to_pydict()

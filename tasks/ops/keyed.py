@@ -198,7 +198,7 @@ def each_match(
         return on_host(rows), on_host(codes[rows]).astype(np.int64, copy=False)
 
     starts = range(0, len(base), step)
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-probe") as threads:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rowmill-probe") as threads:
         if engine.NAME == "pandas":
             done = [threads.submit(lambda start: met(start, *probed(start)), start) for start in starts]
         else:

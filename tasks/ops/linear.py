@@ -75,7 +75,7 @@ class PCA(_Together):
     rows to learn from. Source: tall-skinny QR, Demmel, Grigori, Hoemmen, Langou, 2012; variance by row, Chan, Golub,
     LeVeque, 1979.
 
-    >>> from millrace import Dataset, Workflow
+    >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"x": [0.0, 3.0, 6.0], "y": [1.0, 5.0, 9.0]})
     >>> workflow = Workflow(["x", "y"] >> PCA(n_components=1)).fit(Dataset(table))
     >>> [round(score, 12) for score in workflow.transform(table)["pca_0"].to_pylist()]
@@ -154,7 +154,7 @@ class PairwiseRegression(_Together):
     triangular factor; a pair is fitted by orthogonalizing its three columns of the factor (modified Gram-Schmidt;
     Bjorck, 1967).
 
-    >>> from millrace import Dataset, Workflow
+    >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"x": [0.0, 1.0, 2.0, 5.0], "z": [0.0, 1.0, 0.0, 1.0], "y": [1.0, 6.0, 5.0, 14.0]})
     >>> workflow = Workflow(["x", "z"] >> PairwiseRegression(target="y")).fit(Dataset(table))
     >>> (fitted,) = workflow.state.values.values()

@@ -25,7 +25,7 @@ class ListSlice(Operator):
     empty, or is filled up. Errors: a JobError for `pad` without a known length; a DataError for a `pad_value` that the
     elements' type does not hold exactly.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> import pyarrow as pa
     >>> table = pa.table({"seen": [[1, 2, 3], [4], None]})
     >>> Workflow(["seen"] >> ListSlice(0, 2, pad=True)).fit(table).transform(table).to_pydict()
@@ -107,7 +107,7 @@ class EqualLengths(Operator):
     Types, nulls and values stay. Rows that a filter removes are not checked. Errors: a JobError for fewer than two
     columns; a DataError that names the first row with lists of different lengths, the two columns and their lengths.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> import pyarrow as pa
     >>> table = pa.table({"ids": [[7, 8], [], None], "weights": [[0.5, None], None, []]})
     >>> Workflow(["ids", "weights"] >> EqualLengths()).fit(table).transform(table).to_pydict()
@@ -158,7 +158,7 @@ class ValueCount(Learned):
     The column gets the tag `list`. A refit leaves the lengths in the schema as they are, and warns where a fit of all
     rows would widen them.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> import pyarrow as pa
     >>> workflow = Workflow(["seen"] >> ValueCount()).fit(pa.table({"seen": [[1, 2, 3], [4], None]}))
     >>> workflow.output_schema["seen"].properties["value_count"]

@@ -142,7 +142,7 @@ class FillMedian(_Selecting):
     Fitting takes up to four passes over the column. A refit leaves the median as it is: that of more rows needs all
     rows again. Source: radix selection, as in Knuth, The Art of Computer Programming 3, 5.2.5.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"x": [1.0, None, 4.0, 2.0, 9.0]})
     >>> Workflow(["x"] >> FillMedian()).fit(table).transform(table).to_pydict()
     {'x': [1.0, 3.0, 4.0, 2.0, 9.0]}
@@ -195,7 +195,7 @@ class QuantileBucketize(_Selecting):
     Fitting takes up to four passes over the column. A refit leaves the boundaries as they are, as with FillMedian.
     Source: numpy.quantile, whose values these are.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"x": [1.0, 2.0, 3.0, 40.0, None]})
     >>> Workflow(["x"] >> QuantileBucketize(2)).fit(table).transform(table).to_pydict()
     {'x': [0, 0, 1, 1, None]}

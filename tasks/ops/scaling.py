@@ -80,7 +80,7 @@ class NormalizeMinMax(_Ranged):
     >>> NormalizeMinMax().finalize((2, 6))
     {'min': 2, 'max': 6}
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"x": [2.0, 6.0, 3.0, None]})
     >>> Workflow(["x"] >> NormalizeMinMax()).fit(table).transform(table).to_pydict()
     {'x': [0.0, 1.0, 0.25, None]}
@@ -123,7 +123,7 @@ class ReduceDtypeSize(_Ranged):
     it is, and warns where a fit of all rows would take another one. Errors: a DataError for a value of other data that
     the fitted type does not hold.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"n": [1, 200]})
     >>> Workflow(["n"] >> ReduceDtypeSize()).fit(table).transform(table).schema.field("n").type
     DataType(uint8)

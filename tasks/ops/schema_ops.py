@@ -21,7 +21,7 @@ class AddTags(Operator):
     column has already stay.
 
     >>> import pyarrow as pa
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> workflow = Workflow(["price"] >> AddTags(["continuous"])).fit(pa.table({"price": [1.0]}))
     >>> sorted(workflow.output_schema["price"].tags)
     ['continuous']
@@ -47,7 +47,7 @@ class AddMetadata(Operator):
     which JSON lacks. Errors: a JobError for the names `name`, `dtype` and `tags`, which belong to the column itself.
 
     >>> import pyarrow as pa
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> workflow = Workflow(["price"] >> AddMetadata({"unit": "EUR"})).fit(pa.table({"price": [1.0]}))
     >>> workflow.output_schema["price"].properties
     {'unit': 'EUR'}
@@ -89,7 +89,7 @@ class DropLowCardinality(Learned):
     counts as a value: drop columns before coding them, or raise `min_cardinality` by one. A refit leaves the columns as
     they are, and warns where a fit of all rows would keep one that was dropped.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"shop": [1, 1, 2, 1], "user": [7, 8, 9, 7]})
     >>> Workflow(["shop", "user"] >> DropLowCardinality(3)).fit(table).transform(table).to_pydict()
     {'user': [7, 8, 9, 7]}

@@ -48,7 +48,7 @@ class ColumnSimilarity(Learned):
     empty feature table, for feature ids below 0, and for weights that are null or not finite, or that are not one for
     each feature. Source: TfidfTransformer and cosine_similarity of scikit-learn.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> features = [[0, 1], [0], [2]]
     >>> table = pa.table({"seen": [0, 0, 0], "shown": [0, 1, 2]})
     >>> workflow = Workflow([["seen", "shown"]] >> ColumnSimilarity(features, metric="inner"))

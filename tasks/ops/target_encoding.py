@@ -49,7 +49,7 @@ class TargetEncoding(Keyed):
     for a sum of integer targets beyond int64 or of floats beyond float64, and for a `fold_column` that is not of
     integers. Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes", 2001.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"shop": ["a", "a", "b"], "bought": [1, 0, 1]})
     >>> encoding = TargetEncoding("bought", kfold=1, p_smooth=0)
     >>> workflow = Workflow(["shop"] >> encoding).fit(table)

@@ -21,12 +21,12 @@ class Cross(Operator):
     `sep` (default "_") stands between the values; the name of the column always has "_". In a row with `sep` inside a
     value, a backslash stands before each `sep` and each backslash of its values, so that (`x_y`, `z`) and (`x`, `y_z`)
     give two texts; all other rows are joined as they are. A `sep` of several letters is escaped letter by letter, also
-    where one begins or ends a value; an empty one escapes nothing. A workflow that an older millrace fitted escapes
+    where one begins or ends a value; an empty one escapes nothing. A workflow that an older rowmill fitted escapes
     nothing, and keeps doing so in refits. Integers are written in decimal, booleans as true and false. Type out:
     string. An empty text stays empty and is not null. Errors: a DataError for a column that stands alone, and for
     floats, decimals, times and lists.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"colour": ["light", None], "fruit": ["apple", "pear"]})
     >>> Workflow([["colour", "fruit"]] >> Cross()).fit(table).transform(table).to_pydict()
     {'colour_fruit': ['light_apple', None]}
@@ -68,7 +68,7 @@ class SplitText(Operator):
     (default ".") is plain text, no pattern. `max_parts` is 1 to 64 (default 4); further parts are dropped. Null gives
     nulls. An empty text has one part, which is empty. Errors: a JobError for an empty `sep`.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"code": ["audio.headphone", "audio", None]})
     >>> Workflow(["code"] >> SplitText(".", 2, "cat")).fit(table).transform(table).to_pydict()
     {'cat_0': ['audio', 'audio', None], 'cat_1': ['headphone', None, None]}
@@ -107,7 +107,7 @@ class DateParts(Operator):
     ("2019-11-01 00:00:00 UTC", "2019-11-01T02:00:00+02:00"); a time without a zone is UTC. Null stays null. Years must
     fit int16. Errors: a DataError for a text that is not a time, and for durations and times of day.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"at": ["2019-11-01 23:15:00 UTC", None]})
     >>> Workflow(["at"] >> DateParts(["hour", "weekday"])).fit(table).transform(table).to_pydict()
     {'at_hour': [23, None], 'at_weekday': [4, None]}
@@ -150,7 +150,7 @@ class Rename(Operator):
     unless exactly one of the three is given, for an old name that is not selected, and for a name that two columns
     would have; a DataError for `name` with several columns.
 
-    >>> from millrace import Workflow
+    >>> from rowmill import Workflow
     >>> table = pa.table({"x": [1]})
     >>> Workflow(["x"] >> Rename(name="price")).fit(table).transform(table).to_pydict()
     {'price': [1]}

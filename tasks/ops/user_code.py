@@ -10,7 +10,7 @@ from typing import Any
 
 from tasks.errors import HostError, JobError
 
-VARIABLE = "MILLRACE_FUNCTION_MODULES"
+VARIABLE = "ROWMILL_FUNCTION_MODULES"
 
 
 def allowed_modules() -> tuple[str, ...] | None:
@@ -54,7 +54,7 @@ def import_path(path: str) -> Any:
 
 
 def users_code(op: Any) -> str | None:
-    """What an operator runs that is not millrace's: its function, or its class, as an import path; else None."""
+    """What an operator runs that is not rowmill's: its function, or its class, as an import path; else None."""
     called = getattr(op, "function", None)
     if called is None and not type(op).__module__.startswith("tasks."):
         called = type(op)

@@ -88,7 +88,7 @@ class DifferenceLag(_Shifted):
     or lies outside the run. The difference to an infinity is infinite, that of two equal ones null. Errors: a JobError
     for a shift of 0, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of `partition_cols`.
 
-    >>> from millrace import Dataset, Workflow
+    >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "v"], "t": [1, 2, 1], "x": [3.0, 5.0, 1.0]})
     >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
     >>> out = Workflow((["x"] >> DifferenceLag(["user"])) + ["t", "x"]).fit_transform(clicks).head(3)
@@ -118,7 +118,7 @@ class Rolling(_RunOperator):
     window or min_periods out of range, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of
     `partition_cols`. Source: pandas.DataFrame.rolling.
 
-    >>> from millrace import Dataset, Workflow
+    >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "u"], "t": [1, 2, 3], "x": [3.0, 5.0, 1.0]})
     >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
     >>> rolling = Rolling(2, "sum", ["user"], min_periods=1)
@@ -165,7 +165,7 @@ class Lag(_Shifted):
     JobError for a shift of 0, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of
     `partition_cols`.
 
-    >>> from millrace import Dataset, Workflow
+    >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "u"], "t": [2, 1, 3], "item": [8, 7, 9]})
     >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
     >>> lag = Workflow(["item"] >> Lag("user", [1, -1])).fit_transform(clicks).head(3)
@@ -201,7 +201,7 @@ class History(_RunOperator):
     `partition_cols`; a DataError for columns of lists, for a `pad_value` that a column's type does not hold exactly,
     and for histories of more than 2^31 - 1 values in one partition.
 
-    >>> from millrace import Dataset, Workflow
+    >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "v", "u"], "t": [2, 1, 1, 3], "item": [8, 7, 5, 9]})
     >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
     >>> out = Workflow(["item"] + (["item"] >> History(2, "user"))).fit_transform(clicks).head(4)
@@ -278,7 +278,7 @@ class Groupby(_RunOperator):
     without `max_length`; a DataError for a sum of integers beyond 64 bits, for an aggregation that the column's
     type does not have, and for `sort_cols` with texts that are times and do not sort as such (31.12.2023).
 
-    >>> from millrace import Dataset, Workflow
+    >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "u"], "t": [2, 1, 3], "item": [7, 8, 9]})
     >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
     >>> groupby = Groupby(["user"], ["t"], {"item": ["list", "count"]})

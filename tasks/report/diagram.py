@@ -29,7 +29,7 @@ class Box:
 def operator_text(op: Operator) -> str:
     """An operator with the parameters that were given, cut where they are long.
 
-    >>> from millrace import ops
+    >>> from rowmill import ops
     >>> operator_text(ops.FillMissing(fill_value=7)), operator_text(ops.Normalize())
     ('FillMissing(fill_value=7)', 'Normalize')
     """

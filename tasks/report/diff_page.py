@@ -49,7 +49,7 @@ def page(difference: Difference) -> str:
         more = len(plots) - MOST_PLOTS
         parts.append('<h2>Distributions, those that moved most first</h2><div class="plots">')
         parts += [*plots[:MOST_PLOTS], "</div>", f"<p>and {more:,} more columns</p>" if more > 0 else ""]
-    head = f'<meta charset="utf-8"><title>{escape(title)}: millrace diff</title><style>{STYLE}</style>'
+    head = f'<meta charset="utf-8"><title>{escape(title)}: rowmill diff</title><style>{STYLE}</style>'
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
 
 

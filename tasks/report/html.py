@@ -27,7 +27,7 @@ from tasks.storage.atomic import no_space
 from tasks.storage.own_files import REPORTS, WORKFLOW
 
 PERFORMANCE = REPORTS[1]
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 class ReportWriter:
@@ -89,7 +89,7 @@ def reports_of(out: Path, again: bool = False) -> list[Path]:
     """
     folders = outputs(out) if out.exists() else []
     if not folders:
-        raise DataError("this is not an output of millrace", where=str(out), why="it has no readable manifest",
+        raise DataError("this is not an output of rowmill", where=str(out), why="it has no readable manifest",
                         do="give the folder that a finished run wrote (output.path of the job)")  # fmt: skip
     return [
         _written(folder) if again or not (folder / page.REPORT).exists() else folder / page.REPORT for folder in folders

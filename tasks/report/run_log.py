@@ -1,25 +1,25 @@
-"""Has the log of a run show each error of millrace once, without a traceback."""
+"""Has the log of a run show each error of rowmill once, without a traceback."""
 
 from __future__ import annotations
 
 import logging
 import os
 
-from tasks.errors import MillraceError
+from tasks.errors import RowmillError
 
 RUN_LOGS = ("prefect.flow_runs", "prefect.task_runs")
 FAILED = "Finished in state Failed("
 
 
 def only_message(record: logging.LogRecord) -> bool:
-    """Shorten what Prefect logs of an error: no traceback of a MillraceError, and no text of it in the states after it.
+    """Shorten what Prefect logs of an error: no traceback of a RowmillError, and no text of it in the states after it.
 
     Of other errors the traceback stays, and with `--debug` all of it.
     """
-    if os.environ.get("MILLRACE_DEBUG", "") not in ("", "0"):
+    if os.environ.get("ROWMILL_DEBUG", "") not in ("", "0"):
         return True
     error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, MillraceError):
+    if isinstance(error, RowmillError):
         record.msg, record.args, record.exc_info, record.exc_text = str(error), (), None, None
     elif (text := record.getMessage()).startswith(FAILED) and " encountered an exception" in text:
         record.msg, record.args = "Finished in state Failed", ()

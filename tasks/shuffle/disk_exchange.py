@@ -20,7 +20,7 @@ from tasks.shuffle.pieces import CutSummary, Cutting, summary
 from tasks.storage.atomic import no_space, partial_file, read_json, write_json
 from tasks.storage.checksum import digest, is_noted
 
-POSITION = "__millrace_position"
+POSITION = "__rowmill_position"
 
 
 @dataclass(frozen=True)

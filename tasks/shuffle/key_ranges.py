@@ -130,7 +130,7 @@ def reduced_ranges(
     with no_space(folder):
         shutil.rmtree(folder, ignore_errors=True)  # what a run left that was cut off here
         folder.mkdir(parents=True)
-    pieces = make_exchange(kind, pool, f"millrace-{uuid.uuid4().hex[:12]}", folder, need)
+    pieces = make_exchange(kind, pool, f"rowmill-{uuid.uuid4().hex[:12]}", folder, need)
     try:
         pieces.fill(Cutting(work, order, floor, stage="ingest"), plan.partitions, None)
         parts = [Part(b, b * RANGES_PER_FILE, (b + 1) * RANGES_PER_FILE, 0, 0) for b in range(blocks)]

@@ -93,7 +93,7 @@ class DaskMemory:
     kind = "memory"
 
     def __init__(self, pool: DaskPool, name: str | None = None) -> None:
-        self.pool, self.name = pool, name or f"millrace-{uuid.uuid4().hex[:12]}"
+        self.pool, self.name = pool, name or f"rowmill-{uuid.uuid4().hex[:12]}"
 
     def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[CutSummary]:
         """Cut every partition, and move the pieces to where they will be written; the summaries in the order of the

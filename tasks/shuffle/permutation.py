@@ -269,7 +269,7 @@ def _device_kernel(xp: Any) -> Any:
         "T index, uint64 rows, uint64 mask, uint64 half, " + ", ".join(f"uint64 {name}" for name in names),
         "uint64 position",
         "unsigned long long x = index;\ndo {\n" + rounds + "\n} while (x >= rows);\nposition = x;",
-        "millrace_permute",
+        "rowmill_permute",
     )
 
 

@@ -225,7 +225,7 @@ def checked_names(plan: Plan, columns: Sequence[str] | None) -> list[str]:
 @cache
 def _readers() -> ThreadPoolExecutor:
     """Threads of the process for it, one for each core."""
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-read")
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rowmill-read")
 
 
 def read_side_by_side(

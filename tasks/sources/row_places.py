@@ -6,7 +6,7 @@ from bisect import bisect_right
 from typing import Any
 
 from tasks.core.plan import Block, Piece, Plan
-from tasks.errors import MillraceError
+from tasks.errors import RowmillError
 from tasks.sources.formats import FORMATS
 from tasks.sources.reader import FramePlan, read_pieces
 from tasks.sources.uniting import APART
@@ -88,7 +88,7 @@ def file_of(plan: Plan, row: int) -> tuple[str, int] | None:
         rest += sum(rows for piece, rows in here[:place] if piece.file == file)
         for earlier in plan.blocks[:number]:
             rest += sum(_rows(plan, earlier, piece) for piece in earlier.pieces if piece.file == file)
-    except (MillraceError, OSError):
+    except (RowmillError, OSError):
         return None
     return plan.files[file].path, rest
 

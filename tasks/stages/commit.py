@@ -23,7 +23,7 @@ from tasks.core.stage_results import (
     WriteResult,
 )
 from tasks.core.stored_types import stored
-from tasks.core.versions import PERMUTATION_VERSION, millrace_version, versions
+from tasks.core.versions import PERMUTATION_VERSION, rowmill_version, versions
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.saved_workflow import save_fitted
@@ -85,7 +85,7 @@ class Closing:
     def __init__(self, request: Request, report: RunReport | None = None) -> None:
         self.request, self.report = request, report
         self._begin, self._learned = threading.Event(), Future[Learned]()
-        self._thread = threading.Thread(target=self._prepare, name="millrace-closing", daemon=True)
+        self._thread = threading.Thread(target=self._prepare, name="rowmill-closing", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -295,7 +295,7 @@ def describe(
     rows_out = sum(r["rows"] for r in records)
     return {
         "format": FORMAT,
-        "millrace": millrace_version(),
+        "rowmill": rowmill_version(),
         "run": more.pop("run", ""),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "rows": {

@@ -14,7 +14,7 @@ from tasks.core.plan import Plan
 from tasks.core.row_sizes import POSITION, row_bytes
 from tasks.core.schema import Schema
 from tasks.core.units import amount
-from tasks.errors import GiveUpError, MillraceError
+from tasks.errors import GiveUpError, RowmillError
 from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import subject
 from tasks.job.request import Request
@@ -183,7 +183,7 @@ def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers)
         return estimate
     try:
         sample = sampled(request, next(iter(plans.values())))
-    except MillraceError:
+    except RowmillError:
         return estimate  # the stage that reads all rows reports what is wrong with them
     if not sample.after.num_rows:
         return estimate

@@ -25,7 +25,7 @@ from tasks.storage.atomic import write_json
 AWAY_SECONDS = 60.0  # in which a server that did not answer is asked only once
 _away = {"until": 0.0}
 PATIENCE = 10.0  # seconds that the end of a stage waits for the server to take how far it was
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 class LiveProgress:

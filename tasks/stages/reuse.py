@@ -28,7 +28,7 @@ from tasks.storage.checksum import _is_whole
 from tasks.storage.metadata_forms import DIGEST
 from tasks.storage.staging import Staging
 
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _unprofiled(request: Request, work: Work, plan: Plan, training: bool) -> tup
 
 def exchange_prefix(staging: Staging) -> str:
     """The beginning of the names of a target's pieces on a scheduler; pieces of other runs have other names."""
-    return f"millrace-{hashlib.sha256(str(staging.folder).encode()).hexdigest()[:12]}-"
+    return f"rowmill-{hashlib.sha256(str(staging.folder).encode()).hexdigest()[:12]}-"
 
 
 def exchange_of(request: Request, ready: Prepared, pool: Pool, kind: str) -> Exchange:

@@ -24,7 +24,7 @@ from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.stage_results import StageArtifacts, StageResult, StageRun
 from tasks.core.unforeseen_errors import DefectError, defect
-from tasks.errors import DataError, GiveUpError, JobError, MillraceError
+from tasks.errors import DataError, GiveUpError, JobError, RowmillError
 from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import subject
 from tasks.job.fingerprints import fingerprint
@@ -41,7 +41,7 @@ from tasks.stages.storage_blocks import from_block
 from tasks.storage.allowed_roots import limited
 from tasks.storage.credentials import LOADERS, call_masked, storage
 
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 LOST = (KilledWorker, CancelledError, CommClosedError)  # a worker went away: that of the stage, or one that it used
 run_log.install()
@@ -75,7 +75,7 @@ def reported(title: str, run_log: Any) -> Iterator[None]:
     traceback. Prefect tries the stage again as before."""
     try:
         yield
-    except (MillraceError, *LOST):
+    except (RowmillError, *LOST):
         raise
     except Exception as error:
         if out_of_memory.is_out_of_memory(error):
@@ -88,7 +88,7 @@ def reported(title: str, run_log: Any) -> Iterator[None]:
 
 @contextmanager
 def run_logger() -> Iterator[Any]:
-    """The log of this task run. While the block runs, millrace's own log of this process goes there, too."""
+    """The log of this task run. While the block runs, rowmill's own log of this process goes there, too."""
     if TaskRunContext.get() is None:
         yield log
         return

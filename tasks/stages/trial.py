@@ -94,7 +94,7 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     final, schema = subject(request, plan.schema)
     state = State.load(Path(request.fitted["path"])) if request.fitted else None
     table = _rows(plan, _needed(Bound(final, schema), source.keys, source.sort_by, request), rows)
-    with tempfile.TemporaryDirectory(prefix="millrace-trial-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="rowmill-trial-") as scratch:
         sample = _as_source(table, source, Path(scratch) / "keyed")
         own = sample if isinstance(sample, Plan) else sample.plan
         rules = RowRules(downsampling=downsampling_of(source), strict=source.strict)

@@ -34,7 +34,7 @@ from tasks.storage.retention import publish
 from tasks.storage.sample_data import made_up
 from tasks.storage.staging import Staging
 
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 def write_transformed(

@@ -1,4 +1,4 @@
-"""The folders where runs of this host may read and write: MILLRACE_ALLOWED_ROOTS, which no parameter can widen."""
+"""The folders where runs of this host may read and write: ROWMILL_ALLOWED_ROOTS, which no parameter can widen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from tasks.errors import HostError, JobError
 
-VARIABLE = "MILLRACE_ALLOWED_ROOTS"
+VARIABLE = "ROWMILL_ALLOWED_ROOTS"
 MAGIC = re.compile(r"[*?\[]")
 # A colon parts two roots where a path or a URL follows it; that of a URL's own scheme, or before a port, does not.
 BETWEEN = re.compile(r":(?=/(?!/)|[A-Za-z][A-Za-z0-9+.\-]*://|$)")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from tasks.errors import JobError, MillraceError, TransientError
+from tasks.errors import JobError, RowmillError, TransientError
 
 Loader = Callable[[str], Mapping[str, Any] | None]
 SECRET_KEYS = re.compile(r"secret|passw|token|key|sig|sas|credential|connection_string|user", re.IGNORECASE)
@@ -20,14 +20,14 @@ HIDDEN = "***"
 
 
 def from_environment(name: str) -> Mapping[str, Any] | None:
-    """The JSON object in the variable MILLRACE_STORAGE_<NAME>; None where there is no such variable."""
+    """The JSON object in the variable ROWMILL_STORAGE_<NAME>; None where there is no such variable."""
     variable = variable_of(name)
     text = os.environ.get(variable)
     return None if text is None else json_object(text, variable)
 
 
 def variable_of(name: str) -> str:
-    return "MILLRACE_STORAGE_" + re.sub(r"\W", "_", name).upper()
+    return "ROWMILL_STORAGE_" + re.sub(r"\W", "_", name).upper()
 
 
 def json_object(value: Any, where: str) -> Mapping[str, Any]:
@@ -144,9 +144,9 @@ def masked_error(error: Exception, options: Mapping[str, Any] | None) -> Excepti
         shown = "".join(traceback.format_exception(error)) + repr(error)
         if not any(secret in shown for secret in secrets_in(options)):
             return error
-    except MillraceError:  # looking up the options failed: `error` says so
+    except RowmillError:  # looking up the options failed: `error` says so
         return error
-    if isinstance(error, MillraceError):
+    if isinstance(error, RowmillError):
         parts = {name: masked(getattr(error, name), options) for name in ("where", "why", "do")}
         return type(error)(masked(error.what, options), **parts)
     return TransientError(masked(f"{type(error).__name__}: {error}", options), why="a remote storage, or its options",

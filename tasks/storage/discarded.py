@@ -14,7 +14,7 @@ from tasks.storage.atomic import read_json, write_json
 from tasks.storage.metadata_forms import check_form
 from tasks.storage.own_files import DISCARDED, SPLITS, WORKFLOW
 
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 def mark(version: Path, why: str = "", who: str = "") -> bool:

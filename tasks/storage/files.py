@@ -137,7 +137,7 @@ def _no_input(source: str) -> NoInputError:
         "there is no input",
         where=source,
         why=why,
-        do=f"{hint}correct source.path, or make look-alike data there: millrace sample toy --path DIR",
+        do=f"{hint}correct source.path, or make look-alike data there: rowmill sample toy --path DIR",
     )
 
 
@@ -218,7 +218,7 @@ def _compare(folder: str, path: str, sizes: Mapping[str, int], outputs: Mapping[
         pattern = os.path.join(os.path.dirname(own[0]), "*" + os.path.splitext(own[0])[1]) if own else ""
         named = f"move {own[0]} away, or read it as well, by a pattern: {pattern}; " if own else ""
         raise DataError("an output is not as its manifest says", where=folder, why="; ".join(wrong[:5]),
-                        do=f"{named}see all that is damaged: millrace verify {folder}")  # fmt: skip
+                        do=f"{named}see all that is damaged: rowmill verify {folder}")  # fmt: skip
 
 
 def _means(path: str, file: str) -> bool:
@@ -311,7 +311,7 @@ def _walk(folder: str) -> Iterator[str]:
 def _newest(folder: str) -> str:
     """The folder itself, or the version directly in it that its `_latest` names.
 
-    A DataError if `_latest` names none and outputs of millrace are there: all versions would be read as one.
+    A DataError if `_latest` names none and outputs of rowmill are there: all versions would be read as one.
     """
     name = read_latest(Path(folder))
     if name is None:
@@ -560,7 +560,7 @@ def _decompressing(path: str, packed: Any, codec: str) -> Iterator[tuple[str, An
 
 
 def _reading_error(path: str, error: Exception, options: Mapping[str, Any] | None) -> Exception:
-    """A DataError for a failed read; on a local disk, errors of other kinds stay: they are defects of millrace."""
+    """A DataError for a failed read; on a local disk, errors of other kinds stay: they are defects of rowmill."""
     expected = is_remote(path) or isinstance(error, (OSError, EOFError, pa.ArrowException, *DECODING))
     return unreadable(path, error, options) if expected else error
 

@@ -1,4 +1,4 @@
-"""The forms of what millrace writes beside its data: manifests, fitted workflows, states.
+"""The forms of what rowmill writes beside its data: manifests, fitted workflows, states.
 
 A folder may come from anywhere. What one of these files says is checked field by field before anything is done with it;
 an error names the file and the field.
@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from tasks.core.dtypes import parse_dtype
 from tasks.core.schema import ROW, Tags, check_names
 from tasks.core.versions import VALUE_RULES
-from tasks.errors import DataError, MillraceError
+from tasks.errors import DataError, RowmillError
 
 RESTORE = "restore the folder from where it came, or make it again"
 DIGEST = "digest"  # of the file's own content, all other fields
@@ -41,7 +41,7 @@ def _table_name(name: str) -> str:
 def _type_name(name: str) -> str:
     try:
         parse_dtype(name)
-    except (MillraceError, RecursionError) as error:
+    except (RowmillError, RecursionError) as error:
         raise ValueError(f"{name[:100]!r} is no type") from error
     return name
 
@@ -132,7 +132,7 @@ class BaseForm(Form):
 
 class ManifestForm(Form):
     format: Annotated[int, Field(ge=1)]
-    millrace: str = ""
+    rowmill: str = ""
     run: str = ""
     created: str = ""
     rows: RowsForm
@@ -176,7 +176,7 @@ class NightForm(Form):
     rows: Count
     files: Count
     ids: dict[str, Count] = {}
-    millrace: str = ""
+    rowmill: str = ""
 
 
 class TableForm(Form):
@@ -376,7 +376,7 @@ FORMS: dict[str, type[Form]] = {
 
 
 def check_form(data: Any, form: str, path: Path, field: str = "") -> None:
-    """A DataError that names the file and each field that is not what millrace writes; `field`: where `data` stands."""
+    """A DataError that names the file and each field that is not what rowmill writes; `field`: where `data` stands."""
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError) as error:

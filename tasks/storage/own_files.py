@@ -1,4 +1,4 @@
-"""Decides which files of a folder millrace wrote: nothing else is ever replaced or removed."""
+"""Decides which files of a folder rowmill wrote: nothing else is ever replaced or removed."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ PROFILE = "_profile.json"  # the profile of all rows that the run has read
 REPORTS = ("_report.html", "_performance.html")
 LATEST = "_latest"  # in an output of several versions: the name of the newest one
 REMOVED = "_removed.json"  # beside it: the nights of versions that output.keep_versions has removed
-DISCARDED = "_discarded.json"  # marks an output that `millrace discard` has taken back
+DISCARDED = "_discarded.json"  # marks an output that `rowmill discard` has taken back
 SPLITS = ("train", "valid", "test")
 ASKS = "asks.json"  # beside an output, one of whose nights waits for an answer in a scratch folder: which one
 OWN = {MANIFEST, WORKFLOW, LATEST, REMOVED, DISCARDED, GATE, PROFILE, *REPORTS, METADATA, COMMON_METADATA}
 VERSION = re.compile(r"v\d+")
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an end
 # Files of the work in progress, by their path in its folder.
 WORK = re.compile(
-    r"(lock(\..+)?|\.(millrace-)?probe-[^/]+"
+    r"(lock(\..+)?|\.(rowmill-)?probe-[^/]+"
     rf"|((swap|target|plan|night|question|asks|gate|progress|exchange(train|valid|test)?)\.json"
     rf"|diagram-[0-9a-f]+\.svg){TEMPORARY}"
     rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|partials|changes|of_night)\.json|README\.md|[^/]+\.vocab)"
@@ -45,7 +45,7 @@ WORK = re.compile(
     r"|keyed(train|valid|test)?/block-\d+\.(arrow|tmp)"
     r"|(repeated(train|valid|test)?|split-(valid|test))\.(bits|tmp)"
     r"|(repeated(train|valid|test)?|split)\.scratch/rows-\d+(\.sides)?\.npz"
-    rf"|(repeated(train|valid|test)?|split)\.scratch/millrace-[0-9a-f]+/partition-\d+\.(arrow|json){TEMPORARY}"
+    rf"|(repeated(train|valid|test)?|split)\.scratch/rowmill-[0-9a-f]+/partition-\d+\.(arrow|json){TEMPORARY}"
     r"|samples/[a-z_-]+\.json"
     r"|reading/[^/]+"
     rf"|parts/((train|valid|test)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
@@ -57,7 +57,7 @@ WORK = re.compile(
 )
 
 # The beginning of the README.md of every fitted workflow.
-README = """# A fitted workflow of millrace
+README = """# A fitted workflow of rowmill
 
 `workflow.json` is the graph: its steps, their operators and parameters, and the columns it was fitted on.
 `state.json` holds what every step learned; tables (vocabularies, group sums) are Parquet files under the suffix
@@ -70,7 +70,7 @@ with `tasks.workflow.Workflow.load(folder)`.
 
 @dataclass(frozen=True)
 class Known:
-    """A file that millrace wrote, as its manifest describes it: `nbytes` if noted; `finished`, the time in nanoseconds
+    """A file that rowmill wrote, as its manifest describes it: `nbytes` if noted; `finished`, the time in nanoseconds
     of the manifest; `is_same` checks a file that was changed later, None where only the name is known."""
 
     nbytes: int | None
@@ -149,7 +149,7 @@ def _warn_of_copy(version: Path, first: Path) -> None:
 
 
 def own_output(target: Path) -> bool:
-    """True if the folder has files that millrace wrote and no others."""
+    """True if the folder has files that rowmill wrote and no others."""
     known = known_files(target)
     return bool(known) and next(strangers(target, known), None) is None
 
@@ -199,7 +199,7 @@ def _mark_of(root: Path) -> dict[str, Known]:
 
 
 def strangers(root: Path, known: dict[str, Known] | None = None) -> Iterator[str]:
-    """The paths in the folder of files, links and empty folders that millrace did not write, or that were changed."""
+    """The paths in the folder of files, links and empty folders that rowmill did not write, or that were changed."""
     known = known_files(root) if known is None else known
     parents = {str(parent) for name in known for parent in Path(name).parents}
     for folder, folders, files in os.walk(root):
@@ -223,7 +223,7 @@ def splits_of(root: Path) -> tuple[str, ...]:
 
 
 def remove_output(root: Path) -> list[str]:
-    """Remove the files that millrace wrote, the manifest last; returns the paths of all others, which stay."""
+    """Remove the files that rowmill wrote, the manifest last; returns the paths of all others, which stay."""
     known = known_files(root)
     foreign = list(strangers(root, known))
     for name in sorted(
@@ -236,7 +236,7 @@ def remove_output(root: Path) -> list[str]:
 
 
 def remove_work(root: Path, spare: Callable[[str], bool] = lambda path: False) -> list[str]:
-    """Remove the files of work in progress, except where `spare(path)`; returns the paths of files that millrace did
+    """Remove the files of work in progress, except where `spare(path)`; returns the paths of files that rowmill did
     not write, which stay."""
     foreign = []
     for folder, folders, files in os.walk(root):
@@ -253,7 +253,7 @@ def remove_work(root: Path, spare: Callable[[str], bool] = lambda path: False) -
 
 
 def foreign_work(root: Path) -> list[str]:
-    """The paths of files in a folder of work in progress that millrace did not write."""
+    """The paths of files in a folder of work in progress that rowmill did not write."""
     paths = [path for path in root.rglob("*") if path.is_symlink() or not path.is_dir()]
     return sorted(name for path in paths if not WORK.fullmatch(name := str(path.relative_to(root))))
 
@@ -314,7 +314,7 @@ def _records(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
 def _of_workflow(folder: Path) -> dict[str, Known]:
     """The files of a fitted workflow: the graph, the state, its tables and the README."""
     finished, noted = _finished(folder / FITTED), _json(folder / FITTED)
-    digest, readme = noted.get("state"), noted.get("readme")  # an older millrace noted no digest of the README
+    digest, readme = noted.get("state"), noted.get("readme")  # an older rowmill noted no digest of the README
     known = {
         FITTED: Known(None, finished, None),
         GATE: Known(None, finished, _is_our_gate),
@@ -338,7 +338,7 @@ def _has_sha256(sha256: str, path: Path) -> bool:
 
 
 def tables_of(value: Any) -> Iterator[tuple[str, str]]:
-    """(name, sha256) of every table that JSON of millrace names, at any depth."""
+    """(name, sha256) of every table that JSON of rowmill names, at any depth."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -355,7 +355,7 @@ def _report(finished: int) -> Known:
 
 
 def _is_own(path: Path, known: Known) -> bool:
-    """True if the file is as millrace wrote it. Reads its bytes only if it was changed after its manifest: by somebody
+    """True if the file is as rowmill wrote it. Reads its bytes only if it was changed after its manifest: by somebody
     else, or because the folder is a copy."""
     try:
         status = path.lstat()
@@ -367,10 +367,10 @@ def _is_own(path: Path, known: Known) -> bool:
 
 
 def _is_our_report(path: Path) -> bool:
-    """Whether a report begins as millrace's or Dask's (which names Bokeh); `millrace report` writes a missing one."""
+    """Whether a report begins as rowmill's or Dask's (which names Bokeh); `rowmill report` writes a missing one."""
     with path.open("rb") as file:
         head = file.read(4096)
-    return (b": report of millrace</title>" if path.name == REPORTS[0] else b"Bokeh") in head
+    return (b": report of rowmill</title>" if path.name == REPORTS[0] else b"Bokeh") in head
 
 
 def _is_our_gate(path: Path) -> bool:

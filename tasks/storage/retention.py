@@ -20,10 +20,10 @@ from tasks.storage.metadata_forms import check_form
 from tasks.storage.own_files import REMOVED
 from tasks.storage.staging import Staging, until_of
 
-BESIDE = re.compile(r"^\.(?P<name>.+)\.millrace(-old(-\d+(-\d+)?)?|-new|-new\.tmp)?$")
+BESIDE = re.compile(r"^\.(?P<name>.+)\.rowmill(-old(-\d+(-\d+)?)?|-new|-new\.tmp)?$")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 LONGEST = 36_500 * 86_400  # seconds of an age
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 def publish(staging: Staging, output: Output, anew: bool = False) -> Path:
@@ -50,7 +50,7 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
 
     A discarded version does not count, nor does one that lacks files: whatever is taken back or damaged, `keep`
     versions are left to go on from. Never removes the version that `_latest` names, versions on which a run works or
-    that a reader on this host holds, versions with files that millrace did not write, and folders and links that are no
+    that a reader on this host holds, versions with files that rowmill did not write, and folders and links that are no
     versions. A version that cannot be looked at or removed is a warning: the run is done. Only for the owner of the
     lock.
 
@@ -178,7 +178,7 @@ def leftovers(paths: Sequence[Path]) -> list[Leftover]:
     by_target: dict[tuple[Path, str], set[Path]] = {}
     for path in paths:
         path = Path(os.path.realpath(path))
-        beside = list(path.parent.glob(f".{path.name}.millrace*")) if path.parent.is_dir() else []
+        beside = list(path.parent.glob(f".{path.name}.rowmill*")) if path.parent.is_dir() else []
         if not path.exists() and not beside:
             raise JobError("there is nothing to clean", where=str(path), do="give an output, or a folder of outputs")
         for folder in (*beside, *([path] if BESIDE.match(path.name) else []), *_inside(path)):
@@ -191,20 +191,20 @@ def leftovers(paths: Sequence[Path]) -> list[Leftover]:
 
 
 def remove(leftover: Leftover) -> Removal:
-    """Remove a leftover file by file, unless somebody works there, and except files that millrace did not write.
+    """Remove a leftover file by file, unless somebody works there, and except files that rowmill did not write.
 
     Finishes a swap that was cut off first, as the next run would.
     """
     if leftover.until is not None:
         strangers = own_files.remove_output(leftover.folders[0])
-        why = f"it holds {strangers[0]}, which millrace did not write" if strangers else ""
+        why = f"it holds {strangers[0]}, which rowmill did not write" if strangers else ""
         return Removal(leftover.nbytes - _measured(leftover.folders)[0], "", why)
     staging = _staging_of(leftover)
     strangers = [
-        n for folder in leftover.folders if folder.name.endswith(".millrace") for n in own_files.foreign_work(folder)
+        n for folder in leftover.folders if folder.name.endswith(".rowmill") for n in own_files.foreign_work(folder)
     ]
     if strangers:
-        return Removal(0, "", f"it holds {strangers[0]}, which millrace did not write")
+        return Removal(0, "", f"it holds {strangers[0]}, which rowmill did not write")
     if not staging.target.parent.is_dir():  # of a scratch folder: nobody can work for it
         own_files.remove_work(leftover.folders[0])
     else:
@@ -220,7 +220,7 @@ def remove(leftover: Leftover) -> Removal:
     why = ""
     if left:
         strangers = list(own_files.strangers(left[0]))
-        why = f"it holds {strangers[0]}, which millrace did not write" if strangers else "it cannot be removed"
+        why = f"it holds {strangers[0]}, which rowmill did not write" if strangers else "it cannot be removed"
     return Removal(freed, staging.mended, why)
 
 

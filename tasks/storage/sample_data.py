@@ -1,4 +1,4 @@
-"""Look-alike data that millrace makes: how a folder of them is marked, and whether files come from one."""
+"""Look-alike data that rowmill makes: how a folder of them is marked, and whether files come from one."""
 
 from __future__ import annotations
 

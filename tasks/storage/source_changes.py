@@ -54,7 +54,7 @@ def _real_folder(folder: str) -> str:
 def check_opened(file: File, descriptor: int) -> None:
     """A DataError if an open file is not the one that was recorded, a JobError if it lies outside of the allowed roots.
 
-    Files of millrace's own (scratch files of keys) have no inode recorded and are not compared.
+    Files of rowmill's own (scratch files of keys) have no inode recorded and are not compared.
     """
     if not file.inode:
         return

@@ -34,11 +34,11 @@ AT_FDCWD = -100
 NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV)  # of systems without it
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 OnExisting = Literal["fail", "replace", "version"]
-log = logging.getLogger("millrace")
+log = logging.getLogger("rowmill")
 
 
 class Staging:
-    """The folder `<parent>/.<name>.millrace/`, or one under `scratch`, in which a run to `target` works.
+    """The folder `<parent>/.<name>.rowmill/`, or one under `scratch`, in which a run to `target` works.
 
     It has plan, state, exchange and the parts under `new/`; the next start of the same job uses it again. Under a
     scratch folder its name has a digest of the target's path, and the note `target.json` names the target. The lock is
@@ -55,14 +55,14 @@ class Staging:
         self.target = Path(os.path.realpath(local_path(str(target))))
         self.keep_replaced, name = keep_replaced, self.target.name
         self.mended = ""  # with the lock: how a swap that was cut off was finished
-        self.beside = self.folder = self.target.parent / f".{name}.millrace"
+        self.beside = self.folder = self.target.parent / f".{name}.rowmill"
         self.scratch = Path(os.path.realpath(local_path(str(scratch)))) if scratch else None
         if self.scratch:
-            self.folder = self.scratch / f".{name}.{_digest_of(self.target)}.millrace"
+            self.folder = self.scratch / f".{name}.{_digest_of(self.target)}.rowmill"
         self.new, self.notes = self.folder / "new", self.folder / "parts"
         self.landed, self.lock, self.swap = self.beside / "new", self.beside / "lock", self.beside / "swap.json"
-        self.old = self.target.parent / f".{name}.millrace-old"  # of an earlier millrace; now: `olds`
-        self._foreign = self.target.parent / f".{name}.millrace-new"
+        self.old = self.target.parent / f".{name}.rowmill-old"  # of an earlier rowmill; now: `olds`
+        self._foreign = self.target.parent / f".{name}.rowmill-new"
 
     @property
     def olds(self) -> list[Path]:
@@ -100,7 +100,7 @@ class Staging:
                 self.check(on_existing)  # another run replaced it meanwhile: `strangers` mixes both
                 return
             if strangers or not known:
-                what = "the output holds files that millrace did not write, so it is not replaced"
+                what = "the output holds files that rowmill did not write, so it is not replaced"
                 raise JobError(what, where=str(self.target), why=f"such as {', '.join(strangers)}" if strangers else "",
                                do="choose another output.path, or move these files away")  # fmt: skip
 
@@ -122,7 +122,7 @@ class Staging:
     def _make_folders(self) -> None:
         for folder in dict.fromkeys((self.folder, self.beside)):
             folder.mkdir(parents=True, exist_ok=True)
-            _probe(folder, f".millrace-probe-{uuid.uuid4().hex[:8]}")
+            _probe(folder, f".rowmill-probe-{uuid.uuid4().hex[:8]}")
         _probe(self.target.parent, f"{self.old.name}-{int(time.time())}-{os.getpid()}")  # as long as any name here
         if self.folder != self.beside and not (self.folder / "target.json").exists():
             write_json(self.folder / "target.json", {"target": str(self.target)})
@@ -135,15 +135,15 @@ class Staging:
             own_files.remove_empty(folder)
 
     def discard(self, path: Path) -> None:
-        """Remove a file of the work in progress, or move it away if millrace did not write it."""
+        """Remove a file of the work in progress, or move it away if rowmill did not write it."""
         inside = path.relative_to(self.folder)
         if own_files.WORK.fullmatch(str(inside)):
             path.unlink(missing_ok=True)
             return
-        aside = self.folder / "not-of-millrace" / f"{uuid.uuid4().hex[:8]}-{path.name}"
+        aside = self.folder / "not-of-rowmill" / f"{uuid.uuid4().hex[:8]}-{path.name}"
         aside.parent.mkdir(exist_ok=True)
         path.rename(aside)
-        log.warning("%s is not of millrace: moved to %s", path, aside)
+        log.warning("%s is not of rowmill: moved to %s", path, aside)
 
     def publish(self, on_existing: OnExisting) -> Path:
         """Make the new output visible with one rename; returns its path."""
@@ -276,7 +276,7 @@ class Staging:
         return done
 
     def _mend_earlier(self) -> str:
-        """Finish a swap of an earlier millrace: `.name.millrace-old` without a target."""
+        """Finish a swap of an earlier rowmill: `.name.rowmill-old` without a target."""
         if not self.old.exists() or self.target.exists():
             return ""
         whole = [p for p in (self._foreign, self.new) if own_files.described_by(p)]
@@ -286,7 +286,7 @@ class Staging:
         return "the new output was put in its place" if whole else "the old output was put back"
 
     def _sweep(self, now: float | None = None) -> list[Path]:
-        """Remove replaced outputs whose time is over, and files that earlier versions of millrace left here."""
+        """Remove replaced outputs whose time is over, and files that earlier versions of rowmill left here."""
         now = time.time() if now is None else now
         over = [path for path in self.olds if (until_of(path) or 0) <= now]
         if self.target.exists() or not self.old.exists():
@@ -296,7 +296,7 @@ class Staging:
                 path.unlink(missing_ok=True)
             left = own_files.remove_output(path)
             if left and path.exists():
-                log.warning("%s stays: %s in it is not of millrace", path, left[0])
+                log.warning("%s stays: %s in it is not of rowmill", path, left[0])
         return over
 
     def clean(self) -> None:
@@ -306,7 +306,7 @@ class Staging:
         spared = ("lock",) if self.asks_in == self.folder else ("lock", ASKS)
         for folder in dict.fromkeys((self.folder, self.beside)):
             if left := own_files.remove_work(folder, spare=lambda path: path.startswith(spared)):
-                log.warning("%s stays: %s in it is not of millrace", folder, left[0])
+                log.warning("%s stays: %s in it is not of rowmill", folder, left[0])
 
     def owned_by(self, owner: str) -> bool:
         """True if the lock is this owner's: the work of a dead flow stops once another flow has the lock."""
@@ -329,7 +329,7 @@ class Staging:
         owner = _me(self.target)
         handle = self._acquire(self.lock, owner, wait)
         stop = threading.Event()
-        beat = threading.Thread(target=_beat, args=(handle, stop), daemon=True, name="millrace-lock")
+        beat = threading.Thread(target=_beat, args=(handle, stop), daemon=True, name="rowmill-lock")
         beat.start()
         try:
             self.mended = self.mend()
@@ -378,7 +378,7 @@ class Staging:
             time.sleep(0.2)
 
     def _earlier_owner(self) -> dict[str, Any] | None:
-        """A living run of an earlier millrace, whose lock is under the scratch folder and does not name its target."""
+        """A living run of an earlier rowmill, whose lock is under the scratch folder and does not name its target."""
         if self.scratch is None:
             return None
         path = self.scratch / self.beside.name / "lock"
@@ -424,10 +424,10 @@ def _escaped(name: str) -> str:
 def until_of(path: Path) -> int | None:
     """The second until which a replaced output stays, from its name; None for other names.
 
-    >>> until_of(Path("/data/.out.millrace-old-1700000000")), until_of(Path("/data/.out.millrace-old"))
+    >>> until_of(Path("/data/.out.rowmill-old-1700000000")), until_of(Path("/data/.out.rowmill-old"))
     (1700000000, None)
     """
-    match = re.fullmatch(r"\..+\.millrace-old-(\d+)(-\d+)?", path.name)
+    match = re.fullmatch(r"\..+\.rowmill-old-(\d+)(-\d+)?", path.name)
     return int(match[1]) if match else None
 
 
@@ -449,7 +449,7 @@ def _are_one_file_system(folder: Path, other: Path) -> bool:
     """Whether a rename from one folder to the other is possible; between two mounts of one device it is not."""
     if folder.stat().st_dev != other.stat().st_dev:
         return False
-    name = f".millrace-probe-{uuid.uuid4().hex[:8]}"
+    name = f".rowmill-probe-{uuid.uuid4().hex[:8]}"
     (folder / name).touch()
     try:
         (folder / name).rename(other / name)
@@ -551,7 +551,7 @@ def _gone(owner: dict[str, Any], path: Path) -> bool:
 
 def _now_at(folder: Path) -> float:
     """The time of the file server of the folder, whose clock dates the signs of life."""
-    probe = folder / f".millrace-probe-{uuid.uuid4().hex[:8]}"
+    probe = folder / f".rowmill-probe-{uuid.uuid4().hex[:8]}"
     try:
         probe.touch()
         now = probe.stat().st_mtime

@@ -1,13 +1,13 @@
-"""millrace and its peers on the toy workload, interleaved; medians and ratios into a JSON file.
+"""rowmill and its peers on the toy workload, interleaved; medians and ratios into a JSON file.
 
-    python -m tests.bench.compare --rows 20000000 --repeats 5 --folder /dev/shm/millrace-bench --out
+    python -m tests.bench.compare --rows 20000000 --repeats 5 --folder /dev/shm/rowmill-bench --out
     tests/bench/results/NAME.json
 
 Input and outputs lie in `--folder` (use a tmpfs). Every contender is one process per run and prints one JSON line;
-its time goes from the first look at the input to the last file (millrace: from ingest to the committed manifest;
+its time goes from the first look at the input to the last file (rowmill: from ingest to the committed manifest;
 starts of cluster and server are left out). Memory is the largest sum of the resident sets of all its processes,
 servers included, sampled every 50 ms. A run during which other processes used more than a tenth of the machine is
-measured again. A `--variant` is millrace with some changes to its job, beside millrace as it is.
+measured again. A `--variant` is rowmill with some changes to its job, beside rowmill as it is.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def command(name: str, source: Path, target: Path, files: int, variants: dict[st
         return [
             sys.executable,
             "-m",
-            "tests.bench.millrace_run",
+            "tests.bench.rowmill_run",
             "--input",
             str(source),
             "--output",
@@ -99,8 +99,8 @@ def resident(pid: int) -> int:
 
 
 def servers() -> int:
-    """Bytes resident in the benchmark's own Prefect server, which every run of millrace reports to."""
-    note = Path(os.environ.get("PREFECT_HOME", ""), "millrace-server.json")
+    """Bytes resident in the benchmark's own Prefect server, which every run of rowmill reports to."""
+    note = Path(os.environ.get("PREFECT_HOME", ""), "rowmill-server.json")
     return resident(json.loads(note.read_text())["pid"]) if note.is_file() else 0
 
 
@@ -141,15 +141,15 @@ def compare(
 
 
 def summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Medians, spread and millrace's ratio to every peer, pair by pair."""
+    """Medians, spread and rowmill's ratio to every peer, pair by pair."""
     out: dict[str, Any] = {}
     for name, found in runs.items():
         seconds = [r["seconds"] for r in found]
-        ratios = [ours["seconds"] / r["seconds"] for ours, r in zip(runs["millrace"], found, strict=True)]
+        ratios = [ours["seconds"] / r["seconds"] for ours, r in zip(runs["rowmill"], found, strict=True)]
         out[name] = {
             "seconds": {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)},
             "peak_memory_gb": max(r["peak_memory_gb"] for r in found),
-            "millrace_takes": round(statistics.median(ratios), 3),
+            "rowmill_takes": round(statistics.median(ratios), 3),
             "runs_disturbed": sum(r.get("others_cpu_share", 0) > BUSY for r in found),
         }
     return out
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--folder", type=Path, required=True, help="where input and outputs lie; a tmpfs")
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
-    what = "a name, and changes to millrace's job that it stands for: disk run.exchange=disk"
+    what = "a name, and changes to rowmill's job that it stands for: disk run.exchange=disk"
     parser.add_argument("--variant", nargs="+", action="append", default=[], metavar="TEXT", help=what)
     what = "share of the machine that others may use during a run; the system's own writing to a disk counts as well"
     parser.add_argument("--busy", type=float, default=BUSY, help=what)
@@ -174,7 +174,7 @@ def main() -> None:
     from infra.orchestration.server import ensure_server, stop_server
 
     os.environ.setdefault("PREFECT_HOME", str(args.folder / "prefect"))
-    source, names = args.folder / f"toy-{args.rows}", ["millrace", *variants, *args.peers]
+    source, names = args.folder / f"toy-{args.rows}", ["rowmill", *variants, *args.peers]
     make_sample("toy", source, args.rows, files=8)
     ensure_server()
     try:

@@ -1,4 +1,4 @@
-"""A run through a deployment on this host: server, `millrace deploy`, a process worker, the run, its state and seconds.
+"""A run through a deployment on this host: server, `rowmill deploy`, a process worker, the run, its state and seconds.
 
     python -m tests.bench.deployed --rows 10000000
     python -m tests.bench.deployed --recipe ecommerce --rows 100000 --kind cpu --folder /dev/shm
@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FINAL = ("Completed", "Failed", "Crashed", "Cancelled", "TimedOut")
-POOL = "millrace-bench"
+POOL = "rowmill-bench"
 
 
 def arguments() -> argparse.Namespace:
@@ -38,7 +38,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Everything in a folder of its own, which is gone afterwards, as are the server and the worker."""
     asked = arguments()
-    place = Path(tempfile.mkdtemp(prefix="millrace-deployed-", dir=asked.folder))
+    place = Path(tempfile.mkdtemp(prefix="rowmill-deployed-", dir=asked.folder))
     for name in [name for name in os.environ if name.startswith("PREFECT_")]:
         del os.environ[name]
     (place / "home").mkdir()
@@ -60,7 +60,7 @@ def main() -> int:
 
 def run(asked: argparse.Namespace, place: Path) -> int:
     began = time.monotonic()
-    subprocess.run([sys.executable, "-P", "-m", "millrace", "deploy", "--pool", POOL], cwd=place, check=True)
+    subprocess.run([sys.executable, "-P", "-m", "rowmill", "deploy", "--pool", POOL], cwd=place, check=True)
     print(f"deployed in {time.monotonic() - began:.1f} s", flush=True)
     with (place / "worker.log").open("w") as log:
         worker = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Digests of what jobs write and learn: two versions of millrace agree where these agree.
+"""Digests of what jobs write and learn: two versions of rowmill agree where these agree.
 
     python -m tests.bench.digests --folder /dev/shm/digests --out digests.json
     python -m tests.bench.digests --folder /dev/shm/digests --against digests.json

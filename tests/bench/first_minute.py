@@ -34,7 +34,7 @@ FIRST_LINE = 0.5  # wall seconds to the first line of `run`
 ROWS = 20_000
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_SECONDS = 0.02
-PROGRAM = "import sys; sys.argv[0] = 'millrace'; from millrace.cli import main; main()"
+PROGRAM = "import sys; sys.argv[0] = 'rowmill'; from rowmill.cli import main; main()"
 JOB = """\
 source: {path: data/toy}
 features:
@@ -176,7 +176,7 @@ def prepared(folder: Path, rows: int, server: str | None) -> dict[str, str]:
 
 
 def stop_server(folder: Path) -> None:
-    note = folder / "prefect" / "millrace-server.json"
+    note = folder / "prefect" / "rowmill-server.json"
     if note.exists():
         os.kill(json.loads(note.read_text())["pid"], signal.SIGTERM)
 
@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument("--lines", action="store_true", help="print the lines of the last run of each, with seconds")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="millrace-first-minute-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="rowmill-first-minute-") as temporary:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         runs = measure(args.commands, args.repeats, args.rows, folder, args.server)

@@ -1,11 +1,11 @@
 """A recipe through the Prefect flow on GPUs, toy beside the plain dask_cudf script; one JSON file of results.
 
-    python -m tests.bench.gpu --rows 157680005 --repeats 3 --folder /dev/shm/millrace-bench --out
+    python -m tests.bench.gpu --rows 157680005 --repeats 3 --folder /dev/shm/rowmill-bench --out
     tests/bench/results/NAME.json
-    python -m tests.bench.gpu --recipe pca --columns 1000 --folder /dev/shm/millrace-bench --out
+    python -m tests.bench.gpu --recipe pca --columns 1000 --folder /dev/shm/rowmill-bench --out
     tests/bench/results/pca-h200.json
 
-Starts the Prefect server and a LocalCUDACluster with millrace's own settings, then runs the flow against that
+Starts the Prefect server and a LocalCUDACluster with rowmill's own settings, then runs the flow against that
 cluster's address `repeats` + 1 times (the first run compiles kernels and does not count), then, with `--peer`, the
 script as often on a cluster of its own, both `rounds` times over. `--plain` writes as many bytes in as many files to
 the same folder after every round, and reads the source, without any work on them. Times go from ingest to the committed
@@ -219,7 +219,7 @@ def write_result(
     args: argparse.Namespace, rows: int, runs: list[Any], peers: list[Any], plain: list[Any]
 ) -> dict[str, float]:
     """What was measured so far, in the file of results, should the rest be cut off; the medians."""
-    medians = {"millrace": statistics.median(r["seconds"] for r in runs)}
+    medians = {"rowmill": statistics.median(r["seconds"] for r in runs)}
     if peers:
         medians["dask-cudf"] = statistics.median(p["seconds"] for p in peers)
     if plain:

@@ -1,15 +1,15 @@
 """PCA and PairwiseRegression through Workflow.fit, beside numpy and scikit-learn on the same Parquet files.
 
-    python -m tests.bench.linear --folder /dev/shm/millrace-linear --repeats 3 --out tests/bench/results/linear-cpu.json
-    python -m tests.bench.linear --folder /dev/shm/millrace-linear --engine cudf --work pca-1000 pairs-50 --check \
+    python -m tests.bench.linear --folder /dev/shm/rowmill-linear --repeats 3 --out tests/bench/results/linear-cpu.json
+    python -m tests.bench.linear --folder /dev/shm/rowmill-linear --engine cudf --work pca-1000 pairs-50 --check \
         --cluster '{"visible_devices": "0", "rmm_pool_size": "1.5GB", "device_memory_limit": "1GB"}' \
         --out tests/bench/results/linear-h200.json
 
 Every run is a process of its own and prints one JSON line; its time goes from the first look at the files to the
 result, imports left out, reading included for all. Memory is the largest resident set of the process. `differences` is
-the largest relative difference between what millrace and the other found.
+the largest relative difference between what rowmill and the other found.
 
-With `--engine cudf` or `--cluster` millrace alone is measured, on a cluster that it makes, after one run that compiles
+With `--engine cudf` or `--cluster` rowmill alone is measured, on a cluster that it makes, after one run that compiles
 kernels and does not count; the source has row groups of 32 MiB, so that little memory is enough. `--check` compares it
 with numpy's singular values and axes, or least squares, and fails where they differ: numpy needs all data in memory and
 its time, so that `--rows` makes the matrices smaller where that is too long.
@@ -36,9 +36,9 @@ import numpy as np
 
 SIZES = {"pca-200": (300_000, 200), "pca-1000": (300_000, 1_000), "pairs-50": (1_000_000, 50)}
 RUNS = {
-    "pca-200": ("millrace", "numpy-svd", "scikit-learn"),
-    "pca-1000": ("millrace", "numpy-svd"),
-    "pairs-50": ("millrace", "numpy-lstsq"),
+    "pca-200": ("rowmill", "numpy-svd", "scikit-learn"),
+    "pca-1000": ("rowmill", "numpy-svd"),
+    "pairs-50": ("rowmill", "numpy-lstsq"),
 }
 COMPONENTS = 10
 SAMPLED = 25  # pairs that are fitted one by one
@@ -48,7 +48,7 @@ def names_of(work: str) -> list[str]:
     return [f"x{j:04d}" for j in range(SIZES[work][1])]
 
 
-def millrace(work: str, folder: Path, engine: str = "pandas", partition_size: str = "256MB") -> dict[str, Any]:
+def rowmill(work: str, folder: Path, engine: str = "pandas", partition_size: str = "256MB") -> dict[str, Any]:
     """One fit; singular values, or the sampled pairs."""
     fitted = learned(work, folder, engine, partition_size)
     return singular(fitted) if work.startswith("pca") else fits(work, fitted)
@@ -127,7 +127,7 @@ def numpy_svd_axes(work: str, folder: Path) -> dict[str, Any]:
 
 
 CONTENDERS: dict[str, Callable[[str, Path], dict[str, Any]]] = {
-    "millrace": millrace, "numpy-svd": numpy_svd, "scikit-learn": scikit_learn, "numpy-lstsq": numpy_lstsq,
+    "rowmill": rowmill, "numpy-svd": numpy_svd, "scikit-learn": scikit_learn, "numpy-lstsq": numpy_lstsq,
     "numpy-svd-axes": numpy_svd_axes,
 }  # fmt: skip
 
@@ -159,15 +159,15 @@ def measured(work: str, name: str, folder: Path) -> dict[str, Any]:
 
 
 def compared(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Medians, and the largest relative difference between what millrace and each of the others found."""
-    ours = np.array(runs["millrace"][0]["found"])
+    """Medians, and the largest relative difference between what rowmill and each of the others found."""
+    ours = np.array(runs["rowmill"][0]["found"])
     out: dict[str, Any] = {}
     for name, found in runs.items():
         seconds = [run["seconds"] for run in found]
         out[name] = {"seconds": {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)},
                      "cpu_seconds": statistics.median(run["cpu_seconds"] for run in found), "fits": found[0]["fits"],
                      "peak_memory_gb": max(run["peak_memory_gb"] for run in found)}  # fmt: skip
-        if name != "millrace":
+        if name != "rowmill":
             theirs = np.array(found[0]["found"])
             out[name]["differences"] = float(np.abs(ours / theirs - 1).max())
     return out
@@ -181,7 +181,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", nargs=2, metavar=("WORK", "NAME"), help="one run in this process")
     parser.add_argument("--engine", choices=["pandas", "cudf"], default="pandas")
-    parser.add_argument("--cluster", help="millrace alone, on a cluster: keys of the section cluster, as JSON")
+    parser.add_argument("--cluster", help="rowmill alone, on a cluster: keys of the section cluster, as JSON")
     parser.add_argument("--rows", type=int, help="on a cluster: of every matrix")
     parser.add_argument("--partition-size", help="on a cluster: 256MB, on GPUs 128MB")
     parser.add_argument("--check", action="store_true", help="on a cluster: compare with numpy")

@@ -1,4 +1,4 @@
-"""PCA and PairwiseRegression on a cluster that millrace makes, within the memory that it is given; see `linear`."""
+"""PCA and PairwiseRegression on a cluster that rowmill makes, within the memory that it is given; see `linear`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def run(args: Any) -> dict[str, Any]:
             size = args.partition_size or PARTITIONS[args.engine]
             ours = measure_on(client, work, source, args.engine, args.repeats, size)
             shape = {"rows": rows, "columns": linear.SIZES[work][1], "data_bytes": 8 * rows * linear.SIZES[work][1]}
-            made[work] = {**shape, "millrace": {k: v for k, v in ours.items() if k not in ("found", "axes")}}
+            made[work] = {**shape, "rowmill": {k: v for k, v in ours.items() if k not in ("found", "axes")}}
             if args.check:
                 name = "numpy-svd-axes" if work.startswith("pca") else "numpy-lstsq"
                 theirs = reference(work, name, source, args.numpy)

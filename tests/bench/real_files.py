@@ -28,10 +28,10 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pyarrow.csv as pacsv
-from millrace import Dataset
+from rowmill import Dataset
 
 from tasks.core.dtypes import dtype_name, kind_of
-from tasks.errors import MillraceError
+from tasks.errors import RowmillError
 from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.reader import read
 
@@ -87,7 +87,7 @@ def compared(path: Path) -> dict[str, Any]:
     try:
         data = Dataset(str(path), engine="pandas", encoding=encoding)
         table = pa.concat_tables(read(data.plan, number) for number in range(len(data.plan.partitions)))
-    except MillraceError as error:
+    except RowmillError as error:
         return {"file": "/".join(path.parts[-2:]), "refused": str(error).splitlines()[0]}
     names, wrong, values = [name for name in table.column_names if name != "__row__"], [], 0
     if len(rows) - 1 != table.num_rows:

@@ -4,13 +4,13 @@
     python -m tests.bench.refit --folder /dev/shm/refit --engine cudf --ids 500000000 --rows 100000000 \
         --cluster '{"visible_devices": "0"}' --out tests/bench/results/refit-h200.json
 
-With `--nights` the source is that of `millrace sample ecommerce --nights`: the base is a fit of all nights but the
+With `--nights` the source is that of `rowmill sample ecommerce --nights`: the base is a fit of all nights but the
 last; 0.7 new users per row make 50 M ids of 74 M rows. With `--ids` it is one column of int64, made on the device where
 the engine is cudf: the base has each of so many values once, the night has `--rows` rows, of which every fifth has a
 value that the base does not have.
 
 Every run goes from ingest to what is committed, without a Prefect server: on the threads of this process or, with
-`--engine cudf` or `--cluster`, in a worker of a cluster that millrace makes, as the stages of a job do. Refit and apply
+`--engine cudf` or `--cluster`, in a worker of a cluster that rowmill makes, as the stages of a job do. Refit and apply
 run in turns, `--repeats` times after a first time that does not count; `--repeats 0` counts the first. CPU seconds are
 those of the process of the stages: all of the run without a cluster. The fits commit a fitted workflow, refit and apply
 an output. A refit must not move an id of the base, which is checked;
@@ -136,7 +136,7 @@ class Night:
 
     def job(self, source: Any, out: Path) -> dict[str, Any]:
         """A job over a source; removes what an earlier run has left."""
-        for old in (out, out.with_name(f".{out.name}.millrace")):
+        for old in (out, out.with_name(f".{out.name}.rowmill")):
             shutil.rmtree(old, ignore_errors=True)
         size = {"partition_size": self.args.partition_size} if self.args.partition_size else {}
         output = {"path": str(out), "files": self.args.files, "shuffle": "full"}

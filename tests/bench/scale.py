@@ -295,7 +295,7 @@ def squared(side: int) -> dict[str, Any]:
 def rate_of_a_gpu() -> dict[str, float]:
     """Rows per second of one GPU, from the recorded run of the toy workload at full size."""
     data = json.loads((RESULTS / "toy-788m-h200.json").read_text())
-    seconds = data["medians"]["millrace"]
+    seconds = data["medians"]["rowmill"]
     seconds = seconds["seconds"]["median"] if isinstance(seconds, dict) else seconds
     return {"rows": data["rows"], "seconds": round(seconds, 2), "rows_per_second": round(data["rows"] / seconds)}
 

@@ -1,16 +1,16 @@
-"""Soak: scheduled small runs of a real `millrace serve` for hours, with kills; what grows in memory and on disk.
+"""Soak: scheduled small runs of a real `rowmill serve` for hours, with kills; what grows in memory and on disk.
 
     python -m tests.bench.soak --minutes 120
     python -m tests.bench.soak --minutes 3 --every 20 --kill-every 30 --out /tmp/soak.json
 
-A Prefect server, `millrace serve` and their folders (PREFECT_HOME, HOME, TMPDIR, as root also /dev/shm) are the soak's
+A Prefect server, `rowmill serve` and their folders (PREFECT_HOME, HOME, TMPDIR, as root also /dev/shm) are the soak's
 own. The file of deployments has three: `preprocess/soak` every `--every` seconds, `watch-source/soak` every minute, and
 `preprocess/arrived` on the event of new files, of which one is written every two minutes. About every `--kill-every`
 seconds a process is killed with kill -9: a worker, a fork server or the process of a flow, drawn by `--seed`, at a
 random moment of its life. Every output is compared, file by file, with that of an undisturbed run.
 
 Each minute is a sample: resident bytes, handles and threads of the serving process and of the Prefect server, processes
-below the serving one, files in TMPDIR and /dev/shm, `.millrace` folders, bytes of the server's database. The result is
+below the serving one, files in TMPDIR and /dev/shm, `.rowmill` folders, bytes of the server's database. The result is
 written after each sample, too: whatever ends the soak, what was measured is there. At the end each figure gets a line
 by least squares through the samples after the warm-up (a fifth of the time), in units per hour with the standard error,
 and a verdict: `steady` where the slope less two standard errors is at most what the figure may grow, else `grows`. The
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(argv)
     private = own_shared_memory()
     place = Path(tempfile.mkdtemp(prefix="soak-", dir=options.folder))
-    for name in [name for name in os.environ if name.startswith(("PREFECT_", "MILLRACE_"))]:
+    for name in [name for name in os.environ if name.startswith(("PREFECT_", "ROWMILL_"))]:
         del os.environ[name]
     for folder in ("home", "tmp", "work"):
         (place / folder).mkdir()
@@ -159,15 +159,15 @@ def deployments(every: int) -> dict[str, Any]:
     versions = {**OUTPUT, "on_existing": "version", "keep_versions": 3}
     return {
         "deployments": [
-            {"name": "soak", "entrypoint": "flows.preprocess.preprocess", "tags": ["millrace"],
+            {"name": "soak", "entrypoint": "flows.preprocess.preprocess", "tags": ["rowmill"],
              "concurrency_limit": one, "schedules": [{"interval": every, "slug": "soak"}],
              "parameters": {**JOB, "source": {"path": "data/toy"}, "output": {**versions, "path": "out/soak"}}},
-            {"name": "arrived", "entrypoint": "flows.preprocess.preprocess", "tags": ["millrace"],
+            {"name": "arrived", "entrypoint": "flows.preprocess.preprocess", "tags": ["rowmill"],
              "concurrency_limit": one, "parameters": {**JOB, "output": {**versions, "path": "out/arrived"}},
-             "triggers": [{"type": "event", "name": "soak-arrived", "expect": ["millrace.data.arrived"],
-                           "match": {"prefect.resource.id": "millrace.source.*"},
+             "triggers": [{"type": "event", "name": "soak-arrived", "expect": ["rowmill.data.arrived"],
+                           "match": {"prefect.resource.id": "rowmill.source.*"},
                            "parameters": {"source": {"path": "{{ event.payload.paths }}"}}}]},
-            {"name": "soak", "entrypoint": "flows.watch_source.watch_source", "tags": ["millrace"],
+            {"name": "soak", "entrypoint": "flows.watch_source.watch_source", "tags": ["rowmill"],
              "concurrency_limit": {"limit": 1, "collision_strategy": "CANCEL_NEW"},
              "parameters": {"path": "data/incoming", "settle": 5}, "schedules": [{"interval": 60, "slug": "watch"}]},
         ]
@@ -186,10 +186,10 @@ def undisturbed(work: Path, rows: int) -> dict[str, str]:
         ["run", "quiet.yaml"],
     ):
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "millrace", *command], cwd=work, capture_output=True, text=True
+            [sys.executable, "-P", "-m", "rowmill", *command], cwd=work, capture_output=True, text=True
         )
         if done.returncode:
-            raise SystemExit(f"millrace {' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+            raise SystemExit(f"rowmill {' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
     return digests(work / "out/quiet")
 
 
@@ -200,7 +200,7 @@ def digests(output: Path) -> dict[str, str]:
 def start_serving(work: Path) -> subprocess.Popen[bytes]:
     with (work / "serve.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "millrace", "serve", "--file", "soak.yaml", "--limit", "2"],
+            [sys.executable, "-P", "-m", "rowmill", "serve", "--file", "soak.yaml", "--limit", "2"],
             cwd=work, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
 
@@ -254,7 +254,7 @@ def watch(
 
 
 def server_process(place: Path) -> psutil.Process:
-    return psutil.Process(json.loads((place / "prefect/millrace-server.json").read_text())["pid"])
+    return psutil.Process(json.loads((place / "prefect/rowmill-server.json").read_text())["pid"])
 
 
 class Killer:
@@ -386,7 +386,7 @@ def figures(place: Path, serve: psutil.Process, server: psutil.Process) -> dict[
         "temporary_files": len(files), "pymp": sum(path.name.startswith("pymp-") for path in files),
         "semaphores": sum(path.name.startswith("sem.mp-") for path in shm),
         "shared_memory_mb": round(sum(size_of(path) for path in shm) / MB, 2),
-        "staging": sum(1 for path in (place / "work").rglob(".*.millrace*") if path.is_dir()),
+        "staging": sum(1 for path in (place / "work").rglob(".*.rowmill*") if path.is_dir()),
         "database_mb": round(sum(size_of(path) for path in databases) / MB, 2),
     }  # fmt: skip
 
@@ -415,7 +415,7 @@ def what_is_left(place: Path) -> dict[str, Any]:
         "processes": [line for line in lines if line],
         "pymp": len(list((place / "tmp").glob("pymp-*"))),
         "semaphores": len(list(Path("/dev/shm").glob("sem.mp-*"))),
-        "staging": [str(p.relative_to(place)) for p in (place / "work").rglob(".*.millrace*") if p.is_dir()],
+        "staging": [str(p.relative_to(place)) for p in (place / "work").rglob(".*.rowmill*") if p.is_dir()],
     }
 
 

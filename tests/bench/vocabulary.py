@@ -8,7 +8,7 @@
         --cluster '{"visible_devices": "0"}' --out tests/bench/results/vocabulary-h200.json
 
 Each case runs over Parquet files in `--folder` (removed at the end): on the threads of a process of its own, or, with
-`--engine cudf` or `--cluster`, on a cluster that millrace makes, several times, of which the first compiles kernels and
+`--engine cudf` or `--cluster`, on a cluster that rowmill makes, several times, of which the first compiles kernels and
 does not count. Memory is the largest sum of the resident sizes of all processes of the benchmark; of each GPU, the
 most that RMM had given out and the most that was in use. The ids are checked on the workers: as many rows as the source
 has, and each id exactly as often as its value.

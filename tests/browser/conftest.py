@@ -1,4 +1,4 @@
-"""A real Chromium, and a real `millrace serve` that offers deployments on the session's server."""
+"""A real Chromium, and a real `rowmill serve` that offers deployments on the session's server."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def new_page(browser: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def keep() -> Callable[[Any, str], None]:
-    """Saves what a page shows as a small PNG for the README, where MILLRACE_SCREENSHOTS is set."""
+    """Saves what a page shows as a small PNG for the README, where ROWMILL_SCREENSHOTS is set."""
 
     def save(page: Any, name: str) -> None:
-        if os.environ.get("MILLRACE_SCREENSHOTS"):
+        if os.environ.get("ROWMILL_SCREENSHOTS"):
             from PIL import Image
 
             path = SCREENSHOTS / f"{name}.png"
@@ -72,13 +72,13 @@ def keep() -> Callable[[Any, str], None]:
 
 @pytest.fixture(scope="module")
 def serve(prefect_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[list[Any]], Path]]:
-    """Starts `millrace serve` with deployments, in a folder that is returned, and stops it in the end."""
+    """Starts `rowmill serve` with deployments, in a folder that is returned, and stops it in the end."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(deployments: list[Any]) -> Path:
         folder = tmp_path_factory.mktemp("served")
         (folder / "deployments.yaml").write_text(yaml.safe_dump({"deployments": deployments}))
-        command = [sys.executable, "-P", "-c", "from millrace.cli import main; main()"]
+        command = [sys.executable, "-P", "-c", "from rowmill.cli import main; main()"]
         environment = os.environ | {
             "PYTHONPATH": python_path(),
             "PREFECT_API_URL": prefect_server.api_url,

@@ -43,7 +43,7 @@ NONSENSE = "- columns: [price]\n  ops:\n    - {op: FillMissing}\n    - {op: Norm
 
 
 class Served(NamedTuple):
-    """Where `millrace serve` works, its deployments by name, and the page of the server."""
+    """Where `rowmill serve` works, its deployments by name, and the page of the server."""
 
     folder: Path
     deployments: dict[str, Any]

@@ -55,7 +55,7 @@ def today() -> date:
 
 
 class Served(NamedTuple):
-    """Where `millrace serve` works, its deployments by name, and the page of the server."""
+    """Where `rowmill serve` works, its deployments by name, and the page of the server."""
 
     folder: Path
     deployments: dict[str, Any]
@@ -135,7 +135,7 @@ def test_the_nights_of_a_deployment_stand_side_by_side(
 ) -> None:
     assert [run.state_name for run in nights] == ["Completed"] * 4 + ["Failed"]
     page.set_viewport_size({"width": 1600, "height": 900})
-    page.goto(f"{served.url}/v2/artifacts/key/millrace-nights-preprocess-nights")
+    page.goto(f"{served.url}/v2/artifacts/key/rowmill-nights-preprocess-nights")
     page.get_by_role("link", name=re.compile("nights|preprocess")).first.wait_for()
     page.goto(f"{served.url}/v2/artifacts/artifact/{latest(api)}")
     page.get_by_role("columnheader", name="statistics").wait_for()
@@ -165,7 +165,7 @@ def latest(api: Any) -> str:
     """The id of the newest table of nights."""
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-    chosen = ArtifactFilter(key=ArtifactFilterKey(any_=["millrace-nights-preprocess-nights"]))
+    chosen = ArtifactFilter(key=ArtifactFilterKey(any_=["rowmill-nights-preprocess-nights"]))
     return str(max(api.read_artifacts(artifact_filter=chosen), key=lambda artifact: artifact.created).id)
 
 

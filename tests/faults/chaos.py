@@ -1,6 +1,6 @@
 """Faults on order, in the workers: a Dask preload that wraps product functions as a plan in a JSON file says.
 
-`MILLRACE_TEST_CHAOS` names the file: a list of {"at": "module:function", "call": n, "do": .., "flag": path}. The n-th
+`ROWMILL_TEST_CHAOS` names the file: a list of {"at": "module:function", "call": n, "do": .., "flag": path}. The n-th
 call in a process does it if the flag file is still there; taking the flag away is what makes it happen only once. A
 worker that is held stands still until the test lets it go.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "MILLRACE_TEST_CHAOS"
+VARIABLE = "ROWMILL_TEST_CHAOS"
 
 
 def dask_setup(worker: Any) -> None:

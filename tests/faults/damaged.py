@@ -1,4 +1,4 @@
-"""Damage by seed: files, jobs and folders that were right, changed in many ways, and what millrace says of each.
+"""Damage by seed: files, jobs and folders that were right, changed in many ways, and what rowmill says of each.
 
     python -m tests.faults.damaged KIND FIRST LAST FOLDER
 
@@ -430,7 +430,7 @@ def read_folder(number: int, folder: Path) -> str:
             (path.parent / "workflow.json").write_text(json.dumps(sealed_again("workflow.json", workflow)))
     else:
         path.write_bytes(mutated(path.read_bytes(), random))
-    from tasks.errors import MillraceError
+    from tasks.errors import RowmillError
 
     said: list[str] = []
     frame = pa.table({"x": [0.5, None], "name": ["n1", "n9999"], "row": [1, 2], "label": [True, False]})
@@ -444,7 +444,7 @@ def read_folder(number: int, folder: Path) -> str:
     for step in steps:
         try:
             step()
-        except MillraceError as error:
+        except RowmillError as error:
             said.append(error.what)
     return f"refused: {said[0]}" if said else "read as if nothing were damaged"
 
@@ -458,7 +458,7 @@ KINDS: dict[str, Callable[[int, Path], str]] = {
 
 
 def work(kind: str, first: int, last: int, folder: Path) -> None:
-    from tasks.errors import MillraceError
+    from tasks.errors import RowmillError
 
     def late(*_: object) -> None:
         raise TimeoutError(f"no end after {SECONDS} s")
@@ -474,7 +474,7 @@ def work(kind: str, first: int, last: int, folder: Path) -> None:
         signal.alarm(SECONDS)
         try:
             text = KINDS[kind](number, folder)
-        except MillraceError as error:
+        except RowmillError as error:
             text = f"refused: {type(error).__name__}: {error.what}"
         except BaseException as error:
             place = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,6 +1,6 @@
 """Rounds of a job in processes that cost little: forks of one process that has loaded everything.
 
-`Rounds` starts `python -m tests.faults.rounds`, which loads millrace once and has no threads. Each round is a fork of
+`Rounds` starts `python -m tests.faults.rounds`, which loads rowmill once and has no threads. Each round is a fork of
 it that runs a job and writes what became of it into a file: {"committed": [..]} or {"error": ..}, and how many file
 operations of Python it made. A fault comes at the n-th of these operations: the process kills itself (kill -9), or a
 disk fills up but for some bytes.

@@ -1,6 +1,6 @@
 """`python -m tests.faults.run_job JOB.json`: a job as its own process, which may kill itself before a stage.
 
-`MILLRACE_TEST_DIE_BEFORE` names the stage, `commit`, `swap` (when the new output is there, before the old one was
+`ROWMILL_TEST_DIE_BEFORE` names the stage, `commit`, `swap` (when the new output is there, before the old one was
 put away) or `latest` (when the new version has its name, before `_latest` names it).
 The last line of a finished run is a JSON list of (stage, did it reuse what was there).
 """
@@ -28,7 +28,7 @@ def main() -> None:
     from tasks.stages import commit
     from tasks.storage import atomic, staging
 
-    victim, reused = os.environ.get("MILLRACE_TEST_DIE_BEFORE"), []
+    victim, reused = os.environ.get("ROWMILL_TEST_DIE_BEFORE"), []
     run_stage, publish, rename = stages.run_stage, commit.commit, atomic._rename
 
     def stage(function: Any, *args: Any) -> Any:

@@ -40,7 +40,7 @@ def seeds(few: int, all: int) -> list[Any]:
 
 def beside(folder: Path) -> set[str]:
     """The names in a folder of outputs, but for outputs that were replaced and stay for a while."""
-    return {path.name for path in folder.iterdir() if not re.match(r"\..+\.millrace-old", path.name)}
+    return {path.name for path in folder.iterdir() if not re.match(r"\..+\.rowmill-old", path.name)}
 
 
 def contents(output: Path) -> dict[str, str]:

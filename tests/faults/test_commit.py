@@ -73,7 +73,7 @@ def test_fail_replace_and_version_leave_nothing_beside_the_target(tmp_path: Path
 def test_foreign_files_are_never_replaced(tmp_path: Path) -> None:
     publish(tmp_path / "out", "one")
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(JobError, match="millrace did not write"):
+    with pytest.raises(JobError, match="rowmill did not write"):
         publish(tmp_path / "out", "two", "replace")
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
 
@@ -96,7 +96,7 @@ def test_links_slashes_and_relative_paths_name_the_same_target(tmp_path: Path, m
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.chdir(tmp_path)
     same = [Staging(name).folder for name in ("real", "real/", "./real", "link", f"file://{tmp_path}/real")]
-    assert same == [tmp_path / ".real.millrace"] * 5
+    assert same == [tmp_path / ".real.rowmill"] * 5
     publish(tmp_path / "link", "one")
     assert content(tmp_path / "real") == "one"
     assert (tmp_path / "link").is_symlink()
@@ -106,7 +106,7 @@ def test_scratch_on_another_file_system(tmp_path: Path) -> None:
     shared = Path("/dev/shm")
     if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("needs a second file system at /dev/shm")
-    scratch = shared / f"millrace-test-{os.getpid()}"
+    scratch = shared / f"rowmill-test-{os.getpid()}"
     try:
         publish(tmp_path / "out", "one", "fail", scratch)
         publish(tmp_path / "out", "two", "replace", scratch)
@@ -221,7 +221,7 @@ def test_where_folders_cannot_be_exchanged_two_renames_do_it_and_the_log_says_so
 
     publish(tmp_path / "out", "one")
     monkeypatch.setattr(storage_staging, "exchange", refused)
-    with caplog.at_level(logging.WARNING, "millrace"):
+    with caplog.at_level(logging.WARNING, "rowmill"):
         publish(tmp_path / "out", "two", "replace", keep_replaced=60)
     assert "cannot exchange folders (Invalid argument): two renames" in caplog.text
     assert (content(tmp_path / "out"), content(Staging(tmp_path / "out").olds[0])) == ("two", "one")
@@ -268,7 +268,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
     if not os.access("/dev/shm", os.W_OK):
         yield tmp_path
         return
-    with tempfile.TemporaryDirectory(prefix="millrace-test-", dir="/dev/shm") as folder:
+    with tempfile.TemporaryDirectory(prefix="rowmill-test-", dir="/dev/shm") as folder:
         yield Path(folder)
 
 
@@ -331,8 +331,8 @@ def test_outputs_of_one_name_share_a_scratch_folder(tmp_path: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
-def test_a_living_run_of_an_earlier_millrace_under_the_scratch_folder_is_waited_for(tmp_path: Path) -> None:
-    lock = tmp_path / "scratch" / ".out.millrace" / "lock"
+def test_a_living_run_of_an_earlier_rowmill_under_the_scratch_folder_is_waited_for(tmp_path: Path) -> None:
+    lock = tmp_path / "scratch" / ".out.rowmill" / "lock"
     lock.parent.mkdir(parents=True)
     lock.write_text(json.dumps({"id": "x", "host": "h", "pid": 7, "start": "1.0", "since": "then"}))
     with pytest.raises(JobError, match="process 7 on h"), Staging(tmp_path / "out", tmp_path / "scratch").locked():

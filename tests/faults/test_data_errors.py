@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import make_job
-from tasks.errors import MillraceError
+from tasks.errors import RowmillError
 from tests.stages import run_stages
 
 Write = Callable[[Path], None]
@@ -46,7 +46,7 @@ def shorter(column: Any) -> Any:
 
 NORMALIZE = [{"columns": ["price"], "ops": [{"op": "Normalize"}]}]
 CASES: dict[str, tuple[Write, list[dict[str, Any]], str, str]] = {
-    "no input": (lambda folder: None, NORMALIZE, "no", "millrace sample"),
+    "no input": (lambda folder: None, NORMALIZE, "no", "rowmill sample"),
     "no rows at all": (write(GOOD.slice(0, 0), GOOD.slice(0, 0)), NORMALIZE, "no rows at all", "source.path"),
     "a truncated file": (truncated, NORMALIZE, "no whole Parquet file", "0.parquet"),
     "not a Parquet file": (no_parquet, NORMALIZE, "no whole Parquet file", "0.parquet"),
@@ -87,11 +87,11 @@ def test_bad_input_is_told_and_nothing_is_written(case: str, tmp_path: Path, eng
     job = make_job(
         {"source": {"path": str(folder)}, "features": features, "output": {"path": str(tmp_path / "out"), "files": 2}}
     )
-    with pytest.raises(MillraceError) as caught:
+    with pytest.raises(RowmillError) as caught:
         run_stages(job.request(engine))
     assert what in caught.value.what
     assert more in str(caught.value)
-    assert {p.name for p in tmp_path.iterdir()} <= {"in", ".out.millrace"}
+    assert {p.name for p in tmp_path.iterdir()} <= {"in", ".out.rowmill"}
 
 
 def test_single_empty_files_are_skipped_and_counted(tmp_path: Path, engine: str) -> None:

@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from distributed import KilledWorker
-from millrace.cli import app
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.commands import inspect
 from flows.commands.console import DEFECT
 from flows.job.job import make_job
 from tasks.core.unforeseen_errors import DefectError, defect
-from tasks.errors import DataError, GiveUpError, MillraceError, TransientError
+from tasks.errors import DataError, GiveUpError, RowmillError, TransientError
 from tasks.sources.formats import FORMATS, Format
 from tasks.stages.task import may_pass, reported
 from tests.faults.jobs import make_data
@@ -41,15 +41,15 @@ def broken_verify(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_command_says_what_to_report(broken_verify: None, tmp_path: Path) -> None:
     done = typed("verify", str(tmp_path))
     assert done.exit_code == DEFECT == 70
-    assert done.stderr.startswith("error: millrace verify ended with an error that nobody foresaw\n")
-    assert "millrace/cli.py, line" in done.stderr
-    assert "KeyError: 'parts'; this is a defect of millrace" in done.stderr
+    assert done.stderr.startswith("error: rowmill verify ended with an error that nobody foresaw\n")
+    assert "rowmill/cli.py, line" in done.stderr
+    assert "KeyError: 'parts'; this is a defect of rowmill" in done.stderr
     assert f"pyarrow {pa.__version__}" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_debug_shows_the_traceback(broken_verify: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_DEBUG", "0")
+    monkeypatch.setenv("ROWMILL_DEBUG", "0")
     done = typed("--debug", "verify", str(tmp_path))
     assert done.exit_code == DEFECT
     assert "Traceback" in done.stderr
@@ -80,7 +80,7 @@ def test_a_stage_says_which_partition_of_which_file(
     monkeypatch.setitem(FORMATS, "parquet", Format(FORMATS["parquet"].survey, read))
     if engine == "cudf":
         monkeypatch.setattr("tasks.engines.gpu.files._is_read", lambda *_: False)
-    with pytest.raises(DefectError) as caught, reported("transform", logging.getLogger("millrace")):
+    with pytest.raises(DefectError) as caught, reported("transform", logging.getLogger("rowmill")):
         run_stages(job.request(engine))
     assert caught.value.what == "the stage transform ended with an error that nobody foresaw"
     assert f"reading {data}/0.parquet" in caught.value.where
@@ -92,7 +92,7 @@ def test_a_stage_says_which_partition_of_which_file(
     "error", [DataError("the data"), KilledWorker("task", None, 0), MemoryError("injected"), TransientError("later")]
 )
 def test_what_a_stage_knows_stays_what_it_is(error: Exception) -> None:
-    with pytest.raises(type(error)), reported("transform", logging.getLogger("millrace")):
+    with pytest.raises(type(error)), reported("transform", logging.getLogger("rowmill")):
         raise error
 
 
@@ -155,7 +155,7 @@ def test_plausible_data_end_in_a_clear_error(case: str, tmp_path: Path) -> None:
     features = [{"columns": ["*"]}]
     job = make_job({"source": {"path": str(tmp_path / "in")}, "features": features,
                     "output": {"path": str(tmp_path / "out")}})  # fmt: skip
-    with pytest.raises(MillraceError) as caught:
+    with pytest.raises(RowmillError) as caught:
         run_stages(job.request("pandas"))
     assert said in str(caught.value)
     assert name in caught.value.where

@@ -209,7 +209,7 @@ def test_the_scratch_folders_of_a_run_are_closed_to_others(running: Any) -> None
     cluster, client = running
     folders = [*client.run(scratch_of).values(), *(nanny.local_directory for nanny in cluster.workers.values())]
     for folder in folders:
-        (own,) = [place for place in Path(folder).parents if place.name == f"millrace-{os.getuid()}"]
+        (own,) = [place for place in Path(folder).parents if place.name == f"rowmill-{os.getuid()}"]
         assert (stat.S_IMODE(own.stat().st_mode), own.stat().st_uid) == (0o700, os.getuid())
         closed = [place for place in sys.path if "dask-scratch-space" in place]
         assert all(str(own) in place for place in closed)
@@ -217,7 +217,7 @@ def test_the_scratch_folders_of_a_run_are_closed_to_others(running: Any) -> None
 
 @as_root
 def test_a_scratch_folder_that_somebody_else_has_put_there_is_not_used(tmp_path: Path) -> None:
-    trap = tmp_path / f"millrace-{os.getuid()}"
+    trap = tmp_path / f"rowmill-{os.getuid()}"
     trap.mkdir(mode=0o777)
     os.chown(trap, NOBODY, NOBODY)
     place = Path(own_folder(str(tmp_path)))

@@ -27,7 +27,7 @@ def start(
     (place / "job.json").write_text(json.dumps(job))
     plan = plan_chaos(place / "chaos.json", faults)
     environment = os.environ | {
-        chaos.VARIABLE: str(plan), "MILLRACE_TEST_DIE_BEFORE": before, "PYTHONPATH": python_path(),
+        chaos.VARIABLE: str(plan), "ROWMILL_TEST_DIE_BEFORE": before, "PYTHONPATH": python_path(),
         "DASK_DISTRIBUTED__WORKER__PRELOAD": "tests.faults.chaos",
     }  # fmt: skip
     command = [sys.executable, "-m", "tests.faults.run_job", str(place / "job.json")]
@@ -43,7 +43,7 @@ def inodes(folder: Path) -> dict[str, tuple[int, int]]:
 def test_killed_everywhere_and_started_again_it_completes_without_doing_work_twice(
     tmp_path: Path, prefect_server: Any
 ) -> None:
-    data, out, staging = make_data(tmp_path / "data"), tmp_path / "out", tmp_path / ".out.millrace"
+    data, out, staging = make_data(tmp_path / "data"), tmp_path / "out", tmp_path / ".out.rowmill"
     assert run_flow(make_job(data, tmp_path / "quiet")).is_completed()
     job = make_job(data, out)
 
@@ -99,7 +99,7 @@ def test_a_swap_that_was_cut_off_is_finished_by_the_next_start(tmp_path: Path, p
     swapped = digests(out)
     assert len(swapped) == 5
     assert swapped != before
-    assert digests(tmp_path / ".out.millrace" / "new") == before
+    assert digests(tmp_path / ".out.rowmill" / "new") == before
 
     refusing = make_job(data, out, output={"on_existing": "fail", "seed": 2})
     state = run_flow(refusing)
@@ -109,4 +109,4 @@ def test_a_swap_that_was_cut_off_is_finished_by_the_next_start(tmp_path: Path, p
     left = sorted(p for p in tmp_path.iterdir() if "out" in p.name and p != out)
     found = [digests(path) for path in left]
     assert found in ([before, swapped], [swapped, before])
-    assert all(path.name.startswith(".out.millrace-old-") for path in left)
+    assert all(path.name.startswith(".out.rowmill-old-") for path in left)

@@ -48,4 +48,4 @@ def test_a_refit_that_is_killed_anywhere_is_completed_once(tmp_path: Path, prefe
     assert digests(out / "v0002") == digests(quiet / "v0002")
     prints = [json.loads((to / "v0002/_manifest.json").read_text())["fingerprints"]["state"] for to in (out, quiet)]
     assert prints[0] == prints[1]
-    assert not (tmp_path / ".out.millrace").exists()
+    assert not (tmp_path / ".out.rowmill").exists()

@@ -143,7 +143,7 @@ def test_a_worker_killed_in_every_attempt_is_a_failed_run_that_can_be_resumed(
     state = run_flow(make_job(data, tmp_path / "out"))
     assert task_runs(state, QUIET) == QUIET
     assert digests(tmp_path / "out") == expected
-    assert not (tmp_path / ".out.millrace").exists()
+    assert not (tmp_path / ".out.rowmill").exists()
 
 
 def test_what_passes_is_tried_again_by_prefect(

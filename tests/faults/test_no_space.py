@@ -86,8 +86,8 @@ def test_a_full_disk_is_told_and_with_space_again_the_run_goes_on(
 ) -> None:
     stage, left, kept = CASES[case]
     out, filler = disk / "out", fills(stage, left)
-    told(run_here(make_job(data, out), cluster), stage, disk, disk / ".out.millrace")
-    assert {p.name for p in disk.iterdir()} <= {".out.millrace", "filler"}
+    told(run_here(make_job(data, out), cluster), stage, disk, disk / ".out.rowmill")
+    assert {p.name for p in disk.iterdir()} <= {".out.rowmill", "filler"}
     filler.unlink()
     again = run_here(make_job(data, out), cluster)
     assert flow_state(again) == "Completed", again.message

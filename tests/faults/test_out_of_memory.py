@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[str, dict[str, dict[str, Any]], list[str]]] = {
     "one row group": (
         "transform:1:9", {},
         ["one row group does not fit into memory", "partition 1: 1,024 rows from row 4,096, about 3", "kB decoded; ",
-         "logs.parquet, row group 4", "MemoryError: injected by MILLRACE_INJECT_OOM", "are free",
+         "logs.parquet, row group 4", "MemoryError: injected by ROWMILL_INJECT_OOM", "are free",
          "write the source with smaller row groups, or give each thread more memory: a higher cluster.memory_limit"],
     ),
     "the floor of partitions": (

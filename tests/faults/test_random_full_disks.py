@@ -82,5 +82,5 @@ def test_a_full_disk_is_one_clear_error_and_with_space_the_run_goes_on(
     finally:
         for path in (out, *disk.iterdir(), place / "scratch"):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-        for path in place.glob(".out.millrace*"):
+        for path in place.glob(".out.rowmill*"):
             shutil.rmtree(path)

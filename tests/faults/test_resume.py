@@ -182,7 +182,7 @@ def test_damage_between_stages_is_mended_or_told(
     case: str, data: Path, tmp_path: Path, engine: str, expected: dict[str, str]
 ) -> None:
     pattern, stage, told = DAMAGES[case]
-    asked, harm = job(data, tmp_path / "out"), damage(pattern, tmp_path / ".out.millrace")
+    asked, harm = job(data, tmp_path / "out"), damage(pattern, tmp_path / ".out.rowmill")
     if told:
         with pytest.raises(DataError, match=told):
             go(asked, engine, stage, harm)
@@ -196,7 +196,7 @@ def test_damage_between_stages_is_mended_or_told(
 def test_written_parts_that_were_damaged_or_lost_are_written_again(
     data: Path, tmp_path: Path, engine: str, expected: dict[str, str]
 ) -> None:
-    asked, staging = job(data, tmp_path / "out"), tmp_path / ".out.millrace"
+    asked, staging = job(data, tmp_path / "out"), tmp_path / ".out.rowmill"
     cut_off(asked, engine, "commit")
     damage("new/part-00001.parquet", staging)()
     kept = (staging / "new" / "part-00000.parquet").stat().st_ino
@@ -210,7 +210,7 @@ def test_two_flows_at_once_on_one_scheduler_keep_apart(
     data: Path, tmp_path: Path, prefect_server: Any, cluster: Any, client: Any, engine: str, expected: dict[str, str]
 ) -> None:
     """The same source, different targets; what one releases is its own alone."""
-    client.publish_dataset(client.submit(len, "abc"), name="millrace-of-somebody-else")
+    client.publish_dataset(client.submit(len, "abc"), name="rowmill-of-somebody-else")
     other = {"output": {"seed": 99}, "features": FEATURES[:1]}
     jobs = [make_job(data, tmp_path / "a"), make_job(data, tmp_path / "b", **other)]
     with ThreadPoolExecutor(2) as threads:
@@ -219,5 +219,5 @@ def test_two_flows_at_once_on_one_scheduler_keep_apart(
     go(job(data, tmp_path / "alone", **other), engine)
     assert digests(tmp_path / "a") == expected
     assert digests(tmp_path / "b") == digests(tmp_path / "alone")
-    assert list(client.list_datasets()) == ["millrace-of-somebody-else"]
-    client.unpublish_dataset("millrace-of-somebody-else")
+    assert list(client.list_datasets()) == ["rowmill-of-somebody-else"]
+    client.unpublish_dataset("rowmill-of-somebody-else")

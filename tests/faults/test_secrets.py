@@ -37,7 +37,7 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: Any) 
     (tmp_path / "vault" / "broken" / "0.parquet").write_bytes(b"PAR1")
     monkeypatch.setenv(vault.FOLDER, str(tmp_path / "vault"))
     monkeypatch.setenv(vault.DIGEST, hashlib.sha256(made.encode()).hexdigest())
-    monkeypatch.setenv("MILLRACE_STORAGE_WRONG", json.dumps({"token": f"{made}-wrong"}))
+    monkeypatch.setenv("ROWMILL_STORAGE_WRONG", json.dumps({"token": f"{made}-wrong"}))
     Secret(value={"token": made}).save("shop", overwrite=True)
     return made
 
@@ -50,7 +50,7 @@ def at_the_server() -> str:
         dump = "\n".join(database.iterdump())
     finally:
         database.close()
-    return dump + (home / "millrace-server.log").read_text(errors="replace")
+    return dump + (home / "rowmill-server.log").read_text(errors="replace")
 
 
 def test_a_token_appears_nowhere(
@@ -87,9 +87,7 @@ def test_options_are_looked_up_where_they_are_used_and_a_pickle_holds_their_name
     assert dict(pickle.loads(sent)) == {"token": token}  # noqa: S301
     assert token not in repr(options)
     assert token not in repr(storage({"token": token}))
-    with pytest.raises(
-        JobError, match=r"'shopp' are not known(.|\n)*MILLRACE_STORAGE_SHOPP(.|\n)*Secret block 'shopp'"
-    ):
+    with pytest.raises(JobError, match=r"'shopp' are not known(.|\n)*ROWMILL_STORAGE_SHOPP(.|\n)*Secret block 'shopp'"):
         storage("shopp")
     with pytest.raises(DataError, match=r"vault://data(.|\n)*403: the token \*\*\* is not known here"):
         expand("vault://data", storage("wrong"))
@@ -108,7 +106,7 @@ def test_blocks_by_type_and_name_and_what_is_no_object(token: str, monkeypatch: 
     assert "hunter2" not in str(refused.value)
     with pytest.raises(JobError, match="types: secret, remote-file-system"):
         storage("slack-webhook/x")
-    monkeypatch.setenv("MILLRACE_STORAGE_SHOP", '{"token": "of the environment"}')
+    monkeypatch.setenv("ROWMILL_STORAGE_SHOP", '{"token": "of the environment"}')
     assert dict(storage("shop")) == {"token": "of the environment"}
 
 

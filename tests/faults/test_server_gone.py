@@ -21,7 +21,7 @@ from tests.faults.jobs import STAGES, make_data, make_job, plan_chaos
 from tests.infra.elsewhere import until
 
 pytestmark = [pytest.mark.xdist_group("killed-flow"), pytest.mark.timeout(600)]
-COMMAND = [sys.executable, "-X", "faulthandler", "-P", "-c", "from millrace.cli import main; main()", "run", "job.yaml"]
+COMMAND = [sys.executable, "-X", "faulthandler", "-P", "-c", "from rowmill.cli import main; main()", "run", "job.yaml"]
 SECONDS = 150.0  # in which the command has ended after its server died
 UNRECORDED = 3
 PATIENT = ("ingest", "shuffle_write")  # where a call is tried again as often as for users, which is a minute of waiting
@@ -41,7 +41,7 @@ def own_server(tmp_path: Path, new_prefect_home: Callable[[Path], Path]) -> Iter
 
 
 def kill_server(folder: Path) -> bool:
-    note = folder / "prefect" / "millrace-server.json"
+    note = folder / "prefect" / "rowmill-server.json"
     pid = json.loads(note.read_text())["pid"] if note.exists() else None
     if pid is None or not psutil.pid_exists(pid):
         return False
@@ -80,4 +80,4 @@ def test_a_server_that_dies_in_a_stage_costs_neither_the_output_nor_minutes(
     assert "warning: the Prefect server does not answer" in text or "warning: an artifact could not" in text
     assert not [noise for noise in ("Traceback", "EventsWorker", "Error logging to API") if noise in text], text
     assert (tmp_path / "out" / "_manifest.json").exists()
-    assert not (tmp_path / ".out.millrace").exists()
+    assert not (tmp_path / ".out.rowmill").exists()

@@ -80,7 +80,7 @@ def test_a_fork_server_that_was_killed_is_replaced() -> None:
 @pytest.mark.parametrize("limit", [2_000_000_000, 3_900_000_000])
 def test_too_little_address_space_is_an_error_not_a_hang(limit: int, tmp_path: Path) -> None:
     began = time.monotonic()
-    limited = f"ulimit -v {limit // 1000}; exec {sys.executable} -P -c 'from millrace.cli import main; main()' run toy"
+    limited = f"ulimit -v {limit // 1000}; exec {sys.executable} -P -c 'from rowmill.cli import main; main()' run toy"
     done = subprocess.run(
         ["bash", "-c", limited], capture_output=True, text=True, timeout=250, cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": python_path(), "COLUMNS": "200", "PREFECT_HOME": str(tmp_path / "prefect")},

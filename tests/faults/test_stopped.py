@@ -30,7 +30,7 @@ from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, 
 from tests.infra.elsewhere import eventually, is_worker, until
 
 pytestmark = pytest.mark.xdist_group("killed-flow")
-COMMAND = [sys.executable, "-X", "faulthandler", "-P", "-c", "from millrace.cli import main; main()", "run", "job.yaml"]
+COMMAND = [sys.executable, "-X", "faulthandler", "-P", "-c", "from rowmill.cli import main; main()", "run", "job.yaml"]
 SERVE = "from flows.preprocess import preprocess; preprocess.serve('stopped', print_starting_message=False)"
 SECONDS = 20.0  # in which a stopped run has ended
 
@@ -156,8 +156,8 @@ def alive(process: psutil.Process) -> bool:
 def check_nothing_left(folder: Path, family: list[psutil.Process]) -> None:
     """No process, no lock, no output, nothing half-written beside it; what is done is there for the next start."""
     until(lambda: not any(alive(process) for process in family), "the processes have ended", SECONDS)
-    staging = folder / ".out.millrace"
-    assert sorted(p.name for p in folder.iterdir() if "out" in p.name) == [".out.millrace"]
+    staging = folder / ".out.rowmill"
+    assert sorted(p.name for p in folder.iterdir() if "out" in p.name) == [".out.rowmill"]
     assert not list(staging.glob("lock*"))
     assert (staging / "plan.json").exists()
 
@@ -169,7 +169,7 @@ def test_sigterm_stops_the_command_whose_ports_are_of_the_loopback(
     process = started(COMMAND, "transform")
     process.hold(tmp_path)
     family = process.family()
-    port = os.environ["MILLRACE_TEST_PORT"]
+    port = os.environ["ROWMILL_TEST_PORT"]
     server = [p for p in psutil.process_iter(["cmdline"]) if port in (p.info["cmdline"] or [])]
     assert len(family) >= 2
     assert server
@@ -200,7 +200,7 @@ def test_a_cancel_at_the_server_stops_the_command_and_the_next_start_completes(
 
     assert started(COMMAND).ended(120) == 0
     assert len(digests(tmp_path / "out")) == 5
-    assert not (tmp_path / ".out.millrace").exists()
+    assert not (tmp_path / ".out.rowmill").exists()
 
 
 def test_a_cancel_at_the_server_stops_a_run_of_a_deployment(tmp_path: Path, started: Callable[..., Process]) -> None:

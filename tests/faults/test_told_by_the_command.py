@@ -1,4 +1,4 @@
-"""`millrace run` on what cannot be right: exit status 1, a message that helps, a Failed run, nothing written."""
+"""`rowmill run` on what cannot be right: exit status 1, a message that helps, a Failed run, nothing written."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from millrace.cli import app
 from prefect import get_client
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from tests.faults.test_data_errors import CASES, GOOD, NORMALIZE
@@ -23,7 +23,7 @@ from tests.running import section_of
 pytestmark = pytest.mark.xdist_group("killed-flow")
 
 
-def millrace_run(folder: Path, job: dict[str, Any] | str) -> Any:
+def rowmill_run(folder: Path, job: dict[str, Any] | str) -> Any:
     """The command on a job file: exit code, stdout, stderr."""
     file = folder / "job.yaml"
     file.write_text(job if isinstance(job, str) else json.dumps(job))
@@ -52,7 +52,7 @@ def test_bad_data_are_told_by_a_failed_run(case: str, tmp_path: Path, prefect_se
     make, features, what, more = CASES[case]
     (tmp_path / "in").mkdir()
     make(tmp_path / "in")
-    done = millrace_run(tmp_path, job_in(tmp_path, cluster, features=features))
+    done = rowmill_run(tmp_path, job_in(tmp_path, cluster, features=features))
     said = " ".join(done.stderr.split())
     assert done.exit_code == 1
     assert done.stderr.startswith("error: ")
@@ -60,7 +60,7 @@ def test_bad_data_are_told_by_a_failed_run(case: str, tmp_path: Path, prefect_se
     assert more in said
     assert "Traceback" not in done.stderr
     assert final_state(done.stderr) == "Failed"
-    assert {p.name for p in tmp_path.iterdir()} <= {"in", "job.yaml", ".out.millrace"}
+    assert {p.name for p in tmp_path.iterdir()} <= {"in", "job.yaml", ".out.rowmill"}
 
 
 def exists(folder: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_job_that_cannot_be_right_is_told(
     prepare(tmp_path)
     before = {p.name for p in tmp_path.iterdir()}
     job = changes if isinstance(changes, str) else job_in(tmp_path, cluster) | changes
-    done = millrace_run(tmp_path, job)
+    done = rowmill_run(tmp_path, job)
     assert done.exit_code == 1, done.output
     assert [text for text in told if text not in done.stderr] == [], done.stderr
     assert "Traceback" not in done.stderr
@@ -122,7 +122,7 @@ def test_a_read_only_file_system_is_told(tmp_path: Path, prefect_server: Any, cl
     if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
     try:
-        done = millrace_run(tmp_path, job_in(tmp_path, cluster, output={"path": str(place / "out")}))
+        done = rowmill_run(tmp_path, job_in(tmp_path, cluster, output={"path": str(place / "out")}))
     finally:
         subprocess.run(["umount", "-l", str(place)], check=True)
     assert done.exit_code == 1

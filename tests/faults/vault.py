@@ -11,7 +11,7 @@ import fsspec
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-FOLDER, DIGEST = "MILLRACE_TEST_VAULT", "MILLRACE_TEST_VAULT_DIGEST"
+FOLDER, DIGEST = "ROWMILL_TEST_VAULT", "ROWMILL_TEST_VAULT_DIGEST"
 
 
 class Vault(DirFileSystem):

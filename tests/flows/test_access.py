@@ -97,7 +97,7 @@ def test_keys_certificates_and_commands_of_a_cluster(root: Path, monkeypatch: py
 def test_lists_side_tables_and_what_lies_beside_the_output_count(root: Path) -> None:
     with pytest.raises(JobError, match=r"source.path = /etc/passwd"):
         make_job(job(root, source__path=[str(root / "in"), "/etc/passwd"]))
-    with pytest.raises(JobError, match=r"output.path \(the folder beside it\) = .*/.root.millrace-old"):
+    with pytest.raises(JobError, match=r"output.path \(the folder beside it\) = .*/.root.rowmill-old"):
         make_job(job(root, output__path=str(root)))
     join = [{"columns": ["x"], "ops": [{"op": "JoinExternal", "table": str(root.parent / "side.csv"), "on": "x"}]}]
     with pytest.raises(JobError, match=r"JoinExternal in features\[0\] = .*side.csv"):
@@ -215,7 +215,7 @@ def test_secrets_in_urls_are_refused_and_not_repeated(url: str, tmp_path: Path) 
         make_job(job(tmp_path, source__path=url))
     assert refused.value.what == f"the URL holds {URLS[url]}"
     assert "hunter2" not in str(refused.value)
-    assert "MILLRACE_STORAGE_<NAME>" in refused.value.do
+    assert "ROWMILL_STORAGE_<NAME>" in refused.value.do
     make_job(job(tmp_path, source__path=["sftp://me@host/logs", "https://host/a:b@c.csv"]))
 
 
@@ -235,7 +235,7 @@ def test_schedulers_hosts_and_images_are_those_that_the_host_lists(
 ) -> None:
     data = job(tmp_path, cluster=ELSEWHERE[field])
     make_job(data)
-    monkeypatch.setenv(CLUSTERS, "tls://10.0.0.5:*, gpu-*, registry/millrace:*")
+    monkeypatch.setenv(CLUSTERS, "tls://10.0.0.5:*, gpu-*, registry/rowmill:*")
     with pytest.raises(JobError, match="may not be used") as refused:
         make_job(data)
     assert refused.value.where == field
@@ -257,7 +257,7 @@ def test_who_serves_is_told_what_is_not_limited(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delenv(variable)
     assert limits() == {ROOTS: "no limit", MODULES: "no limit", CLUSTERS: "no limit"}
     (line,) = serving_limits()
-    assert "set MILLRACE_ALLOWED_ROOTS" in line
+    assert "set ROWMILL_ALLOWED_ROOTS" in line
     assert limits() == {ROOTS: "no limit", MODULES: "no function", CLUSTERS: "this host"}
     monkeypatch.setenv(ROOTS, "/data:s3://bucket/x")
     monkeypatch.setenv(MODULES, "shop.features")

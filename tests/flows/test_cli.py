@@ -1,4 +1,4 @@
-"""The command `millrace` as people type it: what it says, what it leaves, and its exit status."""
+"""The command `rowmill` as people type it: what it says, what it leaves, and its exit status."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from millrace.cli import app
 from rich.console import Console
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from tests.conftest import python_path
@@ -27,7 +27,7 @@ from tests.infra.elsewhere import eventually
 
 pytestmark = pytest.mark.xdist_group("cli")
 ROOT = Path(__file__).resolve().parents[2]
-MILLRACE = [sys.executable, "-P", "-c", "from millrace.cli import main; main()"]
+ROWMILL = [sys.executable, "-P", "-c", "from rowmill.cli import main; main()"]
 COMMANDS = ("demo", "run", "preview", "fit", "apply", "sample", "verify", "inspect", "ops", "clean", "diff", "contract")
 COMMANDS += ("new", "schema")
 
@@ -40,7 +40,7 @@ def typed(*words: Any) -> Any:
 def started(folder: Path, *words: Any) -> subprocess.Popen[str]:
     """A command in a process of its own, in a folder, without a terminal."""
     environment = {**os.environ, "PYTHONPATH": python_path(), "COLUMNS": "120"}
-    command = [*MILLRACE, *(str(word) for word in words)]
+    command = [*ROWMILL, *(str(word) for word in words)]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         command, cwd=folder, env=environment, text=True, stdout=pipe, stderr=pipe, start_new_session=True
@@ -57,17 +57,17 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def test_help_answers_at_once() -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([*MILLRACE, "--help"], cwd=ROOT, text=True, capture_output=True, check=True)
+    done = subprocess.run([*ROWMILL, "--help"], cwd=ROOT, text=True, capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
 
-    assert "millrace demo" in done.stdout
+    assert "rowmill demo" in done.stdout
     assert all(command in done.stdout for command in COMMANDS)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert cpu < 0.7  # what others do at the same time makes no difference
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys, millrace.cli; print([m for m in ('prefect', 'dask', 'pyarrow', 'pandas') if m in sys.modules])"
+    code = "import sys, rowmill.cli; print([m for m in ('prefect', 'dask', 'pyarrow', 'pandas') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True)
     assert done.stdout == "[]\n"
 
@@ -100,9 +100,9 @@ def test_workers_of_this_host_load_before_the_job_is_known_unless_it_names_other
     monkeypatch.setattr("infra.gpus.visible", list)
     (tmp_path / "job.yaml").write_text(text)
     with begin(Console(), "a job", "flows.fit", str(tmp_path / "job.yaml"), [change]):
-        assert started == [("flows.fit", "millrace.cli")] * begins
+        assert started == [("flows.fit", "rowmill.cli")] * begins
     with begin(Console(), "nothing", "flows.fit", str(tmp_path / "no.yaml")):
-        assert started == [("flows.fit", "millrace.cli")] * begins
+        assert started == [("flows.fit", "rowmill.cli")] * begins
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -110,14 +110,14 @@ def test_every_command_shows_examples(command: str) -> None:
     done = typed(command, "--help")
     assert done.exit_code == 0
     assert "Examples" in done.output
-    assert f"millrace {command}" in done.output
+    assert f"rowmill {command}" in done.output
 
 
 @pytest.mark.parametrize(("line", "words"), [("pre", ["preview"]), ("new --la", ["--label"])])
 def test_the_shell_completes_commands_and_options(line: str, words: list[str]) -> None:
-    place = {"COMP_WORDS": f"millrace {line}", "COMP_CWORD": str(len(line.split()))}
-    environment = {"_MILLRACE_COMPLETE": "complete_bash", **place}
-    done = CliRunner().invoke(app, [], prog_name="millrace", env=environment)
+    place = {"COMP_WORDS": f"rowmill {line}", "COMP_CWORD": str(len(line.split()))}
+    environment = {"_ROWMILL_COMPLETE": "complete_bash", **place}
+    done = CliRunner().invoke(app, [], prog_name="rowmill", env=environment)
     assert done.stdout.split() == words
 
 
@@ -245,7 +245,7 @@ def test_the_run_is_tagged(work: Path, prefect_server: Any) -> None:
 
     run = json.loads((work / "out" / "_manifest.json").read_text())["run"]
     with get_client(sync_client=True) as client:
-        assert sorted(client.read_flow_run(run).tags) == ["made-up-data", "millrace"]  # its data are a sample
+        assert sorted(client.read_flow_run(run).tags) == ["made-up-data", "rowmill"]  # its data are a sample
 
 
 def test_verify_finds_an_output_whole(work: Path) -> None:
@@ -305,7 +305,7 @@ def test_verify_takes_train_and_valid_together(work: Path, tmp_path: Path) -> No
 def test_verify_tells_what_is_no_output(work: Path, name: str) -> None:
     done = typed("verify", work / name)
     assert done.exit_code == 2
-    assert "this is not an output of millrace" in done.stderr
+    assert "this is not an output of rowmill" in done.stderr
 
 
 def test_inspect_shows_schema_parts_vocabularies_and_rows(work: Path) -> None:
@@ -331,7 +331,7 @@ def test_inspect_shows_a_saved_workflow(work: Path) -> None:
 def test_inspect_tells_what_is_no_output(work: Path) -> None:
     done = typed("inspect", work / "data")
     assert done.exit_code == 1
-    assert "this is not an output of millrace" in done.stderr
+    assert "this is not an output of rowmill" in done.stderr
 
 
 # runs that fail
@@ -384,12 +384,12 @@ def test_demo_replaces_its_own_earlier_output(tmp_path: Path, prefect_server: An
         code, out, err = ended(started(tmp_path, "demo", "--rows", 3000))
         assert (code, err) == (0, "")
         assert "3,000 rows in " in out
-        runs.append(json.loads((tmp_path / "millrace-demo" / "out" / "_manifest.json").read_text())["run"])
+        runs.append(json.loads((tmp_path / "rowmill-demo" / "out" / "_manifest.json").read_text())["run"])
 
     assert runs[0] != runs[1]
-    replaced, *rest = sorted((tmp_path / "millrace-demo").iterdir())  # the old one stays for run.keep_replaced
+    replaced, *rest = sorted((tmp_path / "rowmill-demo").iterdir())  # the old one stays for run.keep_replaced
     assert [path.name for path in rest] == ["data", "out"]
-    assert replaced.name.startswith(".out.millrace-old-")
+    assert replaced.name.startswith(".out.rowmill-old-")
     assert json.loads((replaced / "_manifest.json").read_text())["run"] == runs[0]
 
 
@@ -398,7 +398,7 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path: Path, prefec
 
     typed("sample", "toy", "--rows", 4_000_000, "--path", tmp_path / "data" / "toy")
     process = started(tmp_path, "run", "toy")
-    staging = tmp_path / "out" / ".toy.millrace"
+    staging = tmp_path / "out" / ".toy.rowmill"
     deadline = time.monotonic() + 100
     while not (staging / "plan.json").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -470,7 +470,7 @@ def test_brackets_in_a_path_are_said_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_has_seen_enough_ends_nothing(tmp_path: Path) -> None:
-    command = [*MILLRACE, "ops"]
+    command = [*ROWMILL, "ops"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from millrace.cli import app
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.job.dates import of_this_moment
@@ -24,7 +24,7 @@ from flows.job.nights import published
 from flows.preprocess import preprocess
 from flows.run.nights import date_of_this_run
 from tasks.core.settings import Run
-from tasks.errors import DataError, JobError, MillraceError
+from tasks.errors import DataError, JobError, RowmillError
 from tasks.job.run_date import RunDate, parse_run_date, run_date_at
 from tasks.manifest import Manifest
 from tests.conftest import python_path
@@ -125,7 +125,7 @@ def test_a_mistake_in_a_date_is_found_before_anything_starts(
 
 
 def test_a_date_does_not_leave_the_allowed_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_ALLOWED_ROOTS", str(tmp_path / "data"))
+    monkeypatch.setenv("ROWMILL_ALLOWED_ROOTS", str(tmp_path / "data"))
     data = {"source": {"path": f"{tmp_path}/data/{{date:../../secret/%d}}"}, "features": [{"columns": ["x"]}]}
     with pytest.raises(JobError, match="allowed"):
         make_job({**data, "output": {"path": str(tmp_path / "data/out")}})
@@ -339,7 +339,7 @@ def test_a_night_that_was_begun_is_finished_before_the_next(
     day_of(tmp_path, "2026-11-21")
     day_of(tmp_path, "2026-11-22")
     begin(run, nightly(tmp_path, date="2026-11-22"), monkeypatch)
-    state = tmp_path / "out/.out.millrace" if (tmp_path / "out/.out.millrace").exists() else tmp_path / ".out.millrace"
+    state = tmp_path / "out/.out.rowmill" if (tmp_path / "out/.out.rowmill").exists() else tmp_path / ".out.rowmill"
     learned = (state / "state" / "state.json").stat().st_mtime_ns
     assert json.loads((state / "night.json").read_text())["date"] == "2026-11-22"
 
@@ -377,14 +377,14 @@ def test_a_job_without_a_date_does_not_throw_away_a_night(
 ) -> None:
     day_of(tmp_path, "2026-11-21")
     begin(run, nightly(tmp_path, date="2026-11-22"), monkeypatch)
-    state = tmp_path / ".out.millrace" / "state" / "state.json"
+    state = tmp_path / ".out.rowmill" / "state" / "state.json"
     data = nightly(tmp_path)
     data["source"]["path"] = f"{tmp_path}/in/2026-11-21"
     with pytest.raises(JobError) as caught:
         run(data)
 
     assert str(caught.value).splitlines()[0] == "the run of 2026-11-22 was begun and not published"
-    assert "--date 2026-11-22. To give it up: millrace clean --older-than 0" in str(caught.value)
+    assert "--date 2026-11-22. To give it up: rowmill clean --older-than 0" in str(caught.value)
     assert state.exists()
     run(nightly(tmp_path, date="2026-11-22"))
     run(data)
@@ -400,7 +400,7 @@ def test_a_night_that_cannot_be_finished_is_named(tmp_path: Path, run: Any, monk
         run(nightly(tmp_path, date="2026-11-23"))
 
     assert "the run of 2026-11-22, which was begun and not published, cannot be finished" in str(caught.value)
-    assert "millrace clean --older-than 0" in str(caught.value)
+    assert "rowmill clean --older-than 0" in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -432,7 +432,7 @@ def test_a_day_without_data_may_be_skipped(tmp_path: Path, run: Any, api: Any) -
     [artifact] = api.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
     assert "there are no data for 2026-11-22" in artifact.data
     slug = key.removeprefix("preprocess-").removesuffix("-skipped")
-    wanted = {"event": {"name": ["millrace.run.skipped"]}, "resource": {"id": [f"millrace.output.{slug}"]}}
+    wanted = {"event": {"name": ["rowmill.run.skipped"]}, "resource": {"id": [f"rowmill.output.{slug}"]}}
 
     def events() -> Any:
         return api.request("POST", "/events/filter", json={"filter": wanted}).json()["events"]
@@ -446,12 +446,12 @@ def test_the_command_of_a_day_without_data_ends_with_0(tmp_path: Path, prefect_s
     data = nightly(tmp_path, if_empty="skip")
     (tmp_path / "job.yaml").write_text(json.dumps({**data, "cluster": {"kind": "cpu", "threads_per_worker": 1}}))
 
-    def millrace(day: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-P", "-m", "millrace", "run", "job.yaml", "--date", day]
+    def rowmill(day: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "rowmill", "run", "job.yaml", "--date", day]
         environment = os.environ | {"PYTHONPATH": python_path()}
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
 
-    empty, full = millrace("2026-11-22"), millrace("2026-11-23")
+    empty, full = rowmill("2026-11-22"), rowmill("2026-11-23")
     assert (empty.returncode, full.returncode) == (0, 0), empty.stderr + full.stderr
     assert "skipped  nothing was written: there are no data" in empty.stdout
     assert "date     2026-11-23 (run.date, UTC)" in full.stdout
@@ -471,7 +471,7 @@ def test_validation_data_without_a_date_that_are_missing_are_a_clear_error(
         (tmp_path / "valid").mkdir()
         pq.write_table(pa.table({"x": pa.array([], pa.float64()), "day": pa.array([], pa.string())}),
                        tmp_path / "valid/a.parquet")  # fmt: skip
-    with pytest.raises(MillraceError) as caught:
+    with pytest.raises(RowmillError) as caught:
         run(data)
 
     assert str(caught.value).splitlines()[:2] == [

@@ -13,8 +13,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from millrace import Dataset, draft
-from millrace.cli import app
+from rowmill import Dataset, draft
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.draft import readable_files

@@ -38,7 +38,7 @@ from infra.clusters import local
 from infra.clusters.model import Cluster
 from tasks.core.settings import OF_ROWS, WITHOUT_FIGURE, Check, Checks, Source
 from tasks.dataset import Dataset
-from tasks.errors import MillraceError
+from tasks.errors import RowmillError
 from tasks.gate.checks import judge
 from tasks.gate.contract import make_contract
 from tasks.gate.history import Past
@@ -323,7 +323,7 @@ def written(folder: Path, job: dict[str, Any], entry: Seen, monkeypatch: pytest.
             made = make_job(job)
             make_samples(made)
             run_stages(made.request("pandas"))
-    except MillraceError as error:
+    except RowmillError as error:
         return str(error)
     return rows_and_files(folder)
 
@@ -340,7 +340,7 @@ def rows_and_files(folder: Path) -> tuple[list[list[Any]], dict[str, str]]:
 
 @pytest.mark.parametrize("key", HERE)
 def test_a_key_changes_something(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "get_run_logger", lambda: logging.getLogger("millrace"))
+    monkeypatch.setattr(session, "get_run_logger", lambda: logging.getLogger("rowmill"))
     entry = ENTRIES[key]
     with_key = written(tmp_path / "with", job_with(key, entry, entry.value), entry, monkeypatch)
     without = written(tmp_path / "without", job_with(key, entry, entry.other), entry, monkeypatch)
@@ -348,7 +348,7 @@ def test_a_key_changes_something(key: str, tmp_path: Path, monkeypatch: pytest.M
         assert entry.refused in with_key
         assert entry.refused not in str(without)
         monkeypatch.chdir(tmp_path / "with")
-        with pytest.raises(MillraceError, match=entry.refused):
+        with pytest.raises(RowmillError, match=entry.refused):
             preview(make_job(job_with(key, entry, entry.value)))
         return
     assert not isinstance(with_key, str), with_key
@@ -485,12 +485,12 @@ def test_every_check_is_looked_at() -> None:
 def test_a_setting_without_effect_is_refused_by_run_and_preview(
     job: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "get_run_logger", lambda: logging.getLogger("millrace"))
+    monkeypatch.setattr(session, "get_run_logger", lambda: logging.getLogger("rowmill"))
     entry = Seen(None)
     pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "in.parquet")
     whole = merged(job_with("recipe", entry, None), job)
     assert said in written(tmp_path, whole, entry, monkeypatch)
-    with pytest.raises(MillraceError, match=re.escape(said)):
+    with pytest.raises(RowmillError, match=re.escape(said)):
         preview(make_job(whole))
 
 
@@ -529,7 +529,7 @@ def test_every_key_has_a_place_in_the_form(flow: Any, model: type[BaseModel]) ->
 
 
 PYTHON = {
-    "path": "source", "valid": "a second Dataset", "filter": "ops.Filter", "sample": "millrace sample",
+    "path": "source", "valid": "a second Dataset", "filter": "ops.Filter", "sample": "rowmill sample",
     "keys": Dataset.shuffle_by_keys, "sort_by": Dataset.shuffle_by_keys, "unique": Dataset.unique,
     "split": Dataset.split, "downsample": Dataset.downsample, "strict": Dataset.downsample,
 }  # fmt: skip
@@ -549,7 +549,7 @@ def test_a_data_set_has_the_limits_of_readers(name: str, tmp_path: Path) -> None
     (tmp_path / "in.csv.gz").write_bytes(gzip.compress(TEXT.encode()))
     path = str(tmp_path / "in.csv.gz")
     assert Dataset(path).num_rows == 4
-    with pytest.raises(MillraceError, match=name):
+    with pytest.raises(RowmillError, match=name):
         _ = Dataset(path, **{name: 4}).num_rows
 
 
@@ -572,7 +572,7 @@ def test_a_key_of_an_output_changes_something_from_python(key: str, tmp_path: Pa
 
 def test_a_preview_reads_as_the_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sample of a preview has the rows of the output, for each key of the source that says what they are."""
-    monkeypatch.setattr(session, "get_run_logger", lambda: logging.getLogger("millrace"))
+    monkeypatch.setattr(session, "get_run_logger", lambda: logging.getLogger("rowmill"))
     for key in HERE:
         entry = ENTRIES[key]
         if not key.startswith("source.") or not entry.rows or "unique" in key:  # no preview looks at all rows

@@ -150,7 +150,7 @@ def test_a_fit_replaces_its_own_folder_and_no_other(fitted: Path, tmp_path: Path
     data["output"]["on_existing"] = "replace"
     assert fit_here(data, engine) == fitted
     (fitted / "mine.txt").write_text("mine")
-    with pytest.raises(JobError, match="files that millrace did not write"):
+    with pytest.raises(JobError, match="files that rowmill did not write"):
         fit_here(data, engine)
     assert (fitted / "mine.txt").read_text() == "mine"
 

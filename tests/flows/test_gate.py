@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from millrace.cli import app
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.commands.console import ASKED, STOPPED
@@ -74,7 +74,7 @@ def versions(folder: Path) -> dict[str, str]:
 
 
 def staging_of(folder: Path) -> Path:
-    return folder / ".out.millrace"
+    return folder / ".out.rowmill"
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_finding_stops_before_anything_is_shuffled(tmp_path: Path, run: Any, a
     assert flow_run.state_name == "Failed"
     assert FOUND in flow_run.state.message
     slug = key_of(tmp_path / "out").removeprefix("preprocess-")
-    wanted = {"event": {"name": ["millrace.gate.stopped"]}, "resource": {"id": [f"millrace.output.{slug}"]}}
+    wanted = {"event": {"name": ["rowmill.gate.stopped"]}, "resource": {"id": [f"rowmill.output.{slug}"]}}
 
     def events() -> Any:
         return api.request("POST", "/events/filter", json={"filter": wanted}).json()["events"]
@@ -218,7 +218,7 @@ def test_a_run_at_a_shell_leaves_its_work_and_publish_finishes_it(
     again = runner.invoke(app, ["run", "job.yaml", "--date", NEXT])
     assert again.exit_code == 1
     assert f"the night {BAD} of {tmp_path}/out waits for an answer" in again.output + again.stderr
-    assert f"millrace publish {tmp_path}/out" in again.stderr
+    assert f"rowmill publish {tmp_path}/out" in again.stderr
     kept = runner.invoke(app, ["clean", str(tmp_path)])
     assert "waits for an answer" in kept.output
     assert read_question(staging_of(tmp_path)) is not None
@@ -376,7 +376,7 @@ START = "from infra.orchestration.server import ensure_server; print(ensure_serv
 
 
 class Host:
-    """A folder with days, a deployment over them, a Prefect server of its own, and `millrace serve`."""
+    """A folder with days, a deployment over them, a Prefect server of its own, and `rowmill serve`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.home = folder, folder / "prefect"
@@ -398,20 +398,20 @@ class Host:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
-    def millrace(self, *arguments: str) -> subprocess.Popen[str]:
-        return self.start("-m", "millrace", *arguments)
+    def rowmill(self, *arguments: str) -> subprocess.Popen[str]:
+        return self.start("-m", "rowmill", *arguments)
 
     def start_server(self) -> None:
         assert self.start("-c", START).wait(150) == 0, self.log
 
     def kill_server(self) -> None:
-        process = psutil.Process(json.loads((self.home / "millrace-server.json").read_text())["pid"])
+        process = psutil.Process(json.loads((self.home / "rowmill-server.json").read_text())["pid"])
         process.kill()
         psutil.wait_procs([process], 20)
 
     def serve(self) -> None:
         before = self.log.count("Ctrl-C ends it")
-        self.serving = self.millrace("serve", "--file", "nights.yaml")
+        self.serving = self.rowmill("serve", "--file", "nights.yaml")
         until(lambda: self.log.count("Ctrl-C ends it") > before, "serve")
         until(self.is_offered, "the deployment")
 
@@ -506,7 +506,7 @@ def test_a_run_of_a_deployment_pauses_over_restarts_and_publishes(host: Host) ->
     second = host.begin(NEXT)
     message = host.wait(second, "Failed")["message"]
     assert f"the night {BAD} of {host.folder}/out waits for an answer" in message
-    assert f"millrace publish {host.folder}/out, or millrace discard" in message
+    assert f"rowmill publish {host.folder}/out, or rowmill discard" in message
     assert staging_of(host.folder).exists()
 
     learned = (staging_of(host.folder) / "state/state.json").stat().st_mtime_ns
@@ -537,14 +537,14 @@ def test_a_night_waits_for_the_answer_to_the_night_before(host: Host) -> None:
     assert f"the night {BAD}" in host.wait(second, "AwaitingAnswer")["message"]
     until(lambda: not host.workers(), "no process waits")
 
-    command = host.millrace("discard", "out", "--who", "ada")
+    command = host.rowmill("discard", "out", "--who", "ada")
     assert command.wait(60) == 0, host.log
     state = host.wait(first, "Cancelled")
     assert "was discarded by ada" in state["message"]
     host.wait(second, "Completed")
     assert len(versions(host.folder)) == before + 1
     assert [*versions(host.folder).values()][-1] == NEXT
-    again = host.millrace("discard", "out")
+    again = host.rowmill("discard", "out")
     assert again.wait(60) == 1
     assert "an output of several versions is not discarded as a whole" in host.log
 
@@ -556,7 +556,7 @@ def test_a_run_that_nobody_answers_in_time_fails(host: Host) -> None:
     host.wait(first, "Failed")
     state = host.state(first)
     assert "never resumed" in state["message"]
-    late = host.millrace("publish", "out")
+    late = host.rowmill("publish", "out")
     assert late.wait(60) == 1
     assert "nobody answered within run.ask_timeout" in host.log
     before = len(versions(host.folder))
@@ -571,7 +571,7 @@ def test_a_shell_publishes_where_the_run_is_gone(host: Host) -> None:
     host.wait(first, "Suspended")
     host.api("DELETE", f"/flow_runs/{first}")
     before = len(versions(host.folder))
-    command = host.millrace("publish", "out")
+    command = host.rowmill("publish", "out")
     assert command.wait(120) == 0, host.log
     assert "the run that asks is gone from the server" in host.log
     assert len(versions(host.folder)) == before + 1

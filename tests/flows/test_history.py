@@ -35,7 +35,7 @@ def done(rows: int, seconds: float, **more: Any) -> list[StageResult]:
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    return tmp_path / "millrace"
+    return tmp_path / "rowmill"
 
 
 def test_the_next_run_of_a_job_is_guessed_by_its_rows() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flows.job.job import load_job, make_job, merged, recipes
-from tasks.errors import DataError, JobError, MillraceError
+from tasks.errors import DataError, JobError, RowmillError
 
 JOB: dict[str, Any] = {
     "source": {"path": "data"},
@@ -25,7 +25,7 @@ def job_file(folder: Path, text: str) -> Path:
 
 
 def refusal(changes: list[str], job: Any = None) -> str:
-    with pytest.raises(MillraceError) as caught:
+    with pytest.raises(RowmillError) as caught:
         load_job(JOB if job is None else job, changes)
     assert isinstance(caught.value, JobError | DataError)
     return str(caught.value)

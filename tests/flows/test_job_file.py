@@ -138,7 +138,7 @@ def test_a_job_file_outside_of_the_allowed_roots_is_not_read(folder: Path, monke
     (folder / "inside").mkdir()
     (folder / "secret.yaml").write_text("password: 1")
     (folder / "inside" / "link.yaml").symlink_to(folder / "secret.yaml")
-    monkeypatch.setenv("MILLRACE_ALLOWED_ROOTS", str(folder / "inside"))
+    monkeypatch.setenv("ROWMILL_ALLOWED_ROOTS", str(folder / "inside"))
     for path in ("secret.yaml", "inside/link.yaml", "inside/../secret.yaml", str(folder / "secret.yaml")):
         with pytest.raises(JobError, match="outside of what runs may use") as caught:
             job_of({"job": path})

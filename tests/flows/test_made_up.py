@@ -203,7 +203,7 @@ def test_the_notification_of_a_failed_run_says_it(tmp_path: Path) -> None:
     (payload,) = [
         spec["actions"][0]["payload"]
         for spec in yaml.safe_load(AUTOMATIONS.read_text())
-        if spec["name"] == "millrace-failed-runs"
+        if spec["name"] == "rowmill-failed-runs"
     ]
     environment = jinja2.Environment()
     environment.filters["ui_url"] = lambda run: "http://page"
@@ -212,7 +212,7 @@ def test_the_notification_of_a_failed_run_says_it(tmp_path: Path) -> None:
             flow={"name": "preprocess"},
             flow_run={"name": "a", "tags": list(tags), "state": {"name": "Failed", "message": "no space"}},
         ))["text"]
-        for tags in (("millrace",), ("millrace", "made-up-data"))
+        for tags in (("rowmill",), ("rowmill", "made-up-data"))
     }  # fmt: skip
-    assert "made up" not in said["millrace",]
-    assert "data: made up" in said["millrace", "made-up-data"].splitlines()
+    assert "made up" not in said["rowmill",]
+    assert "data: made up" in said["rowmill", "made-up-data"].splitlines()

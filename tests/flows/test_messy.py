@@ -65,7 +65,7 @@ def test_a_draft_and_five_edits_make_a_trained_model(
     tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    from millrace.cli import app
+    from rowmill.cli import app
 
     monkeypatch.chdir(tmp_path)
     events, repeated = make_messy(tmp_path / "data")

@@ -8,7 +8,7 @@ import pytest
 
 from flows.job.job import load_job, make_job
 from tasks.dataset import Dataset
-from tasks.errors import JobError, MillraceError
+from tasks.errors import JobError, RowmillError
 from tasks.ops import Categorify
 from tasks.storage.retention import seconds_of
 
@@ -104,7 +104,7 @@ def test_a_mistake_is_told_in_words_of_the_job(tmp_path: Path, mistake: str, sai
     lines = {**JOB, section: mistake}
     path = tmp_path / "job.yaml"
     path.write_text("\n".join(lines.values()) + "\n")
-    with pytest.raises(MillraceError) as caught:
+    with pytest.raises(RowmillError) as caught:
         load_job(path)
 
     assert said in str(caught.value)

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from millrace.cli import app
-from millrace.testing import check_operator
+from rowmill.cli import app
+from rowmill.testing import check_operator
 from typer.testing import CliRunner
 
 from flows.job.job import make_job
@@ -61,7 +61,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         about.mkdir()
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         lines = [f"{point} = {value}\n" for point, value in points.items()]
-        (about / "entry_points.txt").write_text("[millrace.operators]\n" + "".join(lines))
+        (about / "entry_points.txt").write_text("[rowmill.operators]\n" + "".join(lines))
         forkserver.start(IMPORTS.tasks)  # with the variables of the session: other tests of this process need it so
         monkeypatch.syspath_prepend(site)
         monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{python_path()}")
@@ -79,7 +79,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 def shares(install: Install) -> Path:
     """The package of the page."""
     project = PROJECT["project"]
-    return install(project["name"], project["entry-points"]["millrace.operators"], version=project["version"])
+    return install(project["name"], project["entry-points"]["rowmill.operators"], version=project["version"])
 
 
 def test_the_page_s_own_test_passes(shares: Path) -> None:
@@ -142,7 +142,7 @@ def test_it_is_imported_when_its_operator_is_named(shares: Path) -> None:
 
 
 def test_help_looks_at_no_package(shares: Path) -> None:
-    code = "import sys; sys.argv = ['millrace', '--help']\nfrom millrace.cli import app\n"
+    code = "import sys; sys.argv = ['rowmill', '--help']\nfrom rowmill.cli import app\n"
     code += "try:\n    app()\nfinally:\n    print({'tasks.ops.installed', 'shares'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
@@ -168,7 +168,7 @@ BROKEN = {
     "raises": ({"Own": "shares.operators:Own"}, "1 / 0", "ZeroDivisionError: division by zero"),
     "ends": ({"Own": "shares.operators:Own"}, "raise SystemExit(3)", "SystemExit: 3"),
     "no class": ({"Own": "shares.operators:Own"}, "", "has no attribute 'Own'"),
-    "no operator": ({"Own": "shares.operators:Own"}, "class Own: ...", r"no subclass of millrace\.ops\.Operator"),
+    "no operator": ({"Own": "shares.operators:Own"}, "class Own: ...", r"no subclass of rowmill\.ops\.Operator"),
     "other name": ({"Own": "shares.operators:Ratio"}, OPERATORS, "the class is called Ratio, the entry point Own"),
 }
 
@@ -181,7 +181,7 @@ def test_a_broken_package_is_named_with_its_entry_point_and_the_cure(
     with pytest.raises(HostError, match=why) as refused:
         make_operator("Own")
     assert refused.value.what == "the operators of the package shares cannot be used"
-    assert refused.value.where == f"package shares 1.0, entry point Own = {points['Own']} of millrace.operators"
+    assert refused.value.where == f"package shares 1.0, entry point Own = {points['Own']} of rowmill.operators"
     assert "pip install --upgrade shares" in refused.value.do
     shown = CliRunner().invoke(app, ["ops"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
@@ -199,7 +199,7 @@ def test_a_broken_module_is_named_where_an_operator_is_not_known(install: Instal
     "points", [{"Clip": "shares.operators:Clip"}, {"all": "shares.operators"}], ids=["class", "module"]
 )
 def test_the_name_of_a_built_in_operator_is_refused(points: dict[str, str], install: Install) -> None:
-    install("shares", points, "from millrace.ops import Operator\nclass Clip(Operator): ...\n")
+    install("shares", points, "from rowmill.ops import Operator\nclass Clip(Operator): ...\n")
     with pytest.raises(HostError, match="the name of a built-in one"):
         make_operator("Clip" if "Clip" in points else "Own")
     assert make_operator("shares.operators:Clip").to_json() == {"op": "shares.operators:Clip"}

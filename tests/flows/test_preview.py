@@ -11,7 +11,7 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from dask.system import CPU_COUNT
-from millrace.cli import app
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.job import history
@@ -286,7 +286,7 @@ def test_workers_elsewhere_are_those_that_run_or_were_asked_for(cluster: Any, en
     slurm = {"cores": 8, "memory": "64GB", "gpus": 2}
     found = expected(Cluster(kind="slurm", workers=3, slurm=slurm))
     assert (found.engine, len(found.workers), found.threads, found.memory) == ("cudf", 3, 24, 3 * 64 * 10**9)
-    pods = {"image": "millrace", "cores": 4, "memory": "16GiB"}
+    pods = {"image": "rowmill", "cores": 4, "memory": "16GiB"}
     found = expected(Cluster(kind="kubernetes", workers=2, kubernetes=pods))
     assert (found.engine, found.threads, found.memory) == ("pandas", 8, 2 * 16 * 2**30)
     found = expected(Cluster(kind="ssh", ssh={"hosts": ["a", "b"]}, threads_per_worker=5, memory_limit="10GB"))

@@ -1,4 +1,4 @@
-"""`millrace clean --runs`: old runs of millrace go from the Prefect server, and nothing else does."""
+"""`rowmill clean --runs`: old runs of rowmill go from the Prefect server, and nothing else does."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from millrace.cli import app
 from prefect import flow, get_client
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.states import Completed, Running
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.commands import old_runs
@@ -43,8 +43,8 @@ def there(ids: list[uuid.UUID]) -> list[bool]:
     return [number in found for number in ids]
 
 
-def test_only_old_runs_of_millrace_that_have_ended_go(prefect_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    tag = f"millrace-{uuid.uuid4().hex}"  # the runs of other tests stay
+def test_only_old_runs_of_rowmill_that_have_ended_go(prefect_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tag = f"rowmill-{uuid.uuid4().hex}"  # the runs of other tests stay
     monkeypatch.setattr(old_runs, "TAG", tag)
     ids = [begun(ours, [tag]), begun(ours, [tag, "out"]), begun(ours, ["other"]), begun(theirs, [tag])]
     ids += [begun(ours, [tag], ended=False)]

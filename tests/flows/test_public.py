@@ -1,4 +1,4 @@
-"""`import millrace`: the same names from a wheel, installed in place, by PYTHONPATH alone and in Dask's workers."""
+"""`import rowmill`: the same names from a wheel, installed in place, by PYTHONPATH alone and in Dask's workers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import venv
 import zipfile
 from pathlib import Path
 
-import millrace
 import pytest
+import rowmill
 
 import tasks.ops
 from tests.conftest import python_path
@@ -33,13 +33,13 @@ EXPORTED = [
 ]  # fmt: skip
 
 PROBE = """
-import millrace, tasks
-from millrace.ops import Categorify
-from millrace import Dataset, Workflow
+import rowmill, tasks
+from rowmill.ops import Categorify
+from rowmill import Dataset, Workflow
 import pyarrow as pa
 table = pa.table({"x": ["a", "b", "a"]})
 print(Workflow(["x"] >> Categorify()).fit(Dataset(table)).transform(table)["x"].to_pylist())
-print(millrace.__file__, tasks.__file__, millrace.__version__, sep="\\n")
+print(rowmill.__file__, tasks.__file__, rowmill.__version__, sep="\\n")
 """
 
 
@@ -55,9 +55,9 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
 
 @pytest.fixture
 def beside_a_clone(tmp_path: Path) -> Path:
-    """The folder in which somebody cloned the repository under its own name: `millrace` there is no package."""
+    """The folder in which somebody cloned the repository under its own name: `rowmill` there is no package."""
     (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "millrace").symlink_to(ROOT)
+    (tmp_path / "here" / "rowmill").symlink_to(ROOT)
     return tmp_path / "here"
 
 
@@ -65,25 +65,25 @@ def beside_a_clone(tmp_path: Path) -> Path:
 
 
 def test_the_names_are_those_of_the_modules() -> None:
-    for module, names in millrace._MODULES.items():
+    for module, names in rowmill._MODULES.items():
         if module != "tasks.loading.torch":
-            assert all(getattr(millrace, name) is getattr(importlib.import_module(module), name) for name in names)
-    assert millrace.ops.Categorify is tasks.ops.Categorify
-    assert set(millrace.__all__) <= set(dir(millrace))
+            assert all(getattr(rowmill, name) is getattr(importlib.import_module(module), name) for name in names)
+    assert rowmill.ops.Categorify is tasks.ops.Categorify
+    assert set(rowmill.__all__) <= set(dir(rowmill))
 
 
 def test_type_checkers_and_python_import_the_same_names() -> None:
-    tree = ast.parse((PUBLIC / "millrace" / "__init__.py").read_text())
+    tree = ast.parse((PUBLIC / "rowmill" / "__init__.py").read_text())
     (checked,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     imported = {n.module: tuple(a.name for a in n.names) for n in checked.body if isinstance(n, ast.ImportFrom)}
-    assert imported.pop("millrace") == ("ops",)
-    assert imported == millrace._MODULES
+    assert imported.pop("rowmill") == ("ops",)
+    assert imported == rowmill._MODULES
     names = {name for names in imported.values() for name in names}
-    assert names | {"ops", "__version__"} == {*millrace.__all__, "Rows"}
+    assert names | {"ops", "__version__"} == {*rowmill.__all__, "Rows"}
 
 
 def test_type_checkers_know_every_operator() -> None:
-    stub = ast.parse((PUBLIC / "millrace" / "ops.pyi").read_text())
+    stub = ast.parse((PUBLIC / "rowmill" / "ops.pyi").read_text())
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     assert {a.asname for node in imports for a in node.names} == set(tasks.ops.__all__), "name it in ops.pyi"
     for node in imports:
@@ -93,50 +93,50 @@ def test_type_checkers_know_every_operator() -> None:
 
 def test_tasks_ops_keeps_its_names() -> None:
     assert set(EXPORTED) <= set(tasks.ops.__all__)
-    assert millrace.ops.__all__ == tasks.ops.__all__
+    assert rowmill.ops.__all__ == tasks.ops.__all__
 
 
 def test_a_wrong_name_is_an_error_with_the_right_one() -> None:
-    with pytest.raises(AttributeError, match="module 'millrace' has no attribute 'Datset'"):
-        millrace.Datset
+    with pytest.raises(AttributeError, match="module 'rowmill' has no attribute 'Datset'"):
+        rowmill.Datset
     with pytest.raises(ImportError):
-        exec("from millrace import Datset")
+        exec("from rowmill import Datset")
 
 
 def test_rows_without_pytorch_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "tasks.loading.torch", raising=False)
-    monkeypatch.delitem(vars(millrace), "Rows", raising=False)
-    with pytest.raises(ModuleNotFoundError, match=r"millrace.Rows needs PyTorch: pip install 'millrace\[torch\]'"):
-        millrace.Rows
+    monkeypatch.delitem(vars(rowmill), "Rows", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"rowmill.Rows needs PyTorch: pip install 'rowmill\[torch\]'"):
+        rowmill.Rows
 
 
 def test_a_star_gives_the_names_that_can_be_imported() -> None:
     names: dict[str, object] = {}
-    exec("from millrace import *", names)
-    assert set(millrace.__all__) <= set(names)
+    exec("from rowmill import *", names)
+    assert set(rowmill.__all__) <= set(names)
 
 
 def test_the_version_is_that_of_the_project() -> None:
     import tomllib
 
-    assert millrace.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert rowmill.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def test_nothing_imports_it() -> None:
     from tests.infra.test_layout import MODULES, imports
 
     others = [path for path in MODULES if not path.is_relative_to(PUBLIC)]
-    users = [path for path in others if any(name.split(".")[0] == "millrace" for name in imports(path))]
+    users = [path for path in others if any(name.split(".")[0] == "rowmill" for name in imports(path))]
     assert {str(path.relative_to(ROOT)) for path in users} <= {"flows/recipes/torch_example.py"}  # an example
-    assert sorted(entry.name for entry in PUBLIC.iterdir() if entry.name != "__pycache__") == ["millrace"]
+    assert sorted(entry.name for entry in PUBLIC.iterdir() if entry.name != "__pycache__") == ["rowmill"]
 
 
 def test_the_import_is_fast_and_loads_nothing_else(tmp_path: Path) -> None:
     program = """
 import sys, time
 begin = time.process_time()  # other tests run meanwhile
-import millrace
+import rowmill
 print(time.process_time() - begin, sorted({name.split(".")[0] for name in sys.modules} & {"tasks", "flows", "infra",
       "pyarrow", "pandas", "numpy", "dask", "prefect", "pydantic"}))
 """
@@ -153,9 +153,9 @@ def test_two_folders_in_pythonpath_are_enough(beside_a_clone: Path) -> None:
     path = os.pathsep.join([str(ROOT), str(PUBLIC), LIBRARIES])
     printed = run(sys.executable, "-S", "-c", PROBE, cwd=beside_a_clone, PYTHONPATH=path).splitlines()
     assert printed[0] == "[3, 4, 3]"
-    assert printed[1:3] == [str(PUBLIC / "millrace" / "__init__.py"), str(ROOT / "tasks" / "__init__.py")]
-    assert "Usage: python -m millrace" in run(
-        sys.executable, "-S", "-m", "millrace", "--help", cwd=beside_a_clone, PYTHONPATH=path
+    assert printed[1:3] == [str(PUBLIC / "rowmill" / "__init__.py"), str(ROOT / "tasks" / "__init__.py")]
+    assert "Usage: python -m rowmill" in run(
+        sys.executable, "-S", "-m", "rowmill", "--help", cwd=beside_a_clone, PYTHONPATH=path
     )
 
 
@@ -198,14 +198,14 @@ def test_it_installs(way: str, beside_a_clone: Path, tmp_path: Path) -> None:
     assert (answer, version) == ("[3, 4, 3]", "0.1.0")
     if way == "wheel":
         assert site.is_relative_to(tmp_path / "venv")
-        assert Path(public) == site / "millrace" / "__init__.py"
+        assert Path(public) == site / "rowmill" / "__init__.py"
         assert not (site / "flows" / "public").exists()
         assert not (site / "tests").exists()
     else:
-        assert (site, Path(public)) == (ROOT, PUBLIC / "millrace" / "__init__.py")
+        assert (site, Path(public)) == (ROOT, PUBLIC / "rowmill" / "__init__.py")
 
-    assert "Usage: python -m millrace" in run(python, "-m", "millrace", "--help", cwd=beside_a_clone)
-    assert "Usage: millrace" in run(python.parent / "millrace", "--help", cwd=beside_a_clone)
+    assert "Usage: python -m rowmill" in run(python, "-m", "rowmill", "--help", cwd=beside_a_clone)
+    assert "Usage: rowmill" in run(python.parent / "rowmill", "--help", cwd=beside_a_clone)
     shipped = run(python, "-W", "ignore", "-c", SHIPPED, cwd=beside_a_clone).splitlines()
     assert shipped == ["criteo ecommerce pca sequences sessions toy", "preprocess", "preprocess", "True", "True"]
 
@@ -221,8 +221,8 @@ def test_the_wheel_has_every_module_and_the_files_they_read(tmp_path: Path) -> N
 
 
 TYPED = """
-from millrace import Dataset, Manifest, Workflow, loader, ops
-from millrace.ops import Categorify
+from rowmill import Dataset, Manifest, Workflow, loader, ops
+from rowmill.ops import Categorify
 
 features = ["x"] >> Categorify()
 features += ["y"] >> ops.Clip(0, 1)
@@ -272,16 +272,16 @@ def venv_of(folder: Path) -> Path:
 WORKERS = """
 import os, sys
 sys.path[:0] = {first!r}
-import millrace
-from millrace import Column
+import rowmill
+from rowmill import Column
 from distributed import Client
 from infra.clusters.kinds import make_cluster
 from infra.clusters.model import Cluster
 from infra.workers import forkserver
 
 def where(column):
-    from millrace.ops import Categorify
-    return millrace.__file__, type(column).__name__, Categorify.__name__, os.getppid()
+    from rowmill.ops import Categorify
+    return rowmill.__file__, type(column).__name__, Categorify.__name__, os.getppid()
 
 if __name__ == "__main__":
     forkserver.start()
@@ -302,18 +302,18 @@ def test_a_worker_has_it(how: str, start: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(WORKERS.format(first=first, variables=variables))
     path = os.pathsep.join([str(ROOT), *path, LIBRARIES])
     printed = run(sys.executable, "-W", "ignore", "-S", tmp_path / "program.py", cwd=tmp_path, PYTHONPATH=path)
-    assert printed.splitlines() == [str(PUBLIC / "millrace" / "__init__.py"), "Column", "Categorify", start]
+    assert printed.splitlines() == [str(PUBLIC / "rowmill" / "__init__.py"), "Column", "Categorify", start]
 
 
 def test_workers_take_this_one_not_that_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from infra import environment
 
-    (tmp_path / "millrace").mkdir()
+    (tmp_path / "rowmill").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(ROOT), str(PUBLIC)])
-    assert environment.packages_on([str(tmp_path)], ["millrace"]) == {"millrace": []}  # a folder, as a clone is
+    assert environment.packages_on([str(tmp_path)], ["rowmill"]) == {"rowmill": []}  # a folder, as a clone is
     environment._installed_packages_first()
     assert sys.path == [str(tmp_path), str(ROOT), str(PUBLIC)]
-    (tmp_path / "millrace" / "__init__.py").touch()
+    (tmp_path / "rowmill" / "__init__.py").touch()
     environment._installed_packages_first()
     assert sys.path == [str(PUBLIC), str(tmp_path), str(ROOT), str(PUBLIC)]
 
@@ -336,23 +336,23 @@ class LessMean(Learned):
 """
 SAVE = """
 import pyarrow as pa
-from millrace import Dataset, Workflow
+from rowmill import Dataset, Workflow
 from own import LessMean
 Workflow(["x"] >> LessMean()).fit(Dataset(pa.table({"x": [1.0, 3.0]}))).save("fitted")
 """
 LOAD = """
 import pyarrow as pa
-from millrace import Workflow
+from rowmill import Workflow
 print(Workflow.load("fitted").transform(pa.table({"x": [5.0, 2.0]}))["x"].to_pylist())
 """
 
 
 @pytest.mark.parametrize(
     "imports",
-    ["from tasks.ops import Learned\nColumn = Any", "from millrace import Column\nfrom millrace.ops import Learned"],
+    ["from tasks.ops import Learned\nColumn = Any", "from rowmill import Column\nfrom rowmill.ops import Learned"],
 )
 def test_an_operator_file_works_from_a_saved_workflow(imports: str, tmp_path: Path) -> None:
-    """One that was written before there was `import millrace`, and one of today."""
+    """One that was written before there was `import rowmill`, and one of today."""
     (tmp_path / "own.py").write_text(OPERATOR.format(imports=imports))
     path = f"{tmp_path}{os.pathsep}{python_path()}"
     run(sys.executable, "-c", SAVE, cwd=tmp_path, PYTHONPATH=path)

@@ -35,7 +35,7 @@ def block(language: str) -> str:
 
 def test_the_two_commands_stand_on_the_first_screen() -> None:
     first = README.splitlines()[:20]
-    assert "    python3 -m venv .venv && . .venv/bin/activate && pip install -e . && millrace demo" in first
+    assert "    python3 -m venv .venv && . .venv/bin/activate && pip install -e . && rowmill demo" in first
     assert "    python3 -m venv .venv && . .venv/bin/activate && pip install -e '.[test]' && pytest" in first
 
 
@@ -126,8 +126,8 @@ def test_the_recipes_are_those_that_are_shipped() -> None:
 
 
 def test_the_commands_exist() -> None:
-    from millrace.cli import app
+    from rowmill.cli import app
 
     known = {command.callback.__name__ for command in app.registered_commands if command.callback}
     section = JOBS.partition("## Commands")[2].partition("## ")[0]
-    assert set(re.findall(r"^    millrace (\w+)", section, re.MULTILINE)) == known
+    assert set(re.findall(r"^    rowmill (\w+)", section, re.MULTILINE)) == known

@@ -120,7 +120,7 @@ def test_what_is_no_time_of_day_is_refused(text: Any) -> None:
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path / "state" / "millrace"
+    return tmp_path / "state" / "rowmill"
 
 
 @pytest.fixture

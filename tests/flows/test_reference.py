@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from millrace.cli import app
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.commands.inspect import operators
@@ -32,13 +32,13 @@ def test_every_operator_has_an_example(cls: type[Operator]) -> None:
 
 
 def test_the_page_is_what_the_code_says() -> None:
-    assert PAGE.read_text() == reference_page() + "\n", "run: millrace ops --page > tasks/ops/README.md"
+    assert PAGE.read_text() == reference_page() + "\n", "run: rowmill ops --page > tasks/ops/README.md"
 
 
 def test_the_page_of_expressions_is_what_the_code_says() -> None:
     """Grammar, types, nulls, precedence, and every function with an example."""
     shown = CliRunner().invoke(app, ["ops", "--expressions"]).output
-    assert EXPRESSIONS_PAGE.read_text() == shown, "run: millrace ops --expressions > tasks/ops/EXPRESSIONS.md"
+    assert EXPRESSIONS_PAGE.read_text() == shown, "run: rowmill ops --expressions > tasks/ops/EXPRESSIONS.md"
     assert shown == expressions_page() + "\n"
     assert [f.signature for f in FUNCTIONS.values() if f"| `{f.signature}`" not in shown] == []
     assert [f.name for f in FUNCTIONS.values() if not any(f"{f.name}(" in text for text, *_ in f.examples)] == []

@@ -77,7 +77,7 @@ def test_a_night_that_was_learned_is_refused_and_leaves_nothing_behind(
     night(0)
     with pytest.raises(DataError, match="1 of 1 files are learned already"):
         night(0)
-    assert not (tmp_path / ".out.millrace").exists()
+    assert not (tmp_path / ".out.rowmill").exists()
     night(0, refit={"again": True})
     assert "1 files are learned once more: their rows count twice" in caplog.text
     assert manifest(tmp_path / "out", "v0002")["base"]["version"] == "v0001"

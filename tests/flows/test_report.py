@@ -143,17 +143,17 @@ def test_the_links_of_a_run_are_its_outputs_and_reports_when_it_is_done(
 
 
 def test_the_command_says_where_reports_are_and_makes_missing_ones(outs: list[Path]) -> None:
-    from millrace.cli import app
+    from rowmill.cli import app
 
     (outs[1] / "_report.html").unlink()
     done = CliRunner().invoke(app, ["report", str(outs[0].parent)])
     assert done.exit_code == 0
     assert done.output.split() == [str(out.resolve() / "_report.html") for out in outs]
-    assert "<title>valid: report of millrace</title>" in (outs[1] / "_report.html").read_text()
+    assert "<title>valid: report of rowmill</title>" in (outs[1] / "_report.html").read_text()
 
     failed = CliRunner().invoke(app, ["report", str(outs[0].parent.parent / "data")])
     assert failed.exit_code == 1
-    assert "this is not an output of millrace" in failed.output
+    assert "this is not an output of rowmill" in failed.output
 
 
 def test_an_output_with_its_reports_may_be_replaced(outs: list[Path]) -> None:

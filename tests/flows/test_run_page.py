@@ -125,5 +125,5 @@ def test_with_debug_the_log_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> No
     damaged = DataError("the file is damaged", where="a.parquet")
     assert logged(damaged) == ("the file is damaged\n  where: a.parquet", True)
     assert logged(ValueError("a bug")) == ("Encountered exception during execution: ValueError('a bug')", False)
-    monkeypatch.setenv("MILLRACE_DEBUG", "1")
+    monkeypatch.setenv("ROWMILL_DEBUG", "1")
     assert logged(JobError("no"))[1] is False

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from flows.public.millrace.cli import app
+from flows.public.rowmill.cli import app
 from flows.sample import make_nights, night, night_table, sample_table
 from tasks.errors import JobError
 

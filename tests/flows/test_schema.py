@@ -77,7 +77,7 @@ def test_mistakes_are_marked_where_they_stand(schema: dict[str, Any], job: Any, 
 
 
 def test_the_command_prints_it(schema: dict[str, Any]) -> None:
-    from millrace.cli import app
+    from rowmill.cli import app
 
     done = CliRunner().invoke(app, ["schema"])
     assert done.exit_code == 0

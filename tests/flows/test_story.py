@@ -24,7 +24,7 @@ from tests.flows.runs import run_flow
 
 MANUAL = (Path(__file__).resolve().parents[2] / "flows" / "README.md").read_text()
 STORY = MANUAL.partition("## A nightly job, from the first day to the thirtieth")[2].partition("\n## ")[0]
-COMMANDS = re.findall(r"^    (millrace .*|for .*)$", STORY, re.MULTILINE)
+COMMANDS = re.findall(r"^    (rowmill .*|for .*)$", STORY, re.MULTILINE)
 DAY = re.compile(r"--date (\S+)")
 
 

@@ -44,8 +44,8 @@ def events_of(api: Any, folder: Path) -> list[list[str]]:
     """The files of each event of a folder, from the first to the last."""
     from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter
 
-    name = EventNameFilter(name=["millrace.data.arrived"])
-    of_it = EventResourceFilter(id=[f"millrace.source.{folder}"])
+    name = EventNameFilter(name=["rowmill.data.arrived"])
+    of_it = EventResourceFilter(id=[f"rowmill.source.{folder}"])
     found = api.read_events(EventFilter(event=name, resource=of_it), limit=50).events
     return [sorted(Path(path).name for path in e.payload["paths"]) for e in sorted(found, key=lambda e: e.occurred)]
 
@@ -71,14 +71,14 @@ def test_files_are_announced_again_by_a_command(folder: Path, api: Any) -> None:
         (folder / "in" / name).write_text("x\n1\n")
     assert watched().is_completed()
     until(lambda: events_of(api, folder / "in"), "the event")
-    command = [sys.executable, "-P", "-m", "millrace", "announce"]
+    command = [sys.executable, "-P", "-m", "rowmill", "announce"]
 
     def announced(*paths: str) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"PYTHONPATH": python_path()}
         return subprocess.run([*command, *paths], env=environment, text=True, capture_output=True, check=False)
 
     done = announced("in/a.csv", "in/b.csv")
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "announced 1 event(s) millrace.data.arrived")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "announced 1 event(s) rowmill.data.arrived")
     assert announced("in").returncode == 0
     until(lambda: events_of(api, folder / "in") == [["a.csv", "b.csv"]] * 3, "the events")
     refused = announced("in/notes.txt")

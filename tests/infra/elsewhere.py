@@ -21,7 +21,7 @@ DASK = [sys.executable, "-W", "ignore", "-m", "dask"]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """That of a process elsewhere: this millrace, and only errors of Dask."""
+    """That of a process elsewhere: this rowmill, and only errors of Dask."""
     return os.environ | {"PYTHONPATH": python_path(), "DASK_LOGGING__DISTRIBUTED": "error"} | more
 
 

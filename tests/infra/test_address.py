@@ -163,7 +163,7 @@ def test_folders_that_a_worker_does_not_share_are_named(
         with pytest.raises(JobError) as source:
             run_job(data, tmp_path / "elsewhere", elsewhere.section()).result()
     assert output.value.what == "a worker does not share the folder of the run"
-    assert output.value.where.endswith(f": {tmp_path}/out/.new.millrace")
+    assert output.value.where.endswith(f": {tmp_path}/out/.new.rowmill")
     assert f"({elsewhere.address.rpartition(':')[0]}:" in output.value.where
     assert output.value.why == "a file that the flow wrote there is not seen by the worker"
     assert "mount at the same path" in output.value.do

@@ -201,7 +201,7 @@ def test_a_deployment_has_the_job_of_its_file_and_recipe(tmp_path: Path) -> None
     known = SimpleNamespace(
         id="id", created=datetime(2026, 3, 1, tzinfo=UTC), schedules=[SimpleNamespace(schedule="", active=False)],
         paused=False,
-        job_variables={"env": {"MILLRACE_FOLDER": str(tmp_path)}},
+        job_variables={"env": {"ROWMILL_FOLDER": str(tmp_path)}},
         parameters={"job": "job.yaml", "dry_run": False, "output": {"path": "nights", "on_existing": "version"}},
     )  # fmt: skip
     nights = deployed("preprocess/n", known)
@@ -229,7 +229,7 @@ def test_the_table_names_each_day(tmp_path: Path) -> None:
         [days[1].isoformat(), "", "", "Crashed"],
         [days[0].isoformat(), "1,234", "1.5", "published: v0001"],
     ]
-    head = f"**1 day(s) without a published output**: {days[1]}. `millrace backfill preprocess/n --missing`"
+    head = f"**1 day(s) without a published output**: {days[1]}. `rowmill backfill preprocess/n --missing`"
     assert text.startswith(head)
 
 
@@ -412,21 +412,21 @@ class Host:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
-    def millrace(self, *arguments: str) -> subprocess.Popen[str]:
-        return self.start("-m", "millrace", *arguments)
+    def rowmill(self, *arguments: str) -> subprocess.Popen[str]:
+        return self.start("-m", "rowmill", *arguments)
 
     def start_server(self) -> None:
         assert self.start("-c", START).wait(150) == 0, self.log
 
     def kill_server(self) -> None:
-        pid = json.loads((self.home / "millrace-server.json").read_text())["pid"]
+        pid = json.loads((self.home / "rowmill-server.json").read_text())["pid"]
         process = psutil.Process(pid)
         process.kill()
         psutil.wait_procs([process], 20)
 
     @property
     def api(self) -> str:
-        port = json.loads((self.home / "millrace-server.json").read_text())["port"]
+        port = json.loads((self.home / "rowmill-server.json").read_text())["port"]
         return f"http://127.0.0.1:{port}/api"
 
     @property
@@ -453,25 +453,25 @@ def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(
     host = Host(tmp_path)
     new_prefect_home(host.home)
     host.start_server()
-    serving = host.millrace("serve", "--file", "nights.yaml")
+    serving = host.rowmill("serve", "--file", "nights.yaml")
     command = ("backfill", "preprocess/nights", "--from", DAYS[0], "--to", DAYS[-1])
     try:
         until(lambda: "Ctrl-C ends it" in host.log, "serve", 120)
-        first = host.millrace(*command)
+        first = host.rowmill(*command)
         until(lambda: len(host.days()) >= 1, "the first day", 150)
         killed(first)  # the host of the command is gone
-        second = host.millrace(*command)
+        second = host.rowmill(*command)
         until(lambda: len(host.days()) >= 2, "the second day", 150)
         host.kill_server()
         host.start_server()
         if serving.poll() is not None:  # Prefect's runner ends when a server is away for long
-            serving = host.millrace("serve", "--file", "nights.yaml")
+            serving = host.rowmill("serve", "--file", "nights.yaml")
         assert second.wait(240) == 0, host.log
         assert host.days() == DAYS
-        assert host.millrace(*command).wait(60) == 0
+        assert host.rowmill(*command).wait(60) == 0
         assert host.days() == DAYS
         assert "4 day(s), 4 of them are published" in host.log
-        table = httpx.get(f"{host.api}/artifacts/millrace-nights-preprocess-nights/latest").json()["data"]
+        table = httpx.get(f"{host.api}/artifacts/rowmill-nights-preprocess-nights/latest").json()["data"]
         assert table.startswith("**")  # this month has no run
     finally:
         killed(serving, signal.SIGTERM)
@@ -485,21 +485,21 @@ def test_sixty_days_are_backfilled_across_restarts_of_the_server(tmp_path: Path)
     days = [(date(2026, 2, 20) + timedelta(days=number)).isoformat() for number in range(60)]
     host = Host(tmp_path, days)
     host.start_server()
-    serving = host.millrace("serve", "--file", "nights.yaml")
+    serving = host.rowmill("serve", "--file", "nights.yaml")
     command = ("backfill", "preprocess/nights", "--from", days[0], "--to", days[-1])
     try:
         until(lambda: "Ctrl-C ends it" in host.log, "serve", 120)
-        filling = host.millrace(*command)
+        filling = host.rowmill(*command)
         for published_days, restarts_command in ((15, False), (30, True), (45, False)):
             until(lambda number=published_days: len(host.days()) >= number, f"{published_days} days", 900)
             if restarts_command:
                 killed(filling)
-                filling = host.millrace(*command)
+                filling = host.rowmill(*command)
                 continue
             host.kill_server()
             host.start_server()
             if serving.poll() is not None:
-                serving = host.millrace("serve", "--file", "nights.yaml")
+                serving = host.rowmill("serve", "--file", "nights.yaml")
         assert filling.wait(900) == 0, host.log
         assert host.days() == days
     finally:

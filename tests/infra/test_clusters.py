@@ -137,7 +137,7 @@ def test_a_gpu_is_taken_if_its_packages_are_there(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(gpus, "packages_missing", lambda: ["cudf"])
     assert resolved(Cluster()) == ("cpu", "pandas")
-    with pytest.raises(GiveUpError, match=r"missing: cudf\n.*pip install 'millrace\[cuda13\]'"):
+    with pytest.raises(GiveUpError, match=r"missing: cudf\n.*pip install 'rowmill\[cuda13\]'"):
         make_cluster(Cluster(kind="cuda"))
 
 
@@ -303,7 +303,7 @@ def test_workers_take_the_installed_packages_not_those_of_the_current_folder(tmp
     assert done.stdout.split() == [str(ROOT / "tasks" / "errors.py")] * 2
 
 
-# Like a notebook or a served flow: the current folder gets ahead in sys.path after millrace was imported.
+# Like a notebook or a served flow: the current folder gets ahead in sys.path after rowmill was imported.
 COMMAND = """
 import sys
 from infra.clusters.model import Cluster; from infra.clusters.kinds import make_cluster

@@ -26,7 +26,7 @@ from tests.flows.runs import rows_of
 from tests.infra.elsewhere import eventually, until
 
 pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.slow]
-POOL = "millrace-test"
+POOL = "rowmill-test"
 SMALL = {"sample": {"name": "toy", "rows": 2000}}
 ON_CPU = {"kind": "cpu", "workers": 1, "threads_per_worker": 2}
 FINAL = ("Completed", "Failed", "Crashed", "Cancelled", "TimedOut")
@@ -49,7 +49,7 @@ def folder_with_decoys(folder: Path) -> Path:
 
 
 def started(folder: Path, *command: str) -> subprocess.Popen[str]:
-    """A Python module with arguments, in that folder, knowing the session's server and this millrace only."""
+    """A Python module with arguments, in that folder, knowing the session's server and this rowmill only."""
     environment = os.environ | {"PYTHONPATH": python_path(), "PREFECT_WORKER_QUERY_SECONDS": "1",
                                 "PREFECT_RUNNER_POLL_FREQUENCY": "1"}  # fmt: skip
     with (folder / "log.txt").open("a") as log:
@@ -85,9 +85,9 @@ def runs_of(api: Any, name: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, api: Any) -> Path:
-    """The folder in which `millrace deploy` was called."""
+    """The folder in which `rowmill deploy` was called."""
     folder = folder_with_decoys(tmp_path_factory.mktemp("deployed"))
-    assert ended(started(folder, "millrace", "deploy", "--pool", POOL)) == 0, (folder / "log.txt").read_text()
+    assert ended(started(folder, "rowmill", "deploy", "--pool", POOL)) == 0, (folder / "log.txt").read_text()
     return folder
 
 
@@ -115,7 +115,7 @@ def test_what_is_deployed(home: Path, api: Any) -> None:
     assert limits(api) == {"default": 1, "light": 2}
     assert api.read_deployment_by_name("watch-source/every-minute").work_queue_name == "light"
     assert nightly.work_queue_name == "default"
-    assert nightly.tags == ["millrace"]
+    assert nightly.tags == ["rowmill"]
     assert (nightly.work_pool_name, nightly.global_concurrency_limit.limit) == (POOL, 1)
     assert nightly.concurrency_options.collision_strategy == "ENQUEUE"
     assert [(s.schedule.cron, s.schedule.timezone) for s in nightly.schedules] == [("0 2 * * *", "Europe/Berlin")]
@@ -129,7 +129,7 @@ def test_what_is_deployed(home: Path, api: Any) -> None:
 def test_deploying_again_updates(home: Path, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def there() -> Any:
         known = [api.read_deployment_by_name(name) for name in ("preprocess/nightly", "preprocess/on-new-data")]
-        names = ("millrace-on-new-data", "millrace-zombie-runs", "millrace-failed-runs")
+        names = ("rowmill-on-new-data", "rowmill-zombie-runs", "rowmill-failed-runs")
         automations = [len(api.read_automations_by_name(name)) for name in names]
         return [(d.id, [s.slug for s in d.schedules]) for d in known], automations
 
@@ -156,7 +156,7 @@ def test_a_worker_picks_up_a_scheduled_run(home: Path, worker: Path, api: Any) -
     assert final_state(api, run.id, worker) == "Completed"
     manifest = json.loads((home / "out/nightly/v0001/_manifest.json").read_text())
     assert (manifest["rows"]["out"], manifest["seed"], manifest["run"]) == (2000, 1, str(run.id))
-    assert "millrace" in api.read_flow_run(run.id).tags
+    assert "rowmill" in api.read_flow_run(run.id).tags
 
 
 def test_an_event_starts_a_run_on_the_new_files(home: Path, worker: Path, api: Any) -> None:
@@ -171,7 +171,7 @@ def test_an_event_starts_a_run_on_the_new_files(home: Path, worker: Path, api: A
     looks = [api.create_flow_run_from_deployment(watch.id, parameters={"settle": 0}) for _ in range(2)]
     api.update_work_pool(POOL, WorkPoolUpdate(is_paused=False))
     assert sorted(final_state(api, look.id, worker) for look in looks) == ["Cancelled", "Completed"]
-    (note,) = (home / ".millrace").glob("seen-*.json")
+    (note,) = (home / ".rowmill").glob("seen-*.json")
     assert [Path(path).name for path in json.loads(note.read_text())["files"]] == ["part-00000.parquet"]
     (run,) = until(lambda: runs_of(api, "on-new-data"), "the event starts a run")
 
@@ -207,19 +207,19 @@ def test_a_failed_run_is_told_to_the_webhook(api: Any) -> None:
 
         def heard_of() -> list[str]:
             """What is told of a run that fails now: the server looks for its automations from time to time."""
-            with tags("millrace"), pytest.raises(ValueError):
+            with tags("rowmill"), pytest.raises(ValueError):
                 failing()
             return list(eventually(lambda: [text for text in heard if "failing " in text], 5))
 
         told = until(heard_of, "the webhook is called")
         server.shutdown()
     for name in ("silent-starts", "silent-runs", "late-runs", "open-questions", "failed-runs"):
-        (automation,) = api.read_automations_by_name(f"millrace-{name}")
+        (automation,) = api.read_automations_by_name(f"rowmill-{name}")
         api.delete_automation(automation.id)
 
     assert len(told) <= len(runs)
     first, why, *rest = told[0].splitlines()
-    assert first == "millrace: failing Failed"
+    assert first == "rowmill: failing Failed"
     assert why.startswith("why: ")
     assert 'a "quoted" cause' in why
     assert rest[0] == "run: the-run"
@@ -229,18 +229,18 @@ def test_a_failed_run_is_told_to_the_webhook(api: Any) -> None:
 
 
 def test_serve_runs_one_at_a_time_and_ends_cleanly(tmp_path: Path, api: Any) -> None:
-    spec = {"name": "served", "entrypoint": "flows.preprocess.preprocess", "tags": ["millrace"],
+    spec = {"name": "served", "entrypoint": "flows.preprocess.preprocess", "tags": ["rowmill"],
             "parameters": {"recipe": "toy", "source": SMALL, "cluster": ON_CPU,
                            "output": {"path": "out", "on_existing": "replace"}},
             "schedules": [{"cron": "0 3 * * *", "timezone": "Asia/Tokyo", "slug": "early"}]}  # fmt: skip
     folder = folder_with_decoys(tmp_path / "here")
     watch = {"name": "served", "entrypoint": "flows.watch_source.watch_source", "parameters": {"path": "."}}
     (folder / "own.yaml").write_text(yaml.safe_dump({"deployments": [spec, watch]}))
-    process = started(folder, "millrace", "serve", "--file", "own.yaml")
+    process = started(folder, "rowmill", "serve", "--file", "own.yaml")
     try:
         served = until(lambda: _named(api, "preprocess/served"), "the deployment is there")
         first = api.create_flow_run_from_deployment(served.id, parameters={"output": {"seed": 7}})
-        other = started(folder, "millrace", "serve", "--file", "own.yaml")
+        other = started(folder, "rowmill", "serve", "--file", "own.yaml")
         assert ended(other) == 1
         assert f"preprocess/served already\n  where: process {process.pid}\n" in (folder / "log.txt").read_text()
         assert not api.read_deployment(served.id).paused
@@ -269,7 +269,7 @@ def test_serve_runs_one_at_a_time_and_ends_cleanly(tmp_path: Path, api: Any) -> 
     assert last[1]
     assert not last[2] or "resource_tracker" in last[2]  # a run that is killed leaves semaphores, which Python clears
     assert log.count("scheduled runs skipped (at capacity)") <= 2  # once for one that waits, not at each look
-    assert "millrace" in api.read_flow_run(look.id).tags
+    assert "rowmill" in api.read_flow_run(look.id).tags
 
 
 def _named(api: Any, name: str) -> Any:
@@ -296,7 +296,7 @@ def _named(api: Any, name: str) -> Any:
         ("deployments: [{ENTRY, triggers: [{type: event, expect: {a: 1}}]}]", "expect"),
         ("deployments: [{ENTRY, parameters: {recipee: toy}}]", "did you mean 'recipe'"),
         ("deployments: [{ENTRY, parameters: [toy]}]", "parameters: needs a map, it is"),
-        ("deployments: [{ENTRY, tags: millrace}]", "tags: needs a list, it is 'millrace'"),
+        ("deployments: [{ENTRY, tags: rowmill}]", "tags: needs a list, it is 'rowmill'"),
         ("deployments: [{ENTRY, work_pool: gpu}]", "work_pool: needs a map, it is 'gpu'"),
         ("deployments: [{ENTRY, concurrency_limit: {limit: 1, collision_strategy: WAIT}}]", "collision_strategy"),
         ("deployments: [{name: [a], entrypoint: flows.fit.fit}]", "name: needs a text, it is"),

@@ -66,6 +66,6 @@ def test_it_waits_for_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(lost())
 
 
-def test_the_server_that_millrace_starts_uses_it(prefect_server: Any) -> None:
+def test_the_server_that_rowmill_starts_uses_it(prefect_server: Any) -> None:
     settings = httpx.get(f"{prefect_server.api_url}/admin/settings").json()
     assert settings["server"]["events"]["causal_ordering"] == "infra.orchestration.event_order"

@@ -75,16 +75,16 @@ def test_workers_come_from_one_process_with_all_they_need() -> None:
 
 
 def test_a_fork_has_the_variables_and_settings_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_TEST_OLD", "told")
+    monkeypatch.setenv("ROWMILL_TEST_OLD", "told")
     monkeypatch.setenv("SOMETHING_ELSE", "old")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
-    names = ["MILLRACE_TEST_OLD", "SOMETHING_ELSE", "OMP_NUM_THREADS", forked.FORKED]
+    names = ["ROWMILL_TEST_OLD", "SOMETHING_ELSE", "OMP_NUM_THREADS", forked.FORKED]
     with worker(*names, threads=3) as found:
         assert found["loaded"]
         assert found["variables"] == dict(zip(names, ["told", "old", "3", None], strict=True))
         assert found["threads"] == 3
         assert found["server"] == "http://127.0.0.1:1/api"
-    monkeypatch.delenv("MILLRACE_TEST_OLD")
+    monkeypatch.delenv("ROWMILL_TEST_OLD")
     monkeypatch.setenv("SOMETHING_ELSE", "new")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:2/api")
     with worker(*names, threads=1) as found:

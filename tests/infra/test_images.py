@@ -17,7 +17,7 @@ from infra import gpus
 from tests.infra.elsewhere import environment
 
 INFRA = Path(__file__).resolve().parents[2] / "infra"
-EXAMPLE = {"POSTGRES_PASSWORD": "p", "PREFECT_AUTH": "admin:q", "MILLRACE_DATA": "/lake"}
+EXAMPLE = {"POSTGRES_PASSWORD": "p", "PREFECT_AUTH": "admin:q", "ROWMILL_DATA": "/lake"}
 
 
 def test_the_image_has_both_targets_pinned_bases_and_no_root() -> None:
@@ -36,7 +36,7 @@ def test_the_image_has_both_targets_pinned_bases_and_no_root() -> None:
         instructions = dict(stages[target])
         assert instructions["USER"] == "1000:1000"
         assert "HEALTHCHECK" in instructions
-        assert instructions["COPY"] == f"--from={target}-packages /opt/millrace /opt/millrace"
+        assert instructions["COPY"] == f"--from={target}-packages /opt/rowmill /opt/rowmill"
         runs = [value for instruction, value in stages[f"{target}-packages"] if instruction == "RUN"]
         assert f"pip install '.[{extra}]'" in runs[0]
         assert runs[-1] == "pip install --no-deps ."
@@ -172,7 +172,7 @@ def test_every_pod_is_not_root_has_limits_and_a_pinned_image() -> None:
 
 
 def test_a_run_has_the_rights_that_the_kind_kubernetes_uses() -> None:
-    (role,) = [d for d in documents() if d["kind"] == "Role" and d["metadata"]["name"] == "millrace-run"]
+    (role,) = [d for d in documents() if d["kind"] == "Role" and d["metadata"]["name"] == "rowmill-run"]
     rights = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
     assert {("daskclusters", "create"), ("daskclusters", "get"), ("daskclusters", "delete"), ("secrets", "create"),
             ("pods", "list"), ("services", "get")} <= rights  # fmt: skip
@@ -182,12 +182,12 @@ def test_a_run_has_the_rights_that_the_kind_kubernetes_uses() -> None:
 def test_the_unit_by_systemd_itself(tmp_path: Path) -> None:
     if not shutil.which("systemd-analyze"):
         pytest.skip("needs systemd-analyze")
-    text = (INFRA / "millrace.service").read_text()
-    assert "ExecStart=/opt/millrace/bin/millrace serve\n" in text
+    text = (INFRA / "rowmill.service").read_text()
+    assert "ExecStart=/opt/rowmill/bin/rowmill serve\n" in text
 
     def verified(program: str) -> subprocess.CompletedProcess[str]:
-        unit = tmp_path / "millrace.service"
-        unit.write_text(text.replace("/opt/millrace/bin/millrace", program))
+        unit = tmp_path / "rowmill.service"
+        unit.write_text(text.replace("/opt/rowmill/bin/rowmill", program))
         return subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
 
     assert (verified("/bin/true").returncode, verified("/bin/true").stderr) == (0, "")

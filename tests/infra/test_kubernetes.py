@@ -32,7 +32,7 @@ dask_kubernetes = pytest.importorskip("dask_kubernetes", reason="needs dask-kube
 jsonschema = pytest.importorskip("jsonschema")
 pytestmark = pytest.mark.xdist_group("clusters")
 KINDS = "/apis/kubernetes.dask.org/v1/namespaces/data/daskclusters"
-ASKED = {"image": "millrace:cuda", "cores": 8, "memory": "64GiB", "gpus": 2, "namespace": "data",
+ASKED = {"image": "rowmill:cuda", "cores": 8, "memory": "64GiB", "gpus": 2, "namespace": "data",
          "volumes": {"lake": "/data"}, "service_account": "dask", "node_selector": {"gpu": "h200"},
          "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}  # fmt: skip
 
@@ -51,7 +51,7 @@ def crd() -> Any:
 
 
 def made(cluster: Cluster) -> dict[str, Any]:
-    return kubernetes.resource(cluster, "millrace-1", "data", security_of(cluster), IMPORTS)
+    return kubernetes.resource(cluster, "rowmill-1", "data", security_of(cluster), IMPORTS)
 
 
 def test_the_resource_is_what_the_crd_takes(crd: Any) -> None:
@@ -60,7 +60,7 @@ def test_the_resource_is_what_the_crd_takes(crd: Any) -> None:
     worker = resource["spec"]["worker"]
     pod, (container,) = worker["spec"], worker["spec"]["containers"]
     assert worker["replicas"] == 3  # five worker processes, two in a pod
-    assert container["image"] == "millrace:cuda"
+    assert container["image"] == "rowmill:cuda"
     assert container["args"] == [
         "dask", "cuda", "worker", "--name", "$(DASK_WORKER_NAME)", "--protocol", "tls", "--no-dashboard",
         "--memory-limit", str(32 * 2**30), "--nthreads", "8",
@@ -75,10 +75,10 @@ def test_the_resource_is_what_the_crd_takes(crd: Any) -> None:
     assert pod["volumes"] == [
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(8 * 2**30)}},
         {"name": "lake", "persistentVolumeClaim": {"claimName": "lake"}},
-        {"name": "tls", "secret": {"secretName": "millrace-1-tls", "defaultMode": 0o440}},
+        {"name": "tls", "secret": {"secretName": "rowmill-1-tls", "defaultMode": 0o440}},
     ]
     assert [(mount["name"], mount["mountPath"]) for mount in container["volumeMounts"]] == [
-        ("shm", "/dev/shm"), ("lake", "/data"), ("tls", "/etc/millrace-tls"),
+        ("shm", "/dev/shm"), ("lake", "/data"), ("tls", "/etc/rowmill-tls"),
     ]  # fmt: skip
     more = made(Cluster(kind="kubernetes", kubernetes={**ASKED, "shared_memory": "1GiB"}))
     assert more["spec"]["worker"]["spec"]["volumes"][0]["emptyDir"]["sizeLimit"] == str(2**30)
@@ -96,11 +96,11 @@ def test_the_scheduler_is_encrypted_and_its_dashboard_stays_in_its_pod() -> None
     assert "nvidia.com/gpu" not in container["resources"]["limits"]
     inherited = dask.config.deserialize(container["env"][0]["value"])["distributed"]["comm"]
     assert inherited["require-encryption"] is True
-    assert inherited["tls"]["worker"] == {"cert": "/etc/millrace-tls/cert.pem", "key": "/etc/millrace-tls/key.pem"}
+    assert inherited["tls"]["worker"] == {"cert": "/etc/rowmill-tls/cert.pem", "key": "/etc/rowmill-tls/key.pem"}
 
 
 def test_a_resource_without_gpus_and_without_tls(crd: Any) -> None:
-    asked = {"image": "millrace:cpu", "cores": 4, "memory": "8GB"}
+    asked = {"image": "rowmill:cpu", "cores": 4, "memory": "8GB"}
     resource = made(Cluster(kind="kubernetes", kubernetes=asked, unencrypted=True))
     assert [error.message for error in crd.iter_errors(resource)] == []
     (container,) = resource["spec"]["worker"]["spec"]["containers"]
@@ -108,7 +108,7 @@ def test_a_resource_without_gpus_and_without_tls(crd: Any) -> None:
         "dask", "worker", "--name", "$(DASK_WORKER_NAME)", "--protocol", "tcp", "--no-dashboard",
         "--memory-limit", "8000000000", "--nthreads", "4",
     ]  # fmt: skip
-    assert container["env"][1]["value"] == "tcp://millrace-1-scheduler.data.svc:8786"
+    assert container["env"][1]["value"] == "tcp://rowmill-1-scheduler.data.svc:8786"
     assert [volume["name"] for volume in resource["spec"]["worker"]["spec"]["volumes"]] == ["shm"]
 
 
@@ -145,7 +145,7 @@ class Api(ThreadingHTTPServer):
             (container,) = pod["containers"]
             known = {entry["name"]: entry["value"] for entry in container["env"]}
             settings = json.dumps(dask.config.deserialize(known["DASK_INTERNAL_INHERIT_CONFIG"]))
-            here = json.loads(settings.replace("/etc/millrace-tls", str(place)))
+            here = json.loads(settings.replace("/etc/rowmill-tls", str(place)))
             known["DASK_INTERNAL_INHERIT_CONFIG"] = dask.config.serialize(here)
             known["DASK_SCHEDULER_ADDRESS"] = f"tls://127.0.0.1:{self.port}"
             swap = {"8786": str(self.port), "127.0.0.1:8787": "127.0.0.1:0", "$(DASK_WORKER_NAME)": f"worker-{number}"}
@@ -240,7 +240,7 @@ def api(tmp_path: Path, crd: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
 
 def test_a_run_on_pods_that_an_operator_starts(api: Api, tmp_path: Path, prefect_server: Any) -> None:
     data = make_data(tmp_path / "in", files=2)
-    asked = {"image": "millrace:cpu", "cores": 1, "memory": "2GB"}
+    asked = {"image": "rowmill:cpu", "cores": 1, "memory": "2GB"}
     section = {"kind": "kubernetes", "workers": 2, "kubernetes": asked, "start_timeout": 60}
     assert run_job(data, tmp_path / "out", section).is_completed()
     assert sum(rows for rows, _ in digests(tmp_path / "out")) == 2 * BLOCK
@@ -266,7 +266,7 @@ def test_an_operator_that_does_nothing(api: Api) -> None:
     asked = Cluster(kind="kubernetes", kubernetes=section, start_timeout=1)
     with pytest.raises(GiveUpError, match="the operator has not started the scheduler") as caught:
         make_cluster(asked)
-    assert caught.value.where.startswith("DaskCluster data/millrace-")
+    assert caught.value.where.startswith("DaskCluster data/rowmill-")
     assert caught.value.why == "it made no pod"
     assert api.objects == {}
 

@@ -182,7 +182,7 @@ PLANTED = {
         FUNCTION.format("from tasks.core.units import amount"),
     ),
     "flows, from top to ground": ("flows/job/access.py", FUNCTION.format("from flows.preview import text")),
-    "nothing imports millrace, which users import": ("flows/commands/console.py", FUNCTION.format("import millrace")),
+    "nothing imports rowmill, which users import": ("flows/commands/console.py", FUNCTION.format("import rowmill")),
     "infra, from top to ground": ("infra/workers/garbage.py", TYPES.format("from infra.clusters.model import Cluster")),
     "clusters, from top to ground": (
         "infra/clusters/model.py",

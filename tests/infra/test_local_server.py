@@ -1,4 +1,4 @@
-"""Transactions of Prefect's server on SQLite, as the server that millrace starts begins them."""
+"""Transactions of Prefect's server on SQLite, as the server that rowmill starts begins them."""
 
 from __future__ import annotations
 

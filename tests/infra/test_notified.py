@@ -28,7 +28,7 @@ from tests.infra.elsewhere import until
 from tests.infra.test_deployments import ended, final_state, runs_of, started
 
 pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.slow]
-POOL = "millrace-notified"
+POOL = "rowmill-notified"
 SOON = 60  # seconds
 SLEEPER = """
 import sys, time
@@ -42,7 +42,7 @@ def sleeper():
     with signs_of_life.signs_of_life("/data/out"):
         time.sleep(float(sys.argv[2]))
 
-with tags("millrace"):
+with tags("rowmill"):
     sleeper()
 """
 
@@ -76,7 +76,7 @@ def heard(api: Any) -> Iterator[list[tuple[float, str]]]:
         time.sleep(10)  # in which the server looks for its automations twice
         yield heard
         for name in ("failed-runs", "late-runs", "open-questions", "silent-runs", "silent-starts"):
-            for automation in api.read_automations_by_name(f"millrace-{name}"):
+            for automation in api.read_automations_by_name(f"rowmill-{name}"):
                 api.delete_automation(automation.id)
         server.shutdown()
 
@@ -109,7 +109,7 @@ def signs_of(api: Any, run: Any) -> int:
     """How many signs of life the server has of a run."""
     from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter
 
-    name, of_it = EventNameFilter(name=["millrace.run.alive"]), EventResourceFilter(id=[f"prefect.flow-run.{run.id}"])
+    name, of_it = EventNameFilter(name=["rowmill.run.alive"]), EventResourceFilter(id=[f"prefect.flow-run.{run.id}"])
     return len(api.read_events(EventFilter(event=name, resource=of_it), limit=50).events)
 
 
@@ -126,7 +126,7 @@ def test_the_crash_of_a_run_whose_host_is_gone_is_told(tmp_path: Path, api: Any,
     when, text = text_of(heard, name)
     assert when - killed < SOON, f"after {when - killed:.0f} s"
     assert text.splitlines() == [
-        "millrace: sleeper gives no sign of life",
+        "rowmill: sleeper gives no sign of life",
         "why: nothing was heard of it for 45 s; its process or its host is gone, or cannot reach the server. After "
         "400 s it is marked as crashed; the same job goes on from what is done",
         f"run: {name}", "output: /data/out", f"host: {socket.gethostname()}",
@@ -149,12 +149,12 @@ def test_a_run_that_will_be_late_is_told(api: Any, heard: list[Any]) -> None:
         assert context is not None
         tell(context.flow_run, "slow-out", text, None, limit)
 
-    with tags("millrace"):
+    with tags("rowmill"):
         slow()
     run = run_called(api, name)
     _, told = text_of(heard, name)
     assert told.splitlines() == [
-        "millrace: slow will not be ready in time", f"why: {text}", f"run: {name}",
+        "rowmill: slow will not be ready in time", f"why: {text}", f"run: {name}",
         f"page: {orchestration_server.ui_url()}/runs/flow-run/{run.id}",
     ]  # fmt: skip
 
@@ -168,11 +168,11 @@ def test_a_run_that_a_lost_worker_took_is_told(api: Any, heard: list[Any]) -> No
         pass
 
     name = unique("taken")
-    run = api.create_flow_run(waiting, name=name, tags=["millrace"], state=Scheduled())
+    run = api.create_flow_run(waiting, name=name, tags=["rowmill"], state=Scheduled())
     api.set_flow_run_state(run.id, Pending())
     when, text = text_of(heard, name)
     assert 40 < when - run.created.timestamp() < SOON
-    assert text.startswith("millrace: waiting does not begin\nwhy: a worker took it 45 s ago")
+    assert text.startswith("rowmill: waiting does not begin\nwhy: a worker took it 45 s ago")
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def worker(api: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     (folder / "sleeping_flow.py").write_text(
         "import time\nfrom prefect import flow\n\n@flow(name='sleeper')\ndef sleeper(): time.sleep(600)\n"
     )
-    spec = {"tags": ["millrace"], "parameters": {}, "work_pool": {"name": POOL}}
+    spec = {"tags": ["rowmill"], "parameters": {}, "work_pool": {"name": POOL}}
     names = (("works", "sleeping_flow.sleeper"), ("gone", "no_such_module.sleeper"))
     environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{python_path()}"}
     deployments.keep_pool(POOL, 5)
@@ -228,7 +228,7 @@ def test_a_run_that_crashes_before_it_begins_is_told(api: Any, worker: Path, hea
     when, text = text_of(heard, run.name)
     assert when - crashed < SOON, f"after {when - crashed:.0f} s"
     lines = text.splitlines()
-    assert lines[0] == "millrace: sleeper/gone Crashed"
+    assert lines[0] == "rowmill: sleeper/gone Crashed"
     assert lines[1].startswith("why: Process exited with status code: 1")
     assert lines[2:] == [
         f"run: {run.name}", "host: the-worker", f"page: {orchestration_server.ui_url()}/runs/flow-run/{run.id}",
@@ -242,14 +242,14 @@ def test_a_running_one_whose_process_is_killed_is_told(api: Any, worker: Path, h
     killed = time.time()
     when, text = text_of(heard, run.name)
     assert when - killed < SOON, f"after {when - killed:.0f} s"
-    assert text.startswith("millrace: sleeper/works Crashed\nwhy: ")
+    assert text.startswith("rowmill: sleeper/works Crashed\nwhy: ")
 
 
 def test_only_a_run_that_is_not_over_is_a_zombie(tmp_path: Path, api: Any) -> None:
     from prefect.automations import Automation
     from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter
 
-    (spec,) = [s for s in deployments.automations(None) if s["name"] == "millrace-zombie-runs"]
+    (spec,) = [s for s in deployments.automations(None) if s["name"] == "rowmill-zombie-runs"]
     assert spec["trigger"]["within"] == 400
     # Not the runs of tests beside this one, which a busy host may keep from giving a sign of life for so long.
     ours = {"prefect.resource.role": "flow", "prefect.resource.name": "sleeper"}

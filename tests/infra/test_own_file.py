@@ -15,7 +15,7 @@ from tests.infra.elsewhere import until
 from tests.infra.test_deployments import ON_CPU, SMALL, ended, final_state, folder_with_decoys, started
 
 pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.slow]
-POOL = "millrace-own"
+POOL = "rowmill-own"
 ENTRY, WATCH = "flows.preprocess.preprocess", "flows.watch_source.watch_source"
 JOB = {"recipe": "toy", "source": SMALL, "cluster": ON_CPU}
 
@@ -43,10 +43,10 @@ def job(output: str) -> dict[str, Any]:
 
 
 def deployed(folder: Path, deployments: list[dict[str, Any]], *arguments: str, **top: Any) -> str:
-    """What `millrace deploy --file own.yaml` says, called in the folder."""
+    """What `rowmill deploy --file own.yaml` says, called in the folder."""
     (folder / "own.yaml").write_text(yaml.safe_dump({**top, "deployments": deployments}))
     (folder / "log.txt").unlink(missing_ok=True)
-    process = started(folder, "millrace", "deploy", "--pool", POOL, "--file", "own.yaml", *arguments)
+    process = started(folder, "rowmill", "deploy", "--pool", POOL, "--file", "own.yaml", *arguments)
     assert ended(process) == 0, (folder / "log.txt").read_text()
     return (folder / "log.txt").read_text()
 
@@ -62,7 +62,7 @@ def home(api: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which a file of deployments was registered, with decoys in it; log.txt is what was said."""
     folder = folder_with_decoys(tmp_path_factory.mktemp("own"))
     here = [{"prefect.deployments.steps.set_working_directory": {"directory": "."}}]
-    nowhere = [{"prefect.deployments.steps.run_shell_script": {"script": "true"}}]  # a step that millrace leaves alone
+    nowhere = [{"prefect.deployments.steps.run_shell_script": {"script": "true"}}]  # a step that rowmill leaves alone
     deployed(folder, [
         {"name": "own", "entrypoint": ENTRY, "parameters": job("out/own")},
         {"name": "here", "entrypoint": ENTRY, "parameters": job("out/here"), "pull": here},
@@ -75,7 +75,7 @@ def home(api: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_command_says_how_far_it_is(home: Path) -> None:
     lines = (home / "log.txt").read_text().splitlines()
-    begun = lines.index("registering 5 deployment(s) of own.yaml for the pool millrace-own")
+    begun = lines.index("registering 5 deployment(s) of own.yaml for the pool rowmill-own")
     names = ["preprocess/own", "preprocess/here", "preprocess/nowhere", "watch-source/nowhere", "watch-source/looks"]
     assert lines[begun + 1 : begun + 6] == [f"deployed {name}" for name in names]
 
@@ -85,7 +85,7 @@ def test_a_file_of_deployments_alone_is_enough(name: str, home: Path, api: Any, 
     state, run = state_of(api, f"preprocess/{name}", worker)
     assert state == "Completed", run.state.message
     assert json.loads((home / "out" / name / "_manifest.json").read_text())["run"] == str(run.id)
-    assert sorted(run.tags) == ["made-up-data", "millrace"]  # its data are a sample
+    assert sorted(run.tags) == ["made-up-data", "rowmill"]  # its data are a sample
 
 
 @pytest.mark.parametrize(("flow", "key"), [("preprocess", "output.path"), ("watch-source", "state")])
@@ -95,7 +95,7 @@ def test_an_output_in_a_temporary_folder_of_prefect_is_refused(
     state, run = state_of(api, f"{flow}/nowhere", worker)
     assert state == "Failed"
     assert f"{key} would be lost" in run.state.message
-    assert "MILLRACE_FOLDER" in run.state.message
+    assert "ROWMILL_FOLDER" in run.state.message
 
 
 def test_the_watch_does_not_wait_behind_a_long_job(home: Path, api: Any, worker: Path) -> None:
@@ -117,7 +117,7 @@ def test_what_left_the_file_is_named_and_pruned(tmp_path: Path, api: Any) -> Non
     def names() -> set[str]:
         return {d.name for d in api.read_deployments(limit=200)}
 
-    arrived = {"type": "event", "name": "of-leaves", "expect": ["millrace.data.arrived"]}
+    arrived = {"type": "event", "name": "of-leaves", "expect": ["rowmill.data.arrived"]}
     stays = {"name": "stays", "entrypoint": ENTRY}
     leaves = {"name": "leaves", "entrypoint": ENTRY, "triggers": [arrived]}
     other = tmp_path / "other"
@@ -140,7 +140,7 @@ def test_what_left_the_file_is_named_and_pruned(tmp_path: Path, api: Any) -> Non
 def test_serve_names_what_left_its_file_until_it_is_deleted(
     tmp_path: Path, api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from millrace.cli import app
+    from rowmill.cli import app
     from typer.testing import CliRunner
 
     from infra.orchestration import deployments
@@ -176,8 +176,8 @@ def test_serve_names_what_left_its_file_until_it_is_deleted(
         ({}, None, "/here"),
         ({}, [], "/here"),
         ({"pull": [{"prefect.deployments.steps.set_working_directory": {"directory": "/data"}}]}, None, "/data"),
-        ({"work_pool": {"job_variables": {"env": {"MILLRACE_FOLDER": "jobs"}}}}, None, "/here/jobs"),
-        ({"work_pool": {"job_variables": {"env": {"MILLRACE_FOLDER": "{{ $PWD }}"}}}}, None, "{{ $PWD }}"),
+        ({"work_pool": {"job_variables": {"env": {"ROWMILL_FOLDER": "jobs"}}}}, None, "/here/jobs"),
+        ({"work_pool": {"job_variables": {"env": {"ROWMILL_FOLDER": "{{ $PWD }}"}}}}, None, "{{ $PWD }}"),
         ({}, [{"prefect.deployments.steps.git_clone": {"repository": "x"}}], None),
         ({}, [{"prefect.deployments.steps.set_working_directory": {"directory": "{{ clone.directory }}"}}], None),
     ],
@@ -186,5 +186,5 @@ def test_the_folder_of_a_run(spec: dict[str, Any], pull: Any, folder: str | None
     spec = {"name": "a", "entrypoint": ENTRY, **spec}
     complete(spec, pull, Path("/here"), "/here/own.yaml")
     environment = spec["work_pool"]["job_variables"]["env"]
-    assert environment.get("MILLRACE_FOLDER") == folder
+    assert environment.get("ROWMILL_FOLDER") == folder
     assert environment["PYTHONSAFEPATH"] == "1"

@@ -49,7 +49,7 @@ def owner() -> str | None:
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
     """The connection URL of a PostgreSQL of this test's own, on the loopback, with a password."""
-    folder, user, port = Path(tempfile.mkdtemp(prefix="millrace-postgresql-")), owner(), free_port()
+    folder, user, port = Path(tempfile.mkdtemp(prefix="rowmill-postgresql-")), owner(), free_port()
     (folder / "password").write_text("db-password")
     if user:  # pytest's own folders are for the user of the tests alone
         shutil.chown(folder, user)

@@ -100,7 +100,7 @@ def test_a_configured_server_that_does_not_answer_is_never_replaced(tmp_path: Pa
     message = refusal(started(ENSURE, tmp_path, PREFECT_API_URL=url))
     assert "the configured Prefect server does not answer" in message
     assert f"PREFECT_API_URL = {url}" in message
-    assert not (tmp_path / "millrace-server.json").exists()
+    assert not (tmp_path / "rowmill-server.json").exists()
 
 
 def test_the_server_of_the_active_profile_counts_as_configured(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_the_job_of_a_worker_on_the_cores(tmp_path: Path) -> None:
              "shared_directory": str(tmp_path)}  # fmt: skip
     assert script(slurm=asked, interface="lo", unencrypted=True, local_directory="/scratch") == [
         "#!/usr/bin/env bash",
-        "#SBATCH -J millrace",
+        "#SBATCH -J rowmill",
         "#SBATCH -p batch",
         "#SBATCH -A shop",
         "#SBATCH -n 1",
@@ -190,10 +190,10 @@ def test_the_job_of_a_worker_on_the_cores(tmp_path: Path) -> None:
         "#SBATCH --output=/dev/null",
         "#SBATCH --exclusive",
         "module load python",
-        "millrace_scratch=$(mkdir -p /scratch && mktemp -d /scratch/millrace-XXXXXXXX) || exit 1",
-        "trap 'rm -rf \"$millrace_scratch\"' EXIT",
+        "rowmill_scratch=$(mkdir -p /scratch && mktemp -d /scratch/rowmill-XXXXXXXX) || exit 1",
+        "trap 'rm -rf \"$rowmill_scratch\"' EXIT",
         "/env/bin/python -P -m distributed.cli.dask_worker ADDRESS --name dummy-name --nthreads 16"
-        ' --memory-limit 59.60GiB --nanny --death-timeout 60 --local-directory "$millrace_scratch" --interface lo'
+        ' --memory-limit 59.60GiB --nanny --death-timeout 60 --local-directory "$rowmill_scratch" --interface lo'
         " --protocol tcp://",
     ]
 
@@ -211,7 +211,7 @@ def test_the_job_of_workers_on_gpus(tmp_path: Path) -> None:
         " --death-timeout 60 --nthreads 8 --device-memory-limit 0.45"
         " --set-rmm-allocator-for-libs cupy --pre-import"
         " cudf,cupy,infra.workers.gpu_preload,tasks.cluster.transfer.gpu_worker,infra.workers.preimport"
-        ' --resources GPU=1 --local-directory "$millrace_scratch"'
+        ' --resources GPU=1 --local-directory "$rowmill_scratch"'
         " --interface lo --protocol tls://"
     )
     assert f"--tls-key {tmp_path}/" in tls

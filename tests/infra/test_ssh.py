@@ -73,12 +73,12 @@ BEFORE: set[Path] = set()
 def of_others() -> None:
     """What stood on the host before the test is not its own: a killed process may have left it."""
     BEFORE.clear()
-    BEFORE.update(Path("/tmp").glob("millrace-ssh-*"))
+    BEFORE.update(Path("/tmp").glob("rowmill-ssh-*"))
 
 
 def certificates() -> list[Path]:
     """Folders of certificates and spilled data on the host since the test began; what tests make has another name."""
-    return [path for path in Path("/tmp").glob("millrace-ssh-*") if path not in BEFORE]
+    return [path for path in Path("/tmp").glob("rowmill-ssh-*") if path not in BEFORE]
 
 
 @needs_sshd
@@ -158,12 +158,12 @@ def test_gpus_of_other_hosts_are_used_by_dask_cuda() -> None:
 def test_gpus_without_ucx_allocate_asynchronously() -> None:
     def pool(**asked: Any) -> Any:
         cluster = Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 4}, **asked)
-        return worker_settings(cluster, 4).get("millrace.gpu-pool")
+        return worker_settings(cluster, 4).get("rowmill.gpu-pool")
 
     assert pool() == {"limit": 0.92, "shared": True}
     assert pool(rmm_pool_size="60GB", cuda_ipc=False) == {"limit": 60 * 10**9, "shared": False}
     assert pool(protocol="ucx", unencrypted=True) is None
-    assert "millrace.gpu-pool" not in worker_settings(Cluster(), 0)
+    assert "rowmill.gpu-pool" not in worker_settings(Cluster(), 0)
 
 
 def test_workers_elsewhere_are_told_what_to_load() -> None:
@@ -171,9 +171,9 @@ def test_workers_elsewhere_are_told_what_to_load() -> None:
     assert pre_import(IMPORTS) == [
         "cudf", "cupy", "infra.workers.gpu_preload", "tasks.cluster.transfer.gpu_worker", "infra.workers.preimport",
     ]  # fmt: skip
-    assert worker_settings(gpus, 4, imports=IMPORTS)["millrace.worker-imports"] == ["flows.preprocess"]
+    assert worker_settings(gpus, 4, imports=IMPORTS)["rowmill.worker-imports"] == ["flows.preprocess"]
     cores = worker_settings(Cluster(), 0, imports=IMPORTS)
-    assert "millrace.worker-imports" not in cores
+    assert "rowmill.worker-imports" not in cores
     assert cores["distributed.worker.preload"] == ["infra.workers.preload", "tasks.cluster.transfer.host_memory"]
     assert cores["distributed.scheduler.preload"] == ["infra.workers.dashboard_access"]
 
@@ -187,7 +187,7 @@ def test_a_missing_library_is_named_with_its_command(monkeypatch: pytest.MonkeyP
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(GiveUpError, match=rf"is not installed\n  where: cluster.kind = {kind}") as caught:
             make_cluster(Cluster(**{"kind": kind, kind: section}))
-        assert f"pip install 'millrace[{kind}]'" in caught.value.do
+        assert f"pip install 'rowmill[{kind}]'" in caught.value.do
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """How results of tasks travel and spill on a worker with a GPU, shown without one.
 
-The modules of CUDA are stand-ins, tables are lists of Python, buffers are numpy's; millrace, distributed and Dask are
+The modules of CUDA are stand-ins, tables are lists of Python, buffers are numpy's; rowmill, distributed and Dask are
 what they are. The arguments say in which order the worker's preload, its pre-import or a first task come, and when a
 first result is sent. Prints what Dask does with a result of every class, as JSON.
 """
@@ -91,7 +91,7 @@ def pre_import() -> None:
 
 
 def task() -> None:
-    """What the first task does that computes on the GPU, in a process that millrace did not start."""
+    """What the first task does that computes on the GPU, in a process that rowmill did not start."""
     from tasks.graph.partition_work import Work
 
     work = Work.__new__(Work)

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from millrace import Dataset, ops
+from rowmill import Dataset, ops
 
-from tasks.errors import MillraceError
+from tasks.errors import RowmillError
 from tasks.ops.base import Operator
 from tests.tasks.ops.fitting import transformed
 
@@ -34,10 +34,10 @@ COLUMNS: dict[str, pa.Array] = {
 }
 
 
-def error_of(function: Callable[..., Any], *args: Any, **options: Any) -> MillraceError | None:
+def error_of(function: Callable[..., Any], *args: Any, **options: Any) -> RowmillError | None:
     try:
         function(*args, **options)
-    except MillraceError as error:
+    except RowmillError as error:
         return error
     return None
 
@@ -177,7 +177,7 @@ def test_a_cast_that_an_expression_advises_is_right_in_it(engine: str, expressio
     table = pa.table(COLUMNS)
     expression = expression.replace("d ==", "day ==")
 
-    def tried(nodes: Any) -> MillraceError | None:
+    def tried(nodes: Any) -> RowmillError | None:
         return error_of(transformed, nodes, table, engine)
 
     error = tried(["whole"] >> ops.Lambda(expression=expression))

@@ -50,7 +50,7 @@ def test_the_message_names_field_path_where_it_leads_and_roots(house: Path) -> N
     with pytest.raises(JobError) as refused:
         check_path("in/away/a.parquet", "run.scratch")
     assert refused.value.where == f"run.scratch = in/away/a.parquet, which leads to {house}/out/a.parquet"
-    assert f"{house}/in, memory://shelf/a, https://Host:8080/x (MILLRACE_ALLOWED_ROOTS" in refused.value.why
+    assert f"{house}/in, memory://shelf/a, https://Host:8080/x (ROWMILL_ALLOWED_ROOTS" in refused.value.why
 
 
 URLS = {

@@ -108,7 +108,7 @@ def test_the_event_of_the_same_files_is_the_same_event() -> None:
     first, again, changed = event(1), event(1), event(2)
     assert first.id == again.id != changed.id  # type: ignore[attr-defined]
     assert first.payload == {"folder": "in/day=1", "paths": ["in/day=1/a", "in/day=1/b"], "files": 2, "bytes": 15}  # type: ignore[attr-defined]
-    assert first.resource.id == "millrace.source.in/day=1"  # type: ignore[attr-defined]
+    assert first.resource.id == "rowmill.source.in/day=1"  # type: ignore[attr-defined]
 
 
 def test_strays_are_no_data_and_formats_arrive_apart() -> None:

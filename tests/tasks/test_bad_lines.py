@@ -233,7 +233,7 @@ def test_the_text_names_the_files_with_the_most(tmp_path: Path) -> None:
 def test_python_users_get_a_warning_and_the_file(tmp_path: Path, engine: str, caplog: Any) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,a\n2\n3,b\n")
     source = Dataset(str(tmp_path), engine=engine, bad_lines=tmp_path / "_bad.jsonl")
-    with caplog.at_level(logging.WARNING, "millrace"):
+    with caplog.at_level(logging.WARNING, "rowmill"):
         (frame,) = Workflow(["x"] >> ops.NormalizeMinMax()).fit_transform(source).frames()
     assert to_list(frame["x"]) == [0.0, 1.0]
     assert caplog.messages == [

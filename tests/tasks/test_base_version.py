@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from millrace.cli import app
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.commands.discard import discarded, restored
@@ -117,7 +117,7 @@ def test_nothing_is_published_yet(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_no_base(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(JobError, match=r"(?s)the base is no output of millrace.*base: none"):
+    with pytest.raises(JobError, match=r"(?s)the base is no output of rowmill.*base: none"):
         newest_good(tmp_path)
 
 
@@ -221,7 +221,7 @@ def test_a_base_whose_own_base_was_taken_back_is_said(tmp_path: Path) -> None:
     mark(out / "v0001")
     sentence = newest_good(out).on_discarded
     assert sentence.startswith("v0002 was learned on top of v0001, which is discarded: the ids and counts of v0001 go")
-    assert f"millrace discard {out / 'v0002'}" in sentence
+    assert f"rowmill discard {out / 'v0002'}" in sentence
     (out / "v0001/_workflow/workflow.json").write_text(json.dumps({"state": "of another"}))  # a name used again
     assert newest_good(out).on_discarded == ""
 
@@ -466,7 +466,7 @@ def test_readers_of_several_versions_take_the_newest_and_its_ancestors(
     assert ks(out, "all") == [3, 3, 4, 5, 4, 6]
 
 
-def test_versions_of_an_earlier_millrace_and_those_whose_base_is_gone_are_ancestors_too(tmp_path: Path) -> None:
+def test_versions_of_an_earlier_rowmill_and_those_whose_base_is_gone_are_ancestors_too(tmp_path: Path) -> None:
     out = nights(tmp_path, 3)
     assert [of_other_ids(versions_of(out)), len(fitted_json(out, "v0003")["ancestors"])] == [[], 2]
     shutil.rmtree(out / "v0002")
@@ -509,7 +509,7 @@ def test_a_damaged_version_is_set_aside_and_brought_back(tmp_path: Path) -> None
         set_aside(choice, stops=True)
     assert ((out / "_latest").read_text(), is_discarded(out / "v0003")) == ("v0003\n", False)
     [line] = set_aside(choice, stops=False)
-    assert f"millrace discard {out / 'v0003'} --undo" in line
+    assert f"rowmill discard {out / 'v0003'} --undo" in line
     assert ((out / "_latest").read_text(), is_discarded(out / "v0003")) == ("v0002\n", True)
     assert ks(out, "all") == [3, 3, 4, 5, 4]
     damaged.write_bytes(whole)
@@ -574,10 +574,10 @@ def test_a_night_on_another_disk_is_a_version_and_a_copy_is_none(
         assert drop_versions(Staging(out), 1) == [out / "v0002"]
     assert (tmp_path / "disk/v0001/_manifest.json").exists()
 
-    monkeypatch.setenv("MILLRACE_ALLOWED_ROOTS", f"{out}")
+    monkeypatch.setenv("ROWMILL_ALLOWED_ROOTS", f"{out}")
     with pytest.raises(HostError, match=r"(?s)outside of what runs may use.*disk/v0001"):
         ks(out, "all")
-    monkeypatch.delenv("MILLRACE_ALLOWED_ROOTS")
+    monkeypatch.delenv("ROWMILL_ALLOWED_ROOTS")
     (tmp_path / "disk").rename(tmp_path / "unmounted")
     with pytest.raises(JobError, match="v0001 is no finished version"):
         ks(out, "all")
@@ -615,9 +615,9 @@ def test_a_damaged_version_is_not_replaced(tmp_path: Path) -> None:
     (out / "v0001/part-00000.parquet").unlink()
     shown = CliRunner().invoke(app, ["verify", str(out / "v0001")])
     assert (shown.exit_code, "replace" in shown.output) == (1, False)
-    assert f"take it back, millrace discard {out / 'v0001'}, and run its night again" in shown.output
+    assert f"take it back, rowmill discard {out / 'v0001'}, and run its night again" in shown.output
     (out / "v0002/part-00000.parquet").unlink()
-    assert f"millrace discard {out / 'v0002'}" in CliRunner().invoke(app, ["verify", str(out)]).output
+    assert f"rowmill discard {out / 'v0002'}" in CliRunner().invoke(app, ["verify", str(out)]).output
 
 
 def test_a_night_that_is_there_already_is_named_with_its_version(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from flows.job.job import make_job
 from tasks import ops
 from tasks.core.settings import Unique
 from tasks.dataset import Dataset
-from tasks.errors import DataError, JobError, MillraceError
+from tasks.errors import DataError, JobError, RowmillError
 from tasks.manifest import Manifest
 from tasks.shuffle import key_ranges
 from tasks.workflow import Workflow
@@ -307,7 +307,7 @@ def test_rules_that_cannot_be_right_are_refused_at_once(rules: list[tuple[str, A
 )
 def test_columns_that_are_not_there_are_named(rule: str, values: dict[str, Any], message: str) -> None:
     data = Dataset(pa.table({"i": [1, 2]}), engine="pandas")
-    with pytest.raises(MillraceError, match=message):
+    with pytest.raises(RowmillError, match=message):
         getattr(data, rule)(**values).head()
 
 

@@ -236,7 +236,7 @@ def test_a_device_that_cannot_be_is_named(out: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(JobError, match=r"(?s)device is .*give cpu, cuda or cuda:1"):
             loader(out, device=wrong)
     monkeypatch.setattr(loading, "find_spec", lambda name: None)
-    with pytest.raises(HostError, match=r"(?s)need cuDF and CuPy\n.*cudf and .*cannot be imported.*millrace\[cuda13\]"):
+    with pytest.raises(HostError, match=r"(?s)need cuDF and CuPy\n.*cudf and .*cannot be imported.*rowmill\[cuda13\]"):
         loader(out, device="cuda")
     assert loader(out, device="cpu").device == "cpu"
 

@@ -151,7 +151,7 @@ def test_a_disk_that_is_too_small_refuses_the_run_before_any_work(
         pytest.raises(GiveUpError, match=rf"too small for this run\n.*\n.*{what}, 100.0 kB are free"),
     ):
         ingest.ingest(request, LocalPool(2))
-    assert list(tmp_path.iterdir()) == [tmp_path / ".out.millrace"]
+    assert list(tmp_path.iterdir()) == [tmp_path / ".out.rowmill"]
 
 
 def test_types_alone_refuse_nothing_that_would_fit(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

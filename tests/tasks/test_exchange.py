@@ -68,7 +68,7 @@ def test_memory_and_disk_write_the_same_bytes(
         run_stages(request(source, tmp_path / exchange, engine, exchange, **output))
         assert Manifest.load(tmp_path / exchange).data["exchange"] == exchange
     assert parts(tmp_path / "disk") == parts(tmp_path / "memory")
-    assert not list(tmp_path.glob(".*.millrace"))
+    assert not list(tmp_path.glob(".*.rowmill"))
 
 
 @pytest.mark.parametrize("output", [{}, {"shuffle": "key", "keys": ["s"], "sort_by": ["n"]}])

@@ -277,7 +277,7 @@ def test_calls_from_python_warn(tmp_path: Path, engine: str, caplog: pytest.LogC
     ):
         caplog.clear()
         call()
-        assert [record.getMessage() for record in caplog.records if record.name == "millrace"] == [said]
+        assert [record.getMessage() for record in caplog.records if record.name == "rowmill"] == [said]
     data = json.loads((tmp_path / "out" / "_manifest.json").read_text())
     assert data["stages"]["transform"]["failed_casts"] == EXPECTED[:1]
     caplog.clear()

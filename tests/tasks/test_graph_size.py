@@ -27,7 +27,7 @@ SMALL = 50_000
 class TaskSizes:
     """A scheduler plugin that weighs every task that a client or a worker hands in."""
 
-    name = "millrace-test-sizes"
+    name = "rowmill-test-sizes"
 
     def __init__(self) -> None:
         self.sizes: dict[Any, int] = {}

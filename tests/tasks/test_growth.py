@@ -7,9 +7,9 @@ import subprocess
 import sys
 from typing import Any
 
-import millrace
 import numpy as np
 import pytest
+import rowmill
 
 from tasks.errors import DataError, JobError
 from tasks.loading import growth
@@ -166,8 +166,8 @@ class TestWhichChanges:
 
 
 def test_it_is_public_and_imports_no_torch():
-    assert millrace.grow is grow
-    lines = ["import sys, numpy, millrace", f"millrace.grow(numpy.zeros((5, 2)), {step(5, 6)})"]
+    assert rowmill.grow is grow
+    lines = ["import sys, numpy, rowmill", f"rowmill.grow(numpy.zeros((5, 2)), {step(5, 6)})"]
     code = "\n".join([*lines, "assert 'torch' not in sys.modules"])
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

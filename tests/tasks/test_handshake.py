@@ -22,7 +22,7 @@ def test_who_sends_a_result_knows_what_the_worker_that_asks_has_said(protocol: s
 
     @dask_serialize.register(Thing)
     def dump(thing: Thing, context: Any = None) -> tuple[dict[str, Any], list[Any]]:
-        told.append((context or {}).get("recipient", {}).get("millrace-test"))
+        told.append((context or {}).get("recipient", {}).get("rowmill-test"))
         return {}, []
 
     @dask_deserialize.register(Thing)
@@ -42,7 +42,7 @@ def test_who_sends_a_result_knows_what_the_worker_that_asks_has_said(protocol: s
         ):
             assert {address.partition("://")[0] for address in (one.address, other.address)} == {protocol}
             for arguments in (other.connection_args, other.rpc.connection_args):
-                arguments["handshake_overrides"] = {"millrace-test": {"gpus": ["a"]}}
+                arguments["handshake_overrides"] = {"rowmill-test": {"gpus": ["a"]}}
             made = client.submit(Thing, workers=[one.address], pure=False)
             await client.submit(type, made, workers=[other.address])
             await client.gather(made)

@@ -191,7 +191,7 @@ def test_empty_files_are_skipped_and_named(tmp_path: Path) -> None:
 def test_no_input(path: str, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="there is no input") as error:
         make_plan(Source(path=f"{tmp_path}/{path}"))
-    assert "millrace sample" in error.value.do
+    assert "rowmill sample" in error.value.do
 
 
 def test_truncated_and_foreign_files(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def workers(request: pytest.FixtureRequest) -> Iterator[Any]:
     spoken = {"protocol": request.param, "security": temporary() if request.param == "tls" else None}
     with (
         local_environment(GPU_ENVIRONMENT),
-        config.set({"millrace.gpu-pool": {"limit": 0.2, "shared": True}, **pre_import_settings(IMPORTS)}),
+        config.set({"rowmill.gpu-pool": {"limit": 0.2, "shared": True}, **pre_import_settings(IMPORTS)}),
         LocalCluster(n_workers=3, threads_per_worker=2, dashboard_address="127.0.0.1:0", **spoken) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):

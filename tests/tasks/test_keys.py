@@ -355,7 +355,7 @@ def test_a_run_that_fails_leaves_nothing_outside_its_staging_folder(
         with pytest.raises(DataError, match="the block broke"):
             ingest.ingest(request, LocalPool(2))
     assert closings.closed == 1
-    assert {p.name for p in tmp_path.iterdir()} <= {".out.millrace", "in.parquet"}
+    assert {p.name for p in tmp_path.iterdir()} <= {".out.rowmill", "in.parquet"}
     run_stages(request)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.parquet", "out"]
 

@@ -102,7 +102,7 @@ def test_a_night_that_comes_again_is_refused_unless_somebody_insists(tmp_path: P
         DataError, match=r"(?s)1 of 1 files are learned already.*0\.parquet was learned in the night of"
     ):
         night(tmp_path, 0)
-    assert not (tmp_path / ".out.millrace").exists()  # nothing was begun that a later run had to finish
+    assert not (tmp_path / ".out.rowmill").exists()  # nothing was begun that a later run had to finish
     (tmp_path / "0.parquet").rename(tmp_path / "2.parquet")
     (tmp_path / "copy").mkdir()
     copy = {"path": str(tmp_path / "copy/0.parquet")}

@@ -42,7 +42,7 @@ def test_a_latest_that_names_no_version_is_not_followed(tmp_path: Path, note: st
     assert names_of(out, out) == ["v0001/a.csv"]
     (out / "v0001/_manifest.json").write_text(
         '{"parts": [{"path": "a.csv", "bytes": 4}]}'
-    )  # an output of millrace: to read all versions as one would be wrong
+    )  # an output of rowmill: to read all versions as one would be wrong
     with pytest.raises(DataError, match="_latest names no version of this output"):
         names_of(out, out)
     assert names_of(out / "v*", out) == ["v0001/a.csv"]

@@ -178,7 +178,7 @@ def test_what_cannot_be_read_by_parts_or_is_no_output_is_refused(tmp_path: Path,
         Workflow(["number"]).fit_transform(Dataset(table, engine=engine)).to_parquet(str(tmp_path / form), format=form)
         with pytest.raises(JobError, match=f"rows of {form} files cannot be read by parts"):
             loader(tmp_path / form)
-    with pytest.raises(DataError, match="not an output of millrace"):
+    with pytest.raises(DataError, match="not an output of rowmill"):
         loader(tmp_path)
     with pytest.raises(JobError, match="no worker 2 of 2"):
         Shard(worker=2, workers=2)

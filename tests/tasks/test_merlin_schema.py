@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from millrace.cli import app
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from tasks import ops

@@ -20,7 +20,7 @@ from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
 from tasks.core.settings import Output, Run, Source, checked
 from tasks.dataset import Dataset
-from tasks.errors import DataError, JobError, MillraceError
+from tasks.errors import DataError, JobError, RowmillError
 from tasks.graph.node import as_node
 from tasks.job.request import make_request
 from tasks.manifest import Manifest
@@ -91,7 +91,7 @@ def test_files_say_what_their_columns_are(form: str, tmp_path: Path, engine: str
     manifest = written(tmp_path / "out", engine, format=form)
     path = f"{manifest.path}/{manifest.parts[0]['path']}"
     schema = pq.read_schema(path) if form == "parquet" else pa.ipc.open_file(path).schema
-    columns = {c["name"]: c for c in json.loads(schema.metadata[b"millrace"])["columns"]}
+    columns = {c["name"]: c for c in json.loads(schema.metadata[b"rowmill"])["columns"]}
 
     assert list(columns) == ["number", "word", "x", "label"]
     assert columns["word"]["tags"] == ["categorical"]
@@ -345,7 +345,7 @@ def test_an_output_of_folders_is_replaced_or_versioned_but_not_with_foreign_file
     assert sorted(p.name for p in out.glob("*=*")) == ["label=0", "label=1"]
     (out / "label=0" / "mine.txt").write_text("mine")
     assert not own_output(out)
-    with pytest.raises(JobError, match="millrace did not write"):
+    with pytest.raises(JobError, match="rowmill did not write"):
         run_stages(job(tmp_path, source, engine, on_existing="replace"))
     many = [run_stages(job(tmp_path, source, engine, path=str(tmp_path / "many"), on_existing="version")) for _ in "ab"]
     assert len(many) == 2
@@ -412,9 +412,9 @@ def test_far_too_many_folders_are_refused_with_figures(
 
 
 def test_values_that_readers_would_take_for_something_else(tmp_path: Path) -> None:
-    with pytest.raises(MillraceError, match="readers take this text for null"):
+    with pytest.raises(RowmillError, match="readers take this text for null"):
         hive.folders(pa.table({"k": ["__HIVE_DEFAULT_PARTITION__"]}))
-    with pytest.raises(MillraceError, match="at most 255 bytes"):
+    with pytest.raises(RowmillError, match="at most 255 bytes"):
         hive.folders(pa.table({"k": ["ü" * 50]}))
 
 
@@ -487,7 +487,7 @@ def test_folders_above_the_source_and_columns_in_the_files_count_as_they_stand(t
     assert Dataset(str(tmp_path), engine="pandas").head()["kind"].tolist() == ["of the file"]
     assert list(Dataset(str(tmp_path / "year=2024")).schema) == ["x", "kind"]
     assert list(Dataset(str(tmp_path / "*" / "kind=a")).schema) == ["x", "kind", "year"]
-    with pytest.raises(MillraceError, match="'2024' in a folder's name is no date32"):
+    with pytest.raises(RowmillError, match="'2024' in a folder's name is no date32"):
         Dataset(str(tmp_path), schema={"year": "date32"}).head()
 
 

@@ -96,7 +96,7 @@ def test_once_a_replaced_output_is_removed_there_is_one_clear_error(tmp_path: Pa
 def test_a_split_is_found_where_its_output_went(tmp_path: Path) -> None:
     write(tmp_path / "out/train", 1)
     source = loader(tmp_path / "out/train")
-    (tmp_path / "out").rename(tmp_path / f".out.millrace-old-{int(time.time()) + 600}")
+    (tmp_path / "out").rename(tmp_path / f".out.rowmill-old-{int(time.time()) + 600}")
     write(tmp_path / "out/train", 2)
     again: Loader = pickle.loads(pickle.dumps(source))  # noqa: S301
     assert {x for batch in again for x in batch["x"].to_pylist()} == {1}

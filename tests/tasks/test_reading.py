@@ -178,7 +178,7 @@ def test_it_is_shown_where_a_person_looks(tmp_path: Path, capsys: Any) -> None:
     ]
 
 
-def test_a_workflow_of_an_earlier_millrace_says_of_its_source_only_what_it_knew(tmp_path: Path) -> None:
+def test_a_workflow_of_an_earlier_rowmill_says_of_its_source_only_what_it_knew(tmp_path: Path) -> None:
     fitted = fit_words(tmp_path, "a.csv", WORDS)
     saved = json.loads((fitted / "workflow.json").read_text())
     del saved["digest"]  # which it did not have either
@@ -230,7 +230,7 @@ def test_a_workflow_of_python_reads_new_files_as_those_it_was_fitted_on(tmp_path
 def test_a_data_set_that_says_otherwise_is_read_otherwise_with_a_warning(tmp_path: Path, caplog: Any) -> None:
     (tmp_path / "a.csv").write_text(WORDS)
     workflow = Workflow(["w"] >> ops.Categorify()).fit(Dataset(tmp_path / "a.csv", engine="pandas", null_values=["NA"]))
-    with caplog.at_level(logging.WARNING, "millrace"):
+    with caplog.at_level(logging.WARNING, "rowmill"):
         assert list(workflow.transform(Dataset(tmp_path / "a.csv", engine="pandas", null_values=[""])).head()["w"]) == [
             2,
             3,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from millrace.cli import app
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.commands.discard import discarded
@@ -213,7 +213,7 @@ def test_clean_removes_what_was_left_and_no_output(tmp_path: Path) -> None:
         f"removed  {done}, 5.2 kB, 8 d old", f"removed  {old}, 5.2 kB, 9 d old",
         f"kept     {young}, 5.2 kB, 2 d old: younger than 7d", "freed    10.3 kB",
     ]  # fmt: skip
-    assert names(tmp_path / "deep") == [".young.millrace", "done"]
+    assert names(tmp_path / "deep") == [".young.rowmill", "done"]
     assert Manifest.load(tmp_path / "deep" / "done").rows["out"] == 1
     assert cleaned(tmp_path / "deep" / "young", "--older-than", "1d")[0].startswith("removed")
     assert names(tmp_path / "deep") == ["done"]
@@ -234,13 +234,13 @@ def test_clean_leaves_runs_and_foreign_files_alone_and_finishes_a_swap(tmp_path:
         (working.folder / "plan.json").touch()
         lines = {line.split(",")[0].split("/")[-1]: line for line in cleaned(tmp_path, "--older-than", "0")}
         assert working.in_use()
-    assert "another run works on this output: process" in lines[".working.millrace"]
-    assert "process 1 on another-host" in lines[".elsewhere.millrace"]
-    assert lines[".mine.millrace"].endswith("it holds notes.txt, which millrace did not write")
+    assert "another run works on this output: process" in lines[".working.rowmill"]
+    assert "process 1 on another-host" in lines[".elsewhere.rowmill"]
+    assert lines[".mine.rowmill"].endswith("it holds notes.txt, which rowmill did not write")
     assert (mine / "plan.json").exists()
     assert (elsewhere / "plan.json").exists()
     assert (tmp_path / "swapped" / "part-00000.parquet").read_text() == "new"
-    assert names(tmp_path) == [".elsewhere.millrace", ".mine.millrace", ".working.millrace", "swapped"]
+    assert names(tmp_path) == [".elsewhere.rowmill", ".mine.rowmill", ".working.rowmill", "swapped"]
 
 
 def test_ages_and_paths_that_are_none(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_file_of_somebody_else_is_noticed_wherever_it_lies(place: str, tmp_pat
     (out / place).parent.mkdir(parents=True, exist_ok=True)
     (out / place).write_text("mine")
     assert list(own_files.strangers(out)) == [place]
-    with pytest.raises(JobError, match="millrace did not write") as refused:
+    with pytest.raises(JobError, match="rowmill did not write") as refused:
         output(tmp_path / "out", on_existing="replace")
     assert refused.value.why == f"such as {place}"
     assert own_files.remove_output(out) == [place]
@@ -297,7 +297,7 @@ def test_a_file_that_was_written_over_a_link_and_an_empty_folder_count_too(tmp_p
     part.write_bytes(bytes(len(whole)))  # of the same size
     assert list(own_files.strangers(out)) == ["day=1/part-00000.parquet"]
     part.write_bytes(whole)
-    assert own_files.own_output(out)  # touched, but what millrace wrote
+    assert own_files.own_output(out)  # touched, but what rowmill wrote
     part.rename(tmp_path / "moved")
     part.symlink_to(tmp_path / "moved")
     assert list(own_files.strangers(out)) == ["day=1/part-00000.parquet"]
@@ -354,7 +354,7 @@ def test_clean_removes_replaced_outputs_when_their_time_is_over_but_no_file_of_s
     assert [line.split(",")[0] for line in lines if not line.startswith("freed")] == [
         f"kept     {past[mine]}", f"removed  {past[over]}", f"kept     {young}",
     ]  # fmt: skip
-    assert lines[0].endswith("it holds day=1/notes.txt, which millrace did not write")
+    assert lines[0].endswith("it holds day=1/notes.txt, which rowmill did not write")
     assert "readers may use it for another" in lines[2]
     assert [str(p.relative_to(past[mine])) for p in past[mine].rglob("*") if p.is_file()] == ["day=1/notes.txt"]
     assert cleaned(young.parent / "young", "--older-than", "0")[0].startswith("removed")
@@ -376,11 +376,11 @@ def test_clean_says_what_it_finished(tmp_path: Path) -> None:
 def test_clean_leaves_files_of_somebody_else_deep_in_work_in_progress(tmp_path: Path) -> None:
     folder = left(tmp_path / "out", days=9)
     (folder / "new" / "notes.txt").write_text("mine")
-    assert "it holds new/notes.txt, which millrace did not write" in cleaned(tmp_path, "--older-than", "0")[0]
+    assert "it holds new/notes.txt, which rowmill did not write" in cleaned(tmp_path, "--older-than", "0")[0]
     with Staging(tmp_path / "out").locked():
         Staging(tmp_path / "out").reset()
     (found,) = folder.rglob("*notes.txt")
-    assert found.parent.name == "not-of-millrace"
+    assert found.parent.name == "not-of-rowmill"
 
 
 def test_clean_knows_whose_work_lies_in_a_scratch_folder(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_an_earlier_start_is_used_again_as_far_as_the_rows_are_the_same(tmp_path
     assert stages(unique=unique, downsample={**HALF, "seed": 1}) == [True, False, False]
     assert stages(unique={**unique, "keep": "last"}, downsample=HALF) == [False, False, False]
     assert stages(unique={**unique, "keep": "last"}, filter="i > 3") == [False, False, False]
-    (bits,) = (tmp_path / ".out.millrace").glob("*.bits")
+    (bits,) = (tmp_path / ".out.rowmill").glob("*.bits")
     bits.write_bytes(bits.read_bytes()[:-1] + b"\xff")
     assert stages(unique={**unique, "keep": "last"}, filter="i > 3")[0] is False
 

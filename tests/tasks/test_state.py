@@ -190,7 +190,7 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text('{"format": 6, "fitted": {}, "partials": null}')
-    with pytest.raises(DataError, match=r"(?s)the state has format 6, this version reads up to 5.*upgrade millrace"):
+    with pytest.raises(DataError, match=r"(?s)the state has format 6, this version reads up to 5.*upgrade rowmill"):
         State.load(tmp_path)
 
 

@@ -220,14 +220,14 @@ def test_a_job_leaves_the_last_rows_out_whatever_the_partitions(exchange: str, t
         run = {"min_partition_size": 1, "exchange": exchange}
         rows = split_rows(tmp_path, LAST, engine, f"out{size}", threads, source={"partition_size": size}, run=run)
         assert rows == expected_last(frame)
-        assert not (tmp_path / f".out{size}.millrace").exists()
+        assert not (tmp_path / f".out{size}.rowmill").exists()
 
 
 def test_what_a_killed_look_leaves_is_removed_with_the_work(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path / "out"))
     for name in (
         "split-test.bits", "split-valid.tmp", "split.scratch/rows-00000.npz", "split.scratch/rows-00000.sides.npz",
-        "split.scratch/millrace-0123456789ab/partition-000000.arrow",
+        "split.scratch/rowmill-0123456789ab/partition-000000.arrow",
     ):  # fmt: skip
         (staging.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (staging.folder / name).write_bytes(b"")
@@ -493,7 +493,7 @@ def test_an_earlier_start_is_used_again_while_its_bits_are_whole(tmp_path: Path)
 
     assert stages(LAST) == [False, False]
     assert stages(LAST) == [True, True]
-    bits = tmp_path / ".out.millrace" / "split-test.bits"
+    bits = tmp_path / ".out.rowmill" / "split-test.bits"
     bits.write_bytes(bits.read_bytes()[:-1] + b"\xff")
     assert stages(LAST) == [False, True]
     assert stages(LAST, filter="i > 3") == [False, False]

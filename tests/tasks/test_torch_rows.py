@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:User
 ROWS = 600
 # A DataLoader forks its workers. A process that has run clusters of other tests has threads, locks and hooks of which a
 # fork ends with status 1, so these tests run in a process of their own.
-OWN_PROCESS = "MILLRACE_TEST_OWN_PROCESS"
+OWN_PROCESS = "ROWMILL_TEST_OWN_PROCESS"
 forks = pytest.mark.skipif(OWN_PROCESS not in os.environ, reason="run by test_workers_in_a_process_of_their_own")
 EXAMPLE = Path(__file__).resolve().parents[2] / "flows" / "recipes" / "torch_example.py"
 
@@ -155,7 +155,7 @@ def test_jagged_tensors_without_torchrec_name_what_to_install(out: Path, monkeyp
     from tasks.loading.torch import Rows
 
     monkeypatch.setitem(sys.modules, "torchrec.sparse.jagged_tensor", None)
-    with pytest.raises(HostError, match=r"(?s)need TorchRec.*millrace\[torchrec\].*millrace.jagged"):
+    with pytest.raises(HostError, match=r"(?s)need TorchRec.*rowmill\[torchrec\].*rowmill.jagged"):
         Rows(out, jagged=["items"])
 
 
@@ -279,7 +279,7 @@ def test_a_pytorch_without_cuda_makes_no_tensors_on_a_gpu(out: Path, monkeypatch
 
     monkeypatch.setattr(loading, "GPU_MODULES", ())
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
-    with pytest.raises(HostError, match=r"(?s)tensors on cuda:1 need a PyTorch with CUDA.*millrace.loader"):
+    with pytest.raises(HostError, match=r"(?s)tensors on cuda:1 need a PyTorch with CUDA.*rowmill.loader"):
         Rows(out, device="cuda:1")
 
 

@@ -198,7 +198,7 @@ def test_what_a_jagged_tensor_cannot_have_is_named(out: Path) -> None:
 
 
 def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from millrace import Rows
+    from rowmill import Rows
 
     monkeypatch.chdir(tmp_path)
     table = pa.table({"item": [1, 2], "seen": [[3], [4, 5]], "score": [[0.5], [0.1, 0.2]], "y": [0, 1]})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from millrace.cli import app
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.commands.discard import discarded
@@ -58,7 +58,7 @@ def test_a_discarded_version_is_left_out_with_a_warning(tmp_path: Path, caplog: 
     out = nights(tmp_path)
     mark(out / "v0002", "half of the day was missing")
 
-    with caplog.at_level(logging.WARNING, "millrace"):
+    with caplog.at_level(logging.WARNING, "rowmill"):
         assert xs(out, "all") == [0, 2]
     assert "v0002 was discarded: it is left out" in caplog.text
     with pytest.raises(JobError, match="all of these versions were discarded"):

@@ -200,7 +200,7 @@ def test_inputs_that_there_are_not_cannot_be_removed(engine: str) -> None:
         workflow(engine).remove_inputs(["tt"])
 
 
-def test_names_that_are_there_twice_or_are_millrace_s_own(tmp_path: Path, engine: str) -> None:
+def test_names_that_are_there_twice_or_are_rowmill_s_own(tmp_path: Path, engine: str) -> None:
     fitted = Workflow(["x"] >> ops.Normalize()).fit(Dataset(pa.table({"x": [1.0, 2.0]}), engine=engine))
     twice = pa.Table.from_arrays([pa.array([1.0]), pa.array([2.0])], names=["x", "x"])
     for frame in (twice, pd.DataFrame([[1.0, 2.0]], columns=["x", "x"])):
@@ -215,8 +215,8 @@ def test_names_that_are_there_twice_or_are_millrace_s_own(tmp_path: Path, engine
     for source in (own, tmp_path):
         with pytest.raises(DataError, match="may not be called '__row__'"):
             fitted.fit(Dataset(source, engine=engine))
-    with pytest.raises(DataError, match="may not be called '__millrace_x'"):
-        Workflow(["x"] >> ops.Rename(name="__millrace_x")).fit(Dataset(own.select(["x"]), engine=engine)).output_schema
+    with pytest.raises(DataError, match="may not be called '__rowmill_x'"):
+        Workflow(["x"] >> ops.Rename(name="__rowmill_x")).fit(Dataset(own.select(["x"]), engine=engine)).output_schema
 
 
 def test_inverse(engine: str) -> None:
@@ -276,7 +276,7 @@ def test_damaged_and_newer_folders_are_refused(engine: str, tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"(?s)state.json is damaged.*its digest differs"):
         Workflow.load(tmp_path)
     path.write_text(json.dumps({**data, "format": 6}))
-    with pytest.raises(DataError, match=r"(?s)the workflow has format 6, this version reads up to 5.*upgrade millrace"):
+    with pytest.raises(DataError, match=r"(?s)the workflow has format 6, this version reads up to 5.*upgrade rowmill"):
         Workflow.load(tmp_path)
     path.write_text(json.dumps({"format": 1}))
     with pytest.raises(DataError, match=r"workflow.json is damaged"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from millrace import ops
+from rowmill import ops
 
 from flows.job.job import make_job
 from flows.preview.plan import preview

@@ -33,7 +33,7 @@ from tasks.cluster.transfer.dask_profiler import workers_here
 from tasks.core import lent_bytes
 from tasks.errors import GiveUpError
 
-OFFER = "millrace-gpu"  # the key under which a worker says, when it connects, which GPUs it can copy from
+OFFER = "rowmill-gpu"  # the key under which a worker says, when it connects, which GPUs it can copy from
 HANDLE = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 EXPORTED = 64  # bytes of CUDA's description of a pointer for another process
 ON_DEVICE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -44,8 +44,8 @@ _opened: dict[str, Any] = {}
 
 
 def set_up() -> None:
-    """Prepare the Dask workers of this process, if any, with the settings in `millrace.gpu-pool`."""
-    if settings := dask.config.get("millrace.gpu-pool", None):
+    """Prepare the Dask workers of this process, if any, with the settings in `rowmill.gpu-pool`."""
+    if settings := dask.config.get("rowmill.gpu-pool", None):
         for worker in workers_here():
             prepare(worker, **settings)
 
@@ -121,12 +121,12 @@ class Lender:
     """The pool of this process, and the socket from which processes of the same user and host receive it."""
 
     def __init__(self, pool: Any) -> None:
-        self.name = f"millrace-{uuid4().hex}"
+        self.name = f"rowmill-{uuid4().hex}"
         self._shared = int(_checked(driver.cuMemPoolExportToShareableHandle(pool, HANDLE, 0)))
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind("\0" + self.name)
         self._socket.listen()
-        threading.Thread(target=self._serve, name="millrace-gpu-pool", daemon=True).start()
+        threading.Thread(target=self._serve, name="rowmill-gpu-pool", daemon=True).start()
 
     def _serve(self) -> None:
         while True:

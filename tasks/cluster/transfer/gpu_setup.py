@@ -1,6 +1,6 @@
-"""Computing on GPUs in processes that millrace did not start: a user's Python, or the workers of a user's cluster.
+"""Computing on GPUs in processes that rowmill did not start: a user's Python, or the workers of a user's cluster.
 
-Workers that millrace starts are ready before their first task. Elsewhere the functions that tasks run call `prepare`
+Workers that rowmill starts are ready before their first task. Elsewhere the functions that tasks run call `prepare`
 before they compute: threads of this process may be those of a Dask worker.
 """
 

@@ -1,7 +1,7 @@
 """Tells dask-cuda which results of tasks are in the GPU's memory.
 
 Above `device_memory_limit` dask-cuda moves those to the host, and from there to disk. It knows cuDF's frames, CuPy's
-arrays, lists and dicts of them. Without this module it would leave objects of millrace in the GPU's memory until the
+arrays, lists and dicts of them. Without this module it would leave objects of rowmill in the GPU's memory until the
 GPU is full. `gpu_worker` registers this before a worker has its first result.
 """
 

@@ -27,7 +27,7 @@ from distributed.protocol.serialize import dask_deserialize, dask_serialize
 from tasks.core import lent_bytes
 from tasks.engines.task_result import TaskResult
 
-OFFER = "millrace-host"  # the key under which a worker says, when it connects, whose host memory it can read
+OFFER = "rowmill-host"  # the key under which a worker says, when it connects, whose host memory it can read
 LEAST = 1 << 20  # bytes of a message's buffers from which on they are copied, not sent
 STEP = 4 << 20  # bytes that a thread copies at a time
 THREADS = 8  # that copy at once in a process
@@ -183,7 +183,7 @@ def _libc() -> Any:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(THREADS, len(os.sched_getaffinity(0))), thread_name_prefix="millrace-copy")
+    return ThreadPoolExecutor(min(THREADS, len(os.sched_getaffinity(0))), thread_name_prefix="rowmill-copy")
 
 
 def _started(process: int) -> int:

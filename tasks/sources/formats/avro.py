@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tasks.core.plan import File, Piece, Unit
 from tasks.engines.convert.type_widening import widest
-from tasks.errors import DataError, MillraceError
+from tasks.errors import DataError, RowmillError
 from tasks.sources.formats.avro_blocks import check_records, check_stored, header, is_deep, stored_blocks
 from tasks.sources.formats.avro_columns import NotPlain, columns_of, plain_fields
 from tasks.sources.formats.conform import conform
@@ -217,7 +217,7 @@ def _whole(path: str) -> Iterator[None]:
     """Turns errors of codecs and of fastavro, which have classes of their own, into a DataError that names the file."""
     try:
         yield
-    except MillraceError:
+    except RowmillError:
         raise
     except MemoryError:
         raise

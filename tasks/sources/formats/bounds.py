@@ -93,7 +93,7 @@ def check_columns(count: int, path: str) -> None:
         raise DataError(
             f"a file has {count:,} columns",
             where=path,
-            why=f"millrace takes up to {MOST_COLUMNS:,}; a wrong delimiter or a missing line end makes too many",
+            why=f"rowmill takes up to {MOST_COLUMNS:,}; a wrong delimiter or a missing line end makes too many",
             do="check source.delimiter and source.format, or write the values as lists",
         )
 

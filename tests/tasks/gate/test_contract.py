@@ -92,7 +92,7 @@ def test_missing_columns_are_named_with_near_ones() -> None:
     assert [f.level for f in with_contract(SCHEMA, make_contract(rules))[1]] == ["warn"] * 4
 
 
-def test_millraces_own_columns_are_not_looked_at() -> None:
+def test_rowmills_own_columns_are_not_looked_at() -> None:
     schema = Schema([Column("__row__", pa.int64())])
     assert [*with_contract(schema, make_contract({"new_columns": "discard_column"}))[0]] == ["__row__"]
 
@@ -189,7 +189,7 @@ def test_a_proposed_contract_holds_for_what_it_was_made_of() -> None:
         -7,
         400,
     ]
-    assert "# A contract, proposed by `millrace contract` from 200 rows of v0001." in text
+    assert "# A contract, proposed by `rowmill contract` from 200 rows of v0001." in text
 
 
 def job(folder: Path, contract: Any) -> dict[str, Any]:

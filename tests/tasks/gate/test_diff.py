@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from millrace.cli import app
+from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.job.job import make_job
@@ -153,7 +153,7 @@ def test_the_day_of_a_version_is_that_of_its_manifest(output: Path) -> None:
     assert history._day({}) is None
 
 
-def test_millrace_diff_shows_two_versions(output: Path, tmp_path: Path) -> None:
+def test_rowmill_diff_shows_two_versions(output: Path, tmp_path: Path) -> None:
     done = typed("diff", output / "v0001", "v0003", "--html", tmp_path / "diff.html")
     assert done.exit_code == 0, done.output
     assert "v0001 and v0003" in done.output
@@ -163,13 +163,13 @@ def test_millrace_diff_shows_two_versions(output: Path, tmp_path: Path) -> None:
     assert (tmp_path / "diff.html").read_text().startswith("<!doctype html>")
     refused = typed("diff", output / "v0001", output / "v0009")
     assert refused.exit_code != 0
-    assert "this is not an output of millrace" in refused.output
+    assert "this is not an output of rowmill" in refused.output
 
 
-def test_millrace_contract_writes_what_the_source_keeps(output: Path) -> None:
+def test_rowmill_contract_writes_what_the_source_keeps(output: Path) -> None:
     done = typed("contract", output)
     assert done.exit_code == 0, done.output
     contract = make_contract(yaml.safe_load(done.stdout))
     assert contract.columns["kind"].values == ["view", "buy", "cart"]
     assert contract.columns["brand"].nulls == 0.41
-    assert done.stdout.startswith("# A contract, proposed by `millrace contract` from 100 rows of v0003.")
+    assert done.stdout.startswith("# A contract, proposed by `rowmill contract` from 100 rows of v0003.")

@@ -107,7 +107,7 @@ def test_a_state_of_older_rules_keeps_them_in_refits(engine, tmp_path, monkeypat
     workflow = Workflow(nodes).fit(Dataset(table, engine=engine))
     assert workflow.transform(table).to_pydict() == {"x": [267, 271], "a_b": [3, 4]}
 
-    monkeypatch.setattr(observe, "VALUE_RULES", 1)  # as it was fitted by an older millrace
+    monkeypatch.setattr(observe, "VALUE_RULES", 1)  # as it was fitted by an older rowmill
     Workflow(nodes).fit(Dataset(table, engine=engine)).save(tmp_path / "old")
     monkeypatch.undo()
     state = json.loads((tmp_path / "old/state.json").read_text())

@@ -244,7 +244,7 @@ def test_workers_of_a_cluster_get_closures_that_can_be_pickled() -> None:
 def test_a_function_of_the_script_is_saved_with_a_warning(tmp_path: Path) -> None:
     lines = [
         "import pyarrow as pa",
-        "from millrace import Workflow, ops",
+        "from rowmill import Workflow, ops",
         "def twice(column):",
         "    return column * 2",
         "table = pa.table({'x': [1]})",

@@ -1,4 +1,4 @@
-"""The operators, and the base classes for operators of one's own: `from millrace.ops import Categorify, Learned`.
+"""The operators, and the base classes for operators of one's own: `from rowmill.ops import Categorify, Learned`.
 
 These are the names of `tasks.ops`, to which every module there adds its own. `ops.pyi` lists them for type checkers.
 """

@@ -45,7 +45,7 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "peer": "millrace",
+                "peer": "rowmill",
                 "seconds": data["seconds"],
                 "rows": data["rows"]["out"],
                 "stages": data["stages"],

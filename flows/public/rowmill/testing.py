@@ -1,4 +1,4 @@
-"""What every operator keeps to, for tests of operators of one's own: `from millrace.testing import check_operator`."""
+"""What every operator keeps to, for tests of operators of one's own: `from rowmill.testing import check_operator`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_operator(columns: list[Any], operator: Operator, table: pa.Table, engi
     where the rows are cut or on how their parts are grouped when they merge. Operators that remove rows, group them or
     need the rows of a key together are tried whole only.
 
-    >>> from millrace import ops
+    >>> from rowmill import ops
     >>> check_operator(["x"], ops.FillMissing(0), pa.table({"x": [1, None, 3]}))
     """
     before = table.to_pylist()

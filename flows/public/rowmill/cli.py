@@ -1,4 +1,4 @@
-"""The `millrace` command. Everything heavy is imported inside the commands, so that --help answers at once."""
+"""The `rowmill` command. Everything heavy is imported inside the commands, so that --help answers at once."""
 
 from __future__ import annotations
 
@@ -94,26 +94,26 @@ def main() -> None:
     try:
         app()
     except Exception as error:  # outside of any command
-        sys.exit(say_failure(error, "millrace"))
+        sys.exit(say_failure(error, "rowmill"))
 
 
 @app.callback()
-def millrace(
+def rowmill(
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error, too")] = False,
 ) -> None:
     """Raw interaction logs to training-ready Parquet: learned features, a true global shuffle, on CPUs and GPUs.
 
-    Begin with [bold]millrace demo[/bold], look at what it wrote with [bold]millrace inspect millrace-demo/out[/bold],
-    then write a job of your own: [bold]millrace ops[/bold] lists what can be done to columns.
+    Begin with [bold]rowmill demo[/bold], look at what it wrote with [bold]rowmill inspect rowmill-demo/out[/bold],
+    then write a job of your own: [bold]rowmill ops[/bold] lists what can be done to columns.
     """
     if debug:
-        os.environ["MILLRACE_DEBUG"] = "1"
+        os.environ["ROWMILL_DEBUG"] = "1"
 
 
 @app.command()
 @reported
 def demo(
-    path: Annotated[Path, typer.Option(help="folder for data/ and out/")] = Path("millrace-demo"),
+    path: Annotated[Path, typer.Option(help="folder for data/ and out/")] = Path("rowmill-demo"),
     rows: Annotated[int, typer.Option(min=1, help="rows of the toy data set")] = 1_000_000,
 ) -> None:
     """See everything work: make a million rows, preprocess them in a real Prefect run, write shuffled Parquet.
@@ -123,9 +123,9 @@ def demo(
 
     [bold]Examples[/bold]
 
-      millrace demo
+      rowmill demo
 
-      millrace demo --rows 10000000 --path /data/demo
+      rowmill demo --rows 10000000 --path /data/demo
     """
     from flows.commands.launch import begin, launch
 
@@ -165,13 +165,13 @@ def run(
 
     [bold]Examples[/bold]
 
-      millrace run job.yaml
+      rowmill run job.yaml
 
-      millrace run job.yaml --set output.seed=1 --set output.path=out/seed-1
+      rowmill run job.yaml --set output.seed=1 --set output.path=out/seed-1
 
-      millrace run ecommerce --set source.sample.rows=100000 --set output.on_existing=replace
+      rowmill run ecommerce --set source.sample.rows=100000 --set output.on_existing=replace
 
-      millrace run ecommerce --set source.path=/scratch/shop --sample
+      rowmill run ecommerce --set source.path=/scratch/shop --sample
     """
     from flows.commands.launch import begin, job_of, launch
 
@@ -195,15 +195,15 @@ def fit(
 ) -> None:
     """Learn only: read what the statistics need, learn, and save a fitted workflow; no rows are written.
 
-    The job is one for [bold]millrace run[/bold]; of its output only on_existing counts. What is saved is a folder
-    that a person can read; [bold]millrace apply[/bold] and Workflow.load take it, on the CPU or a GPU, also after it
+    The job is one for [bold]rowmill run[/bold]; of its output only on_existing counts. What is saved is a folder
+    that a person can read; [bold]rowmill apply[/bold] and Workflow.load take it, on the CPU or a GPU, also after it
     was moved.
 
     [bold]Examples[/bold]
 
-      millrace fit job.yaml --path fitted/toy
+      rowmill fit job.yaml --path fitted/toy
 
-      millrace fit ecommerce --path fitted/shop --set source.sample.rows=100000 --set output.on_existing=version
+      rowmill fit ecommerce --path fitted/shop --set source.sample.rows=100000 --set output.on_existing=version
     """
     from flows.commands.launch import begin, job_of, launch
 
@@ -237,9 +237,9 @@ def apply(
 
     [bold]Examples[/bold]
 
-      millrace apply fitted/toy --source new/data --output out/new
+      rowmill apply fitted/toy --source new/data --output out/new
 
-      millrace apply out/ecommerce --source 'data/december/*.csv' --output out/december --set source.filter=null
+      rowmill apply out/ecommerce --source 'data/december/*.csv' --output out/december --set source.filter=null
     """
     from flows.commands.launch import application_of, begin, launch
 
@@ -280,9 +280,9 @@ def refit(
 
     [bold]Examples[/bold]
 
-      millrace refit out/nightly --source 'logs/{date-1}/'
+      rowmill refit out/nightly --source 'logs/{date-1}/'
 
-      millrace refit out/nightly --source logs/2026-11-22/ --date 2026-11-23 --set refit.forget=365d
+      rowmill refit out/nightly --source logs/2026-11-22/ --date 2026-11-23 --set refit.forget=365d
     """
     from flows.commands.launch import begin, launch, refit_of
 
@@ -322,11 +322,11 @@ def sample(
 
     [bold]Examples[/bold]
 
-      millrace sample toy --rows 1000000 --path data/toy
+      rowmill sample toy --rows 1000000 --path data/toy
 
-      millrace sample criteo --rows 5000000 --seed 7 --path data/criteo --files 8 --format tsv
+      rowmill sample criteo --rows 5000000 --seed 7 --path data/criteo --files 8 --format tsv
 
-      millrace sample ecommerce --nights 31 --rows 100000 --path data/shop
+      rowmill sample ecommerce --nights 31 --rows 100000 --path data/shop
     """
     from flows.sample import make_sample
     from tasks.core.units import amount
@@ -360,7 +360,7 @@ def _nights(
     format: str,
     **of_nights: Any,
 ) -> Any:
-    """Nights of the shop as `millrace sample` wants them; `whole`: with options of samples that are no nights."""
+    """Nights of the shop as `rowmill sample` wants them; `whole`: with options of samples that are no nights."""
     from datetime import date
 
     from flows.sample import make_nights
@@ -368,7 +368,7 @@ def _nights(
 
     if name != "ecommerce" or whole:
         what = "--drift and --columns are not for nights" if whole else f"{name} has no nights"
-        raise JobError(what, do="millrace sample ecommerce --nights 31 --path data/shop")
+        raise JobError(what, do="rowmill sample ecommerce --nights 31 --path data/shop")
 
     def day(text: str) -> date:
         try:
@@ -401,9 +401,9 @@ def new(
 
     [bold]Examples[/bold]
 
-      millrace new data/shop > job.yaml && millrace preview job.yaml
+      rowmill new data/shop > job.yaml && rowmill preview job.yaml
 
-      millrace new 'logs/*.csv' --label clicked > job.yaml
+      rowmill new 'logs/*.csv' --label clicked > job.yaml
     """
     from flows.draft.draft import draft
 
@@ -415,11 +415,11 @@ def new(
 def schema() -> None:
     """Print the JSON Schema of a job: editors complete keys, operators and choices with it, and mark mistakes.
 
-    A job names it in its first line, as a draft of millrace new does.
+    A job names it in its first line, as a draft of rowmill new does.
 
     [bold]Examples[/bold]
 
-      millrace schema > job.schema.json && head -1 job.yaml    # yaml-language-server: $schema=job.schema.json
+      rowmill schema > job.schema.json && head -1 job.yaml    # yaml-language-server: $schema=job.schema.json
     """
     import json
 
@@ -433,13 +433,13 @@ def schema() -> None:
 def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)]) -> None:
     """Check every part of an output against its manifest: there, of its size, with its checksum, and no part too many.
 
-    Exit status: 0 whole, 1 damaged (every damaged part is named), 2 not an output of millrace.
+    Exit status: 0 whole, 1 damaged (every damaged part is named), 2 not an output of rowmill.
 
     [bold]Examples[/bold]
 
-      millrace verify out/toy
+      rowmill verify out/toy
 
-      millrace verify out/toy && python train.py
+      rowmill verify out/toy && python train.py
     """
     from flows.commands.inspect import remedy, verified
     from flows.commands.launch import importable
@@ -474,13 +474,13 @@ def inspect(
 
     [bold]Examples[/bold]
 
-      millrace inspect out/toy
+      rowmill inspect out/toy
 
-      millrace inspect out/ecommerce/_workflow --values 20
+      rowmill inspect out/ecommerce/_workflow --values 20
 
-      millrace inspect out/toy --embeddings > embeddings.json
+      rowmill inspect out/toy --embeddings > embeddings.json
 
-      millrace inspect out/toy --merlin > schema.pbtxt
+      rowmill inspect out/toy --merlin > schema.pbtxt
     """
     from flows.commands import inspect as commands_inspect
     from flows.commands.launch import importable
@@ -508,9 +508,9 @@ def report(
 
     [bold]Examples[/bold]
 
-      millrace report out/toy --open
+      rowmill report out/toy --open
 
-      millrace report out/ecommerce
+      rowmill report out/ecommerce
     """
     from flows.commands.launch import importable
     from tasks.report.html import reports_of
@@ -538,11 +538,11 @@ def ops(
 
     [bold]Examples[/bold]
 
-      millrace ops
+      rowmill ops
 
-      millrace ops Categorify
+      rowmill ops Categorify
 
-      millrace ops mine:Twice    # of mine.py in the current folder
+      rowmill ops mine:Twice    # of mine.py in the current folder
     """
     from flows.commands import inspect as commands_inspect
     from flows.commands.launch import importable
@@ -580,15 +580,15 @@ def announce(
 ) -> None:
     """Announce files to the server as newly arrived, also those that watch-source has announced before.
 
-    For each folder directly in a PATH (and for PATH itself) an event millrace.data.arrived with its files: deployments
+    For each folder directly in a PATH (and for PATH itself) an event rowmill.data.arrived with its files: deployments
     with that trigger run on them. For files whose run has failed, once the cause is mended; leave out a bad one by
     naming the good ones.
 
     [bold]Examples[/bold]
 
-      millrace announce data/incoming/day=7
+      rowmill announce data/incoming/day=7
 
-      millrace announce data/incoming/a.csv data/incoming/b.csv
+      rowmill announce data/incoming/a.csv data/incoming/b.csv
     """
     from flows.watch_source import announce as send
     from infra.orchestration.server import ensure_server
@@ -597,7 +597,7 @@ def announce(
     console = terminal()
     server = ensure_server(console.print)
     sent = send(paths, pattern or [], format, storage(storage_options))
-    console.print(f"announced {sent} event(s) millrace.data.arrived", soft_wrap=True)
+    console.print(f"announced {sent} event(s) rowmill.data.arrived", soft_wrap=True)
     console.print(f"runs     {server.ui_url}/runs", soft_wrap=True)
 
 

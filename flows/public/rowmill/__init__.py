@@ -1,17 +1,17 @@
-"""millrace from Python: data sets, workflows of operators, outputs and batches for training.
+"""rowmill from Python: data sets, workflows of operators, outputs and batches for training.
 
-    from millrace import Dataset, Workflow, ops
+    from rowmill import Dataset, Workflow, ops
 
     features = ["x", "y"] >> ops.FillMissing(0) >> ops.Normalize()
     workflow = Workflow(features + ["label"])
     workflow.fit_transform(Dataset("data/*.parquet")).to_parquet("out", shuffle="full", seed=0, files=8)
 
 The names in `__all__` are the public interface; where they live in `tasks` may change. A name is imported when it is
-first used (PEP 562), so that `import millrace` takes milliseconds. `Rows` needs PyTorch: pip install 'millrace[torch]'.
+first used (PEP 562), so that `import rowmill` takes milliseconds. `Rows` needs PyTorch: pip install 'rowmill[torch]'.
 
->>> import millrace
+>>> import rowmill
 >>> import pyarrow as pa
->>> from millrace import Dataset, Workflow, ops
+>>> from rowmill import Dataset, Workflow, ops
 >>> workflow = Workflow(["x"] >> ops.FillMissing(0)).fit(Dataset(pa.table({"x": [1, None, 3]})))
 >>> workflow.transform(pa.table({"x": [None, 5]}))["x"].to_pylist()
 [0, 5]
@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flows.draft.draft import draft
-    from millrace import ops
+    from rowmill import ops
     from tasks.core.schema import Column, Schema, Tags
     from tasks.dataset import Dataset
-    from tasks.errors import DataError, GiveUpError, HostError, JobError, MillraceError, TransientError
+    from tasks.errors import DataError, GiveUpError, HostError, JobError, RowmillError, TransientError
     from tasks.loading import Loader, Shard, arrays, jagged, loader
     from tasks.loading.growth import grow
     from tasks.loading.torch import Rows
@@ -52,7 +52,7 @@ __all__ = [
     "JobError",
     "Loader",
     "Manifest",
-    "MillraceError",
+    "RowmillError",
     "Schema",
     "Shard",
     "Tags",
@@ -67,7 +67,7 @@ __all__ = [
     "loader",
     "ops",
 ]
-if find_spec("torch"):  # `from millrace import *` works without PyTorch, too
+if find_spec("torch"):  # `from rowmill import *` works without PyTorch, too
     __all__ += ["Rows"]
 
 # The modules of the imports above, which only type checkers run.
@@ -75,7 +75,7 @@ _MODULES = {
     "flows.draft.draft": ("draft",),
     "tasks.core.schema": ("Column", "Schema", "Tags"),
     "tasks.dataset": ("Dataset",),
-    "tasks.errors": ("DataError", "GiveUpError", "HostError", "JobError", "MillraceError", "TransientError"),
+    "tasks.errors": ("DataError", "GiveUpError", "HostError", "JobError", "RowmillError", "TransientError"),
     "tasks.loading": ("Loader", "Shard", "arrays", "jagged", "loader"),
     "tasks.loading.growth": ("grow",),
     "tasks.loading.torch": ("Rows",),
@@ -90,21 +90,21 @@ def __getattr__(name: str) -> Any:
     PyTorch."""
     value: Any
     if name == "ops":
-        return importlib.import_module("millrace.ops")
+        return importlib.import_module("rowmill.ops")
     if name == "__version__":
-        from tasks.core.versions import millrace_version
+        from tasks.core.versions import rowmill_version
 
-        value = millrace_version()
+        value = rowmill_version()
     elif name in _MODULE_OF:
         try:
             value = getattr(importlib.import_module(_MODULE_OF[name]), name)
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            do = "pip install 'millrace[torch]'"
-            raise ModuleNotFoundError(f"millrace.{name} needs PyTorch: {do}", name="torch") from error
+            do = "pip install 'rowmill[torch]'"
+            raise ModuleNotFoundError(f"rowmill.{name} needs PyTorch: {do}", name="torch") from error
     else:
-        raise AttributeError(f"module 'millrace' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        raise AttributeError(f"module 'rowmill' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-# The names of millrace.ops for type checkers and editors; tests/flows/test_public.py compares them with tasks.ops.
+# The names of rowmill.ops for type checkers and editors; tests/flows/test_public.py compares them with tasks.ops.
 
 from tasks.ops.base import (
     Context as Context,
