@@ -24,6 +24,7 @@ from tasks.errors import GiveUpError, JobError
 from tasks.storage import own_files
 from tasks.storage.atomic import _first_cause, _makeable, _rename, flush, no_space, partial_file, read_json, write_json
 from tasks.storage.files import local_folder, local_path
+from tasks.storage.former_name import refuse_staging
 from tasks.storage.own_files import ASKS, FITTED, LATEST, MANIFEST
 
 OPENINGS = 20  # attempts to make the folders of a run
@@ -109,6 +110,8 @@ class Staging:
 
         Between any two of these steps, another run on this output that ends may remove the empty folders.
         """
+        for folder in dict.fromkeys((self.folder, self.beside)):
+            refuse_staging(folder)
         with no_space(self.folder), _makeable(self.folder):
             for attempt in range(OPENINGS):
                 try:

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from flows.commands.backfill import backfill
 from flows.commands.clean import clean
 from flows.commands.console import DAMAGED, NO_OUTPUT, debugging, reported, say_error, say_failure, terminal
+from flows.commands.convert import convert
 from flows.commands.diff import contract, diff
 from flows.commands.discard import discard
 from flows.commands.preview import preview
@@ -564,7 +565,7 @@ def ops(
         commands_inspect.show_operator(name)
 
 
-for command in (preview, serve, deploy, backfill, publish, discard, diff, contract):
+for command in (preview, serve, deploy, backfill, publish, discard, diff, contract, convert):
     app.command()(reported(command))
 
 

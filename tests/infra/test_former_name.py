@@ -1,0 +1,82 @@
+"""What millrace, the former name, left behind is refused with the command that converts or finishes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from rowmill.cli import app
+from typer.testing import CliRunner
+
+from flows.job.job import make_job
+from tasks.dataset import Dataset
+from tasks.errors import DataError, JobError
+from tasks.graph import saved_workflow
+from tasks.loading import loader
+from tasks.manifest import Manifest, seal
+from tasks.ops import Categorify
+from tasks.storage.atomic import write_json
+from tasks.workflow import Workflow
+from tests.conftest import python_path
+from tests.stages import run_stages
+
+ROWS = pa.table({"user": ["a", "b", "a"]})
+
+
+@pytest.mark.parametrize("call", [["-c", "from rowmill import Dataset"], ["-m", "rowmill", "ops"]])
+def test_a_process_with_a_variable_of_the_former_name_ends(call: list[str]) -> None:
+    environment = os.environ | {"PYTHONPATH": python_path(), "MILLRACE_ALLOWED_ROOTS": "/data"}
+    done = subprocess.run([sys.executable, *call], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "MILLRACE_ALLOWED_ROOTS is now called ROWMILL_ALLOWED_ROOTS" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("scratch", [False, True])
+def test_unfinished_work_is_gone_on_with_by_the_command_of_the_error(tmp_path: Path, scratch: bool) -> None:
+    Workflow(["user"]).fit_transform(Dataset(ROWS)).to_parquet(str(tmp_path / "in"), files=1)
+    data = {"source": {"path": str(tmp_path / "in")}, "features": [{"columns": ["user"]}],
+            "output": {"path": str(tmp_path / "out")},
+            "run": {"scratch": str(tmp_path / "scratch")} if scratch else {}}  # fmt: skip
+    request = make_job(data).request("pandas")
+    folder = request.staging.folder
+    former = folder.with_name(folder.name.removesuffix("rowmill") + "millrace")
+    former.mkdir(parents=True)
+    (former / "plan.json").write_text("{}")
+    with pytest.raises(JobError, match="millrace, the former name of rowmill, has left unfinished work") as error:
+        run_stages(request)
+    command = error.value.do.removeprefix("go on with it: ").partition(";")[0]
+    assert command == f"mv {former} {folder}"
+    subprocess.run(command.split(), check=True)
+    run_stages(request)
+    assert not former.exists()
+    assert Manifest.load(tmp_path / "out").data["rows"]["out"] == 3
+
+
+def test_an_output_of_the_former_name_is_converted_by_the_command_of_the_error(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    Workflow(["user"] >> Categorify()).fit_transform(Dataset(ROWS)).to_parquet(str(out), files=1, shuffle="none")
+    parts = sorted((path.name, path.read_bytes()) for path in out.glob("part-*"))
+    for path, sealed in ((out / "_manifest.json", seal), (out / "_workflow/workflow.json", saved_workflow.seal)):
+        data = json.loads(path.read_text())
+        write_json(path, sealed({"millrace" if key == "rowmill" else key: value for key, value in data.items()}))
+    refused = [lambda: Manifest.load(out), lambda: loader(str(out), batch_size=3), lambda: Workflow.load(out)]
+    for use in refused:
+        with pytest.raises(DataError, match="written under the former name of rowmill, millrace") as error:
+            use()
+        assert "rowmill convert " in error.value.do
+
+    done = CliRunner().invoke(app, ["convert", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert done.output.count("converted") == 2
+    assert Manifest.load(out).data["rowmill"]
+    (batch,) = loader(str(out), batch_size=3, shuffle=False)
+    assert batch["user"].to_pylist() == [3, 4, 3]
+    assert Workflow.load(out).transform(ROWS)["user"].to_pylist() == [3, 4, 3]
+    assert sorted((path.name, path.read_bytes()) for path in out.glob("part-*")) == parts
+    assert "converted" not in CliRunner().invoke(app, ["convert", str(tmp_path)]).output
