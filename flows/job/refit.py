@@ -137,7 +137,9 @@ def like_base(refit: Refit, known: Mapping[str, Mapping[str, Any]]) -> Refit:
         output.pop("files", None)  # how many there were
     wanted = laid_over({"output": output, "checks": known.get("checks", {})}, own)
     output = wanted["output"]
+    same_format = output.get("format", "parquet") == known.get("output", {}).get("format", "parquet")
     fits = {
+        "compression": same_format, "row_group_size": same_format, "shuffle_groups": output.get("shuffle") == "worker",
         "keys": output.get("shuffle") == "key", "sort_by": output.get("shuffle") == "key",
         "metadata_file": output.get("format", "parquet") == "parquet",
         "keep_versions": output.get("on_existing") == "version",

@@ -422,7 +422,7 @@ def test_a_refit_has_the_gate_and_the_files_of_its_base(tmp_path: Path) -> None:
     assert len(list((out / "v0002").glob("part-*.parquet"))) == 2
     third = make_refit({**data, "output": {"path": str(tmp_path / "else"), "format": "csv"}})  # what v0002 was given
     assert third.output.model_dump(exclude_defaults=True) == {
-        "path": str(tmp_path / "else"), "shuffle": "none", "rows_per_file": 1, "format": "csv", "compression": "zstd",
+        "path": str(tmp_path / "else"), "shuffle": "none", "rows_per_file": 1, "format": "csv",
     }  # fmt: skip
     assert third.checks.on_finding == "warn"
     assert third.rules() == make_contract({})
