@@ -19,8 +19,7 @@ from tasks.errors import DataError, JobError, near
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
-from tasks.storage.former_name import refuse_document
-from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_form, damaged, sealed
+from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_form, damaged, refuse_former, sealed
 from tasks.storage.own_files import (
     CHANGES,
     FITTED,
@@ -135,7 +134,7 @@ class Manifest:
     def read(path: Path, folder: str | Path) -> Manifest:
         """The manifest in the folder `path`, every field checked, also if it was changed; errors name `folder`."""
         data = read_json(path / MANIFEST)
-        refuse_document(data, path / MANIFEST)
+        refuse_former(data, path / MANIFEST)
         if not isinstance(data, dict) or "parts" not in data:
             splits = [path / split for split in SPLITS if (path / split / MANIFEST).exists()]
             if splits:

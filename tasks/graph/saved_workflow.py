@@ -22,8 +22,7 @@ from tasks.manifest import current, seal
 from tasks.ops.base import Learned, make_operator
 from tasks.sources.reading_rules import checked_reading, reading_lines
 from tasks.storage.atomic import write_json
-from tasks.storage.former_name import refuse_document
-from tasks.storage.metadata_forms import DIGEST, check_columns, check_form, damaged
+from tasks.storage.metadata_forms import DIGEST, check_columns, check_form, damaged, refuse_former
 from tasks.storage.own_files import FITTED, README, WORKFLOW
 from tasks.storage.sample_data import made_up_text
 
@@ -98,7 +97,7 @@ def read_fitted(path: Path) -> dict[str, Any]:
     folder = fitted_folder(path)
     path = folder / FITTED
     data = read_json(path)
-    refuse_document(data, path)
+    refuse_former(data, path)
     if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
         raise DataError(
             f"the workflow has format {data['format']}, this version reads up to {FORMAT}",

@@ -60,7 +60,7 @@ def read(
     names = checked_names(plan, columns)
     pieces = [piece for block in partition.blocks for piece in block.pieces]
     try:
-        computed = {n: made for n, made in plan.options.get(MADE, {}).items() if n in names}
+        computed = {n: how for n, how in plan.options.get(MADE, {}).items() if n in names}
         if isinstance(source, Plan) and computed:
             stored = {n: replace(source.schema[n], dtype=parse_dtype(dtype)) for n, (_, dtype) in computed.items()}
             as_read = replace(source, schema=Schema(stored.get(n, c) for n, c in source.schema.items()))

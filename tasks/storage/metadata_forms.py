@@ -22,6 +22,7 @@ from tasks.core.versions import VALUE_RULES
 from tasks.errors import DataError, RowmillError
 
 RESTORE = "restore the folder from where it came, or make it again"
+FORMER, NAME = "millrace", "rowmill"  # keys of the version in documents, and ends of the names of staging folders
 DIGEST = "digest"  # of the file's own content, all other fields
 
 
@@ -389,6 +390,21 @@ def check_form(data: Any, form: str, path: Path, field: str = "") -> None:
         shown = list(dict.fromkeys(lines))[:5]
         more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
         raise damaged(path, shown[0].partition(":")[0], "; ".join(shown) + more) from None
+
+
+def is_former(data: Any) -> bool:
+    """Whether a document names the version of millrace, the former name, that wrote it."""
+    return isinstance(data, Mapping) and FORMER in data and NAME not in data
+
+
+def refuse_former(data: Any, path: Path) -> None:
+    """A DataError for a document that was written under the former name."""
+    if is_former(data):
+        raise DataError(
+            f"{path.name} was written under the former name of {NAME}, {FORMER}",
+            where=str(path),
+            do=f"convert it, data files stay as they are: {NAME} convert {path.parent}",
+        )
 
 
 def damaged(path: Path, field: str, why: str) -> DataError:

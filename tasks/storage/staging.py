@@ -24,7 +24,7 @@ from tasks.errors import GiveUpError, JobError
 from tasks.storage import own_files
 from tasks.storage.atomic import _first_cause, _makeable, _rename, flush, no_space, partial_file, read_json, write_json
 from tasks.storage.files import local_folder, local_path
-from tasks.storage.former_name import refuse_staging
+from tasks.storage.metadata_forms import FORMER, NAME
 from tasks.storage.own_files import ASKS, FITTED, LATEST, MANIFEST
 
 OPENINGS = 20  # attempts to make the folders of a run
@@ -111,7 +111,7 @@ class Staging:
         Between any two of these steps, another run on this output that ends may remove the empty folders.
         """
         for folder in dict.fromkeys((self.folder, self.beside)):
-            refuse_staging(folder)
+            _refuse_former(folder)
         with no_space(self.folder), _makeable(self.folder):
             for attempt in range(OPENINGS):
                 try:
@@ -585,3 +585,15 @@ def _start_time(pid: int) -> str | None:
     except (OSError, ValueError):
         return None
     return None if state in "ZXx" else fields[18]
+
+
+def _refuse_former(folder: Path) -> None:
+    """A JobError if a run under the former name has left its unfinished work where this folder would be."""
+    former = folder.with_name(folder.name.removesuffix(NAME) + FORMER)
+    if former.is_dir():
+        raise JobError(
+            f"a run of {FORMER}, the former name of {NAME}, has left unfinished work",
+            where=str(former),
+            why="this run would begin anew beside it",
+            do=f"go on with it: mv {former} {folder}; or begin anew: rm -r {former}; then run the same job again",
+        )
