@@ -154,6 +154,7 @@ def find_run(page: Any, api: Any, name: str, output: Path) -> None:
         wanted = [i for i, run in found.items() if run.parameters.get("output", {}).get("path") == str(output)]
         assert wanted, [(run.name, run.parameters) for run in found.values()]
         page.goto(f"{page.url.partition('/runs')[0]}/runs/flow-run/{wanted[0]}")
+    page.wait_for_url("**/runs/flow-run/*")  # a page that is slow still has the address of the list
 
 
 def final(api: Any, run_id: Any) -> Any:

@@ -132,7 +132,13 @@ def test_a_killed_nanny_of_a_cluster_elsewhere(
     address = f"tcp://127.0.0.1:{port}"
     scheduler = [*DASK, "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
     worker = [*DASK, "worker", address, "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1"]
-    job = variant(name, round_data, folder / "out", cluster={"kind": "address", "address": address}, run={"retries": 2})
+    job = variant(
+        name,
+        round_data,
+        folder / "out",
+        cluster={"kind": "address", "address": address, "threads_per_worker": None},
+        run={"retries": 2},
+    )
     with processes([scheduler, worker, worker], folder) as (_, first, _):
         with Client(address, set_as_default=False, timeout="60s") as client:
             client.wait_for_workers(2, timeout=120)

@@ -118,8 +118,11 @@ def test_workers_read_the_output_that_was_replaced_to_the_end_of_its_time(tmp_pa
     assert {x for batch in Rows(tmp_path / "out", 20) for x in batch["x"].tolist()} == {2}
     for old in Staging(tmp_path / "out").olds:
         shutil.rmtree(old)
+    late = DataLoader(
+        rows, batch_size=None, num_workers=1, multiprocessing_context=context
+    )  # no other is still starting
     with pytest.raises(DataError, match="the output that is read is gone"):
-        list(again)
+        list(late)
 
 
 @forks
