@@ -95,7 +95,8 @@ def learned_values(value: Any, folder: Path) -> Any:
         table = pq.read_table(folder / value["table"])
         return {"schema": [str(field.type) for field in table.schema], "rows": digest(table.to_pydict())}
     if set(value) == {"file", "sha256"}:
-        return learned_values(json.loads((folder / value["file"]).read_text()), folder)
+        content = json.loads((folder / value["file"]).read_text())
+        return learned_values({key: one for key, one in content.items() if key != "format"}, folder)
     return {key: learned_values(one, folder) for key, one in value.items()}
 
 
