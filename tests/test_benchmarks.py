@@ -213,21 +213,22 @@ def test_what_grows_in_a_soak_is_found() -> None:
 
 
 def test_the_first_minute_takes_no_more_cpu_than_it_may(prefect_server: Any, tmp_path: Path) -> None:
-    """CPU seconds, twice those of two slow cores: what others do at the same time makes little difference."""
+    """CPU seconds are compared with those of the stack's imports in the same minute: alone, they differ by half between
+    two days of a shared machine."""
     command = [sys.executable, "-m", "tests.bench.first_minute", "--repeats", "1", "--folder", str(tmp_path / "work")]
     server = ["--server", prefect_server.api_url, "--out", str(tmp_path / "found.json")]
     environment = {**os.environ, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}
     subprocess.run([*command, *server], cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
-    runs = {name: of[0] for name, of in json.loads((tmp_path / "found.json").read_text())["runs"].items()}
+    found = json.loads((tmp_path / "found.json").read_text())
+    runs = {name: of[0] for name, of in found["runs"].items()}
     assert {name: run["status"] for name, run in runs.items()} == dict.fromkeys(first_minute.COMMANDS, 0)
     assert runs["run"]["lines"][0][1].startswith("starting job.yaml: ")
     assert runs["run"]["lines"][-1][1].startswith("next     rowmill inspect")
-    limits = {
-        "help": 0.7,
-        "new": 3.0,  # 2.3 s here and before ranges over the whole source were looked at, on a slow day
-        "preview": 5.0,
-        "run": 12.0,
+    cpu = {name: run["cpu_seconds"] / found["yardstick_cpu_seconds"] for name, run in runs.items()}
+    assert {name: times for name, times in cpu.items() if times > first_minute.CPU_LIMITS[name]} == {}
+    own = {
+        role: seconds / found["yardstick_cpu_seconds"]
+        for role, seconds in runs["run"]["cpu_seconds_by_process"].items()
     }
-    assert {name for name, run in runs.items() if run["cpu_seconds"] > limits[name]} == set()
-    assert runs["run"]["cpu_seconds_by_process"]["command"] < 6
-    assert runs["run"]["cpu_seconds_by_process"]["worker"] < 2.5  # a fork that has all it needs, no new interpreter
+    assert own["command"] < 2.4
+    assert own["worker"] < 1.0  # a fork that has all it needs, no new interpreter

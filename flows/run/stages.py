@@ -184,7 +184,8 @@ def wait_for(future: Any, name: str, stalled_after: float = STALLED_SECONDS, own
 
     On a cluster of the run's own (`owned`), a worker that has sent no sign for that time is lost.
 
-    Each wait is short: Python looks for signals between two waits only.
+    Each wait is short: Python looks for signals between two waits only. No wait fetches the result: a wait that times
+    out just as Dask begins to fetch leaves a client that cannot fetch anything any more (dask/distributed#8514).
     """
     client, context = future.wrapped_future.client, FlowRunContext.get()
     cluster = getattr(context.task_runner, "_cluster", None) if context else None
@@ -194,7 +195,8 @@ def wait_for(future: Any, name: str, stalled_after: float = STALLED_SECONDS, own
         client, lambda: [key] * (not client.run_on_scheduler(stalled_tasks.has_begun, key)), stalled_after
     )
     while future.wrapped_future.status == "pending":
-        future.wait(timeout=WAKE_SECONDS)
+        with suppress(TimeoutError):
+            future.wrapped_future.exception(timeout=WAKE_SECONDS)
         now = time.monotonic()
         if now - checked >= begins.every and client.status == "running":
             checked = now

@@ -31,6 +31,7 @@ import psutil
 
 LIMITS = {"help": 0.3, "new": 2.0, "preview": 2.0, "run": 5.0}  # wall seconds to the prompt, on two cores without load
 FIRST_LINE = 0.5  # wall seconds to the first line of `run`
+CPU_LIMITS = {"help": 0.2, "new": 0.9, "preview": 2.2, "run": 4.8}  # of all processes, in `yardstick_seconds`
 ROWS = 20_000
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_SECONDS = 0.02
@@ -45,6 +46,7 @@ features:
 label: [label]
 output: {path: out/toy, shuffle: full, seed: 0, files: 2, on_existing: replace}
 """
+YARDSTICK = "import pandas, pyarrow.dataset, distributed, prefect.main"
 COMMANDS: dict[str, list[str]] = {
     "help": ["--help"],
     "new": ["new", "data/toy"],
@@ -89,6 +91,17 @@ def measured(words: Sequence[str], folder: Path, environment: Mapping[str, str])
         "others_cpu_share": round(max(0.0, others) / max(at_prompt[1] - busy[1], 0.01), 3),
         "load": round(os.getloadavg()[0], 2),
     }
+
+
+def yardstick_seconds(repeats: int = 3) -> float:
+    """CPU seconds for the imports of the stack, the median of `repeats`. They vary with the machine and its load as a
+    command's do, so that the ratio of the two varies little."""
+    each = []
+    for _ in range(repeats):
+        before = _children_cpu()
+        subprocess.run([sys.executable, "-c", YARDSTICK], check=True)
+        each.append(_children_cpu() - before)
+    return statistics.median(each)
 
 
 class Roles:
@@ -228,7 +241,9 @@ def main() -> None:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         runs = measure(args.commands, args.repeats, args.rows, folder, args.server)
+        yardstick = yardstick_seconds()
     print(table(runs))
+    print(f"\nthe imports of the stack take {yardstick:.2f} CPU seconds now")
     for name in args.commands if args.lines else ():
         last = runs[name][-1]
         print(f"\n{name}: {last['cpu_seconds_by_process']}")
@@ -241,6 +256,8 @@ def main() -> None:
             "memory_bytes": psutil.virtual_memory().total,
             "versions": {name: version(name) for name in ("prefect", "distributed", "pandas", "pyarrow")},
             "python": platform.python_version(),
+            "yardstick": YARDSTICK,
+            "yardstick_cpu_seconds": round(yardstick, 3),
             "limits_seconds": {**LIMITS, "first line of run": FIRST_LINE},
             "runs": runs,
         }

@@ -79,6 +79,33 @@ def test_a_stage_that_no_worker_begins_is_not_waited_for(client: Any) -> None:
     assert done.result() == 1
 
 
+class Fetched:
+    """A value that writes a note when it leaves its worker."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self.path.open("a") as notes:
+            notes.write("fetched\n")
+        return self.__dict__
+
+
+def late(path: Path) -> Fetched:
+    time.sleep(1.2)
+    return Fetched(path)
+
+
+def test_a_wait_for_a_stage_fetches_nothing(client: Any, tmp_path: Path) -> None:
+    """A fetch that is cut off as it begins leaves a client whose every later fetch raises UnboundLocalError."""
+    stage = client.submit(late, tmp_path / "notes", pure=False)
+    wait_for(PrefectDaskFuture(uuid.uuid4(), stage), "transform")
+    assert stage.status == "finished"
+    assert not (tmp_path / "notes").exists()
+    assert stage.result(60).path == tmp_path / "notes"
+    assert (tmp_path / "notes").exists()
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_data(tmp_path_factory.mktemp("stalled") / "data", files=2)
