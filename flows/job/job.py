@@ -134,7 +134,7 @@ class Job(CheckedJob):
     @property
     def base_path(self) -> Path | None:
         """Where the base is; None for a job that learns from its source alone."""
-        return None if self.base in (None, NO_BASE) else Path(_absolute(self.base))
+        return None if self.base in (None, NO_BASE) else Path(absolute(self.base))
 
     def graph(self) -> Node:
         """The features from top to bottom, then the labels; entries see what entries above them made."""
@@ -168,16 +168,16 @@ class Job(CheckedJob):
         have another current folder."""
         source = self.source.model_copy(
             update={
-                "path": _absolute(self.source.path), "valid": _absolute(self.source.valid),
+                "path": absolute(self.source.path), "valid": absolute(self.source.valid),
                 "bad_lines": absolute_target(self.source),
             }
         )  # fmt: skip
-        output = self.output.model_copy(update={"path": _absolute(self.output.path)})
-        run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
+        output = self.output.model_copy(update={"path": absolute(self.output.path)})
+        run = self.run.model_copy(update={"scratch": absolute(self.run.scratch), **exchange_on(self.run, self.cluster)})
         if base is None:
             request = make_request(source, self.graph(), output, run, engine, self.label)
         else:
-            more = self.refit.model_copy(update={"learn_from": _absolute(self.refit.learn_from)})
+            more = self.refit.model_copy(update={"learn_from": absolute(self.refit.learn_from)})
             request = refitting_request(source, base, more, output, run, engine, day_of(self),
                                         graph_to_json(self.graph()), self.label)  # fmt: skip
         return replace(self.checked(request), dated=self.dated.to_json() if self.dated else {})
@@ -211,11 +211,11 @@ class Application(CheckedJob):
     def request(self, engine: str) -> Request:
         """The request of the stages; its paths are absolute."""
         source = self.source.model_copy(
-            update={"path": _absolute(self.source.path), "bad_lines": absolute_target(self.source)}
+            update={"path": absolute(self.source.path), "bad_lines": absolute_target(self.source)}
         )
-        output = self.output.model_copy(update={"path": _absolute(self.output.path)})
-        run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
-        request = self.checked(applying_request(source, Path(_absolute(self.fitted)), output, run, engine))
+        output = self.output.model_copy(update={"path": absolute(self.output.path)})
+        run = self.run.model_copy(update={"scratch": absolute(self.run.scratch), **exchange_on(self.run, self.cluster)})
+        request = self.checked(applying_request(source, Path(absolute(self.fitted)), output, run, engine))
         return replace(request, dated=self.dated.to_json() if self.dated else {})
 
 
@@ -224,13 +224,13 @@ def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) 
 
     `date_of` says which date its patterns mean.
     """
-    _check_size(data)
+    check_size(data)
     fitted = data.get("fitted")
     if not is_pattern(fitted):
         check_fitted(fitted)
         if fitted:
             read_fitted(Path(fitted))
-    application: Application = _valid(Application, data).with_date(date_of)
+    application: Application = validated(Application, data).with_date(date_of)
     if is_pattern(fitted):
         check_fitted(application.fitted)
         read_fitted(Path(application.fitted))
@@ -240,15 +240,15 @@ def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) 
     if application.source.downsample is not None:
         raise JobError("source.downsample is not for apply", why="only rows that are learned from are down-sampled",
                        do="leave rows out with source.filter")  # fmt: skip
-    _check_filter(application.source)
+    check_filter(application.source)
     check_access(application)
     application.rules()
-    _refuse_inside(application)
-    _exchange(application.run, application.cluster)
+    refuse_source_inside(application)
+    exchange_on(application.run, application.cluster)
     return application
 
 
-def _exchange(run: Run, cluster: Cluster) -> dict[str, Any]:
+def exchange_on(run: Run, cluster: Cluster) -> dict[str, Any]:
     """Workers that come and go cannot keep the pieces: whoever is retired would take them along."""
     if cluster.adapt and run.exchange == "memory":
         raise JobError(
@@ -263,13 +263,13 @@ def _exchange(run: Run, cluster: Cluster) -> dict[str, Any]:
 def absolute_target(source: Source) -> str:
     """`source.bad_lines` with the path of a file from the root."""
     named = source.bad_lines
-    return named if named in ("error", "skip") else str(_absolute(named))
+    return named if named in ("error", "skip") else str(absolute(named))
 
 
-def _absolute(path: Any) -> Any:
+def absolute(path: Any) -> Any:
     """Paths of this host from the root; URLs, and None, as they are."""
     if isinstance(path, list):
-        return [_absolute(p) for p in path]
+        return [absolute(p) for p in path]
     return path if path is None or "://" in path else str(Path.cwd() / path)
 
 
@@ -312,21 +312,21 @@ def make_job(data: Mapping[str, Any], lines: Lines | None = None, date_of: DateO
     knows. `date_of` says which date the job's patterns mean.
     """
     limit_deployment()
-    _check_size(data)
+    check_size(data)
     lines = lines or Lines()
-    job: Job = _valid(Job, with_recipe(_with_features(with_whole_job(data, lines), lines)), lines)
+    job: Job = validated(Job, with_recipe(_with_features(with_whole_job(data, lines), lines)), lines)
     try:
         job = job.with_date(date_of)
         graph = job.graph()
-        _check_filter(job.source)
+        check_filter(job.source)
     except RowmillError as error:
         raise lines.placed(error) from None
     check_access(job, graph)
     check_refit(job.base, job.refit, graph, lines)
     _check_split(job)
     job.rules()
-    _refuse_inside(job)
-    _exchange(job.run, job.cluster)
+    refuse_source_inside(job)
+    exchange_on(job.run, job.cluster)
     return job
 
 
@@ -366,7 +366,7 @@ def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | 
             raise JobError(f"{key} is {value!r}", where=place, do=f"write {' or '.join(MODES)}")
 
 
-def _refuse_inside(job: Any) -> None:
+def refuse_source_inside(job: Any) -> None:
     for path in (job.source.path, job.source.valid, getattr(job, "refit", Refitting()).learn_from):
         refuse_inside(path or [], job.output.path)
 
@@ -433,7 +433,7 @@ def _with_features(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
     return {**data, "features": features}
 
 
-def _valid(model: type[Section], data: Mapping[str, Any], lines: Lines | None = None) -> Any:
+def validated(model: type[Section], data: Mapping[str, Any], lines: Lines | None = None) -> Any:
     known = lines or Lines()
     if beyond := [f"{_place(path, known)} {why}" for path, why in _beyond(data)]:
         raise JobError("the job is not right:\n    " + "\n    ".join(beyond))
@@ -443,7 +443,7 @@ def _valid(model: type[Section], data: Mapping[str, Any], lines: Lines | None = 
         raise JobError("the job is not right:\n    " + "\n    ".join(_lines(error, data, model, known))) from None
 
 
-def _check_size(data: Mapping[str, Any]) -> None:
+def check_size(data: Mapping[str, Any]) -> None:
     """A JobError for values that lie too deep in each other, or are too many: of a file, a form or a call."""
     todo: list[tuple[Any, int, str]] = [(value, 1, str(name)) for name, value in data.items()]
     count = 0
@@ -479,7 +479,7 @@ def _is_text(value: str) -> bool:
     return "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
-def _check_filter(source: Source) -> None:
+def check_filter(source: Source) -> None:
     if source.filter is not None:
         try:
             parse(source.filter)

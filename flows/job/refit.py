@@ -16,19 +16,19 @@ from flows.job.job import (
     Application,
     CheckedJob,
     Job,
-    _absolute,
-    _check_filter,
-    _check_size,
-    _exchange,
-    _refuse_inside,
-    _valid,
+    absolute,
     absolute_target,
+    check_filter,
     check_refit,
+    check_size,
     day_of,
+    exchange_on,
     flat,
     laid_over,
     make_application,
     make_job,
+    refuse_source_inside,
+    validated,
 )
 from infra.clusters.model import Cluster
 from tasks.core.settings import Checks, Output, Refitting, Run, Source, some_path
@@ -73,17 +73,17 @@ class Refit(CheckedJob):
     @property
     def base_path(self) -> Path:
         """Where the base is."""
-        return Path(_absolute(self.base))
+        return Path(absolute(self.base))
 
     def request(self, engine: str, base: BaseVersion | None = None) -> Request:
         """The request of the stages, whose paths are absolute; without a `base` that of the newest version, which is
         not read whole. A JobError where there is none."""
         base = base or chosen_base(self.base_path)
         source = self.source.model_copy(
-            update={"path": _absolute(self.source.path), "bad_lines": absolute_target(self.source)}
+            update={"path": absolute(self.source.path), "bad_lines": absolute_target(self.source)}
         )
-        output = self.output.model_copy(update={"path": _absolute(self.output.path)})
-        run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
+        output = self.output.model_copy(update={"path": absolute(self.output.path)})
+        run = self.run.model_copy(update={"scratch": absolute(self.run.scratch), **exchange_on(self.run, self.cluster)})
         request = refitting_request(source, base, self.refit, output, run, engine, day_of(self))
         return replace(self.checked(request), dated=self.dated.to_json() if self.dated else {})
 
@@ -102,11 +102,11 @@ def chosen_base(root: Path) -> BaseVersion:
 
 def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Refit:
     """The refit of plain values; its base is there. `date_of` says which date its patterns mean."""
-    _check_size(data)
+    check_size(data)
     base = data.get("base")
     if isinstance(base, str) and base.strip() and not is_pattern(base):
         check_base(base)
-    refit: Refit = _valid(Refit, data).with_date(date_of)
+    refit: Refit = validated(Refit, data).with_date(date_of)
     if refit.base == NO_BASE:
         raise JobError("a refit needs a base", where="base", do="name an output; rowmill run learns without one")
     for name in ("valid", "split", "sample"):
@@ -115,12 +115,12 @@ def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Ref
     if refit.refit.learn_from is not None:
         raise JobError("refit.learn_from is not for refit", why="the features are those of the base: no step is new",
                        do="run the job that has the new features: rowmill run JOB.yaml --learn-from DATA")  # fmt: skip
-    _check_filter(refit.source)
+    check_filter(refit.source)
     check_access(refit)
     check_refit(refit.base, refit.refit, graph_of(refit))
     refit = like_base(refit, chosen_base(refit.base_path).settings)
-    _refuse_inside(refit)
-    _exchange(refit.run, refit.cluster)
+    refuse_source_inside(refit)
+    exchange_on(refit.run, refit.cluster)
     return refit
 
 
@@ -145,7 +145,7 @@ def like_base(refit: Refit, known: Mapping[str, Mapping[str, Any]]) -> Refit:
         "keep_versions": output.get("on_existing") == "version",
     }  # fmt: skip
     output = {name: value for name, value in output.items() if name in own["output"] or fits.get(name, True)}
-    sections = {"checks": _valid(Checks, wanted["checks"]), "output": _valid(Output, output)}
+    sections = {"checks": validated(Checks, wanted["checks"]), "output": validated(Output, output)}
     texts = [
         f"{'.'.join(place)}: {value}" for name, section in sections.items()
         for place, value in flat({name: section.model_dump(mode="json", exclude_defaults=True)})

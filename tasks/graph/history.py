@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.core.units import amount
-from tasks.graph.state import _table, _whole, _write_table
+from tasks.graph.state import check_table, read_table, write_table
 from tasks.storage.atomic import read_json
 from tasks.storage.metadata_forms import damaged
 from tasks.storage.own_files import FITTED, PARTIALS, tables_of
@@ -36,14 +36,14 @@ def with_night(before: Mapping[str, Any], night: Mapping[str, Any]) -> dict[str,
 
 def save_history(folder: Path, history: Mapping[str, Any], files: pa.Table) -> dict[str, Any]:
     """Write the table of files into the folder; the history with its entry, as `workflow.json` has it."""
-    return {**history, "files": _write_table(folder / FILES, files)}
+    return {**history, "files": write_table(folder / FILES, files)}
 
 
 def read_files(folder: Path, history: Mapping[str, Any]) -> pa.Table:
     """The table of files (path, size, digest, night) of a history; empty where it has none."""
     if not history.get("files"):
         return SCHEMA.empty_table()
-    table = _table(folder, history["files"])
+    table = read_table(folder, history["files"])
     if not table.schema.equals(SCHEMA):
         raise damaged(folder / FILES, "", f"its columns are {table.schema.names}, not {SCHEMA.names}")
     return table
@@ -54,7 +54,7 @@ def check_history(folder: Path, data: Mapping[str, Any]) -> None:
     history = data.get("history") or {}
     nights = history.get("nights", [])
     if history.get("files"):
-        _whole(folder, history["files"])
+        check_table(folder, history["files"])
     if sum(night["rows"] for night in nights) > history.get("rows", 0):
         raise damaged(folder / FITTED, "history.rows", "its nights have more rows")
 

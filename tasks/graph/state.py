@@ -67,7 +67,7 @@ class State:
         self._changes = changes if callable(changes) else dict(changes or {})
         self._rows, self.rules = rows, rules
         self.of_night = dict(of_night or {})
-        self._whole: Callable[[str], dict[str, Any]] = self.values.__getitem__  # the values with all tables
+        self.check_table: Callable[[str], dict[str, Any]] = self.values.__getitem__  # the values with all tables
         self._prepared: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
@@ -114,7 +114,7 @@ class State:
             return self._prepared[key, engine.NAME]
 
     def _prepare(self, key: str, op: Learned, engine: ModuleType) -> Any:
-        return _prepared(key, op, self._whole(key), engine)
+        return _prepared(key, op, self.check_table(key), engine)
 
     def __getstate__(self) -> dict[str, Any]:
         beside = {"partials": self.partials, "changes": self.changed, "rows": self.rows}
@@ -197,7 +197,7 @@ class State:
             for key, values in fitted.items()
         }
         state = State(_read(folder, first), of_night=of_night, rules=data.get("rules", 1))
-        state._whole = lambda key: _read(folder, {key: fitted[key]})[key]
+        state.check_table = lambda key: _read(folder, {key: fitted[key]})[key]
         return state
 
 
@@ -252,7 +252,7 @@ class Saving:
         starts = range(0, max(table.num_rows, 1), PART)
         paths = self._paths(name, len(starts))
         slices = [table.slice(start, PART) for start in starts]
-        return [self._threads.submit(_write_table, *both) for both in zip(paths, slices, strict=True)]
+        return [self._threads.submit(write_table, *both) for both in zip(paths, slices, strict=True)]
 
     def _paths(self, name: str, files: int) -> list[Path]:
         names = [f"{name}-{i:04d}" for i in range(files)] if files > 1 else [name]
@@ -268,7 +268,7 @@ class Saving:
 def check_saved(folder: Path, digest: str | None = None) -> None:
     """A DataError if anything of the state in a folder is missing, damaged or of a newer format."""
     with _threads() as threads:
-        list(threads.map(partial(_whole, folder), _all_tables(folder, _checked(folder, digest))))
+        list(threads.map(partial(check_table, folder), _all_tables(folder, _checked(folder, digest))))
 
 
 def load_changes(folder: Path) -> dict[str, Any]:
@@ -439,7 +439,7 @@ def _read(folder: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
         def read(value: Any) -> Any:
             files = _files(value)
-            return _Parts([threads.submit(_table, folder, file) for file in files]) if files else decoded(value)
+            return _Parts([threads.submit(read_table, folder, file) for file in files]) if files else decoded(value)
 
         begun = {key: {name: read(v) for name, v in fitted.items()} for key, fitted in data.items()}
         return _waited(begun, pa.concat_tables)
@@ -498,7 +498,7 @@ def _tables(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [file for entry in entries for value in entry.values() for file in _files(value)]
 
 
-def _whole(folder: Path, entry: Mapping[str, Any]) -> None:
+def check_table(folder: Path, entry: Mapping[str, Any]) -> None:
     try:
         digest = _digest(folder / entry["table"])
     except OSError as error:
@@ -512,8 +512,8 @@ def _whole(folder: Path, entry: Mapping[str, Any]) -> None:
         )
 
 
-def _table(folder: Path, entry: Mapping[str, Any]) -> pa.Table:
-    _whole(folder, entry)
+def read_table(folder: Path, entry: Mapping[str, Any]) -> pa.Table:
+    check_table(folder, entry)
     path = folder / entry["table"]
     try:
         with pa.OSFile(str(path)) as file:
@@ -538,7 +538,7 @@ def _in_its_types(file: pq.ParquetFile) -> pa.Table:
     return pa.table(table.columns, schema=pa.schema(fields, table.schema.metadata))
 
 
-def _write_table(path: Path, table: pa.Table) -> dict[str, Any]:
+def write_table(path: Path, table: pa.Table) -> dict[str, Any]:
     """Write a table, whole or not at all; returns its entry in state.json.
 
     Without dictionaries, which are no use to distinct values, and under lz4: written in two thirds and read in half of

@@ -44,11 +44,11 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
     labels = targets_of(graph_from_json(data["graph"]), Schema.from_json(data["schema"]), Tags.SAMPLE_WEIGHT)
     return new_request(source, data["graph"], output, run, engine, labels, flow="apply",
                        fitted={"path": str(folder), "state": digest, "schema": data["schema"],
-                               "fit": asdict(fit), "made_up": _made_up(data),
+                               "fit": asdict(fit), "made_up": made_up_of(data),
                                "ancestors": data.get("ancestors", []), **was_discarded})  # fmt: skip
 
 
-def _made_up(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+def made_up_of(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The look-alike data that a saved workflow was fitted on, marked as such."""
     samples = data.get("made_up")
     return [{**one, "fit": True} for one in samples if isinstance(one, dict)] if isinstance(samples, list) else []

@@ -14,7 +14,7 @@ from tasks.core.plan import File
 from tasks.errors import DataError
 from tasks.job.request import Request
 from tasks.manifest import fitted_of
-from tasks.storage.files import _reading_error, open_binary
+from tasks.storage.files import open_binary, reading_error
 from tasks.storage.own_files import WORKFLOW, versions_of
 
 PART = 2**20  # bytes at the beginning, in the middle and at the end of a file that its digest is made of
@@ -37,7 +37,7 @@ def sampled_digest(file: File, storage_options: Mapping[str, Any] | None = None)
                     digest.update(content)
                     left -= len(content)
         except Exception as error:
-            raise _reading_error(file.path, error, storage_options) from None
+            raise reading_error(file.path, error, storage_options) from None
     return digest.hexdigest()
 
 

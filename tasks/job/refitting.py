@@ -22,7 +22,7 @@ from tasks.graph.matching import Matched, matched
 from tasks.graph.node import graph_from_json, graph_to_json
 from tasks.graph.saved_workflow import read_fitted
 from tasks.graph.state import check_saved, saved_files
-from tasks.job.apply_fitted import _made_up, subject, targets_of
+from tasks.job.apply_fitted import made_up_of, subject, targets_of
 from tasks.job.base_version import BaseVersion
 from tasks.job.learned_files import night_of
 from tasks.job.request import PlanOf, Request, new_request
@@ -54,7 +54,7 @@ def refitting_request(
             "path": str(base.workflow), "version": base.name, "state": base.data["state"], "schema": schema,
             "fit": asdict(fit), "rows": base.rows, "settings": refit.settings, "all": refit.all,
             "again": refit.again, "forget": refit.forget, "day": (day or datetime.now(UTC).date()).isoformat(),
-            "since": base.day, "made_up": _made_up(base.data),
+            "since": base.day, "made_up": made_up_of(base.data),
             "ancestors": [*base.data.get("ancestors", ()), base.data["state"]], **changed,
         },
     )  # fmt: skip

@@ -62,7 +62,7 @@ class Bucketize(Operator):
         return self.boundaries[name]
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
-        return [_counted(self.output(schema[name]), len(self._edges(name)) + 1) for name in unit]
+        return [with_cardinality(self.output(schema[name]), len(self._edges(name)) + 1) for name in unit]
 
     def dtype_out(self, column: Column) -> pa.DataType:
         return pa.int32()
@@ -126,7 +126,7 @@ class HashBucket(Operator):
         return self
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
-        return [_counted(self.output(schema[n]), _buckets_of(self.num_buckets, n, "HashBucket")) for n in unit]
+        return [with_cardinality(self.output(schema[n]), _buckets_of(self.num_buckets, n, "HashBucket")) for n in unit]
 
     def dtype_out(self, column: Column) -> pa.DataType:
         return pa.int32()
@@ -177,7 +177,11 @@ class HashedCross(Operator):
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
         name = "_X_".join(unit)
-        return [_counted(Column(name, pa.int32(), self.adds_tags), _buckets_of(self.num_buckets, name, "HashedCross"))]
+        return [
+            with_cardinality(
+                Column(name, pa.int32(), self.adds_tags), _buckets_of(self.num_buckets, name, "HashedCross")
+            )
+        ]
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         name = "_X_".join(unit)
@@ -205,6 +209,6 @@ def _buckets_of(num_buckets: int | dict[str, int], name: str, op: str) -> int:
     return num_buckets[name]
 
 
-def _counted(column: Column, ids: int) -> Column:
+def with_cardinality(column: Column, ids: int) -> Column:
     """The column with the properties of its ids that a model needs: cardinality and domain."""
     return column.with_properties(cardinality=ids, domain={"min": 0, "max": ids - 1})

@@ -136,7 +136,7 @@ class FillMissing(Operator):
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
         columns = [self.output(schema[name]) for name in unit]
         for column in columns:
-            _fits(self.fill_value, leaf_type(column.dtype), column.name, "FillMissing", "fill_value")
+            check_fits(self.fill_value, leaf_type(column.dtype), column.name, "FillMissing", "fill_value")
         return columns + filled_columns(columns) if self.add_binary_cols else columns
 
     @model_validator(mode="after")
@@ -147,7 +147,7 @@ class FillMissing(Operator):
 
     def transform(self, column: Any, fitted: Any) -> Any:
         engine = engines.engine_of(column)
-        return engine.fill_null(column, _as_stored(self.fill_value, engine.dtype(column)))
+        return engine.fill_null(column, as_stored(self.fill_value, engine.dtype(column)))
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         out = super().apply(columns, unit, fitted, context)
@@ -208,13 +208,13 @@ class Clip(Operator):
 
     def output(self, column: Column) -> Column:
         for name in ("min_value", "max_value"):
-            _fits(getattr(self, name), leaf_type(column.dtype), column.name, "Clip", name)
+            check_fits(getattr(self, name), leaf_type(column.dtype), column.name, "Clip", name)
         return super().output(column)
 
     def transform(self, column: Any, fitted: Any) -> Any:
         engine = engines.engine_of(column)
         dtype = engine.dtype(column)
-        return engine.clip(column, _as_stored(self.min_value, dtype), _as_stored(self.max_value, dtype))
+        return engine.clip(column, as_stored(self.min_value, dtype), as_stored(self.max_value, dtype))
 
 
 class LogOp(Operator):
@@ -242,7 +242,7 @@ class LogOp(Operator):
         return engines.engine_of(column).log1p(column, pa.float32())
 
 
-def _as_stored(value: Any, dtype: pa.DataType) -> Any:
+def as_stored(value: Any, dtype: pa.DataType) -> Any:
     """A parameter as a column of the type holds it: a text names a time or a decimal, for which jobs have no other
     way, and a float the decimal that it is written as."""
     if pa.types.is_decimal(dtype):
@@ -273,12 +273,12 @@ def _instant(value: Any, dtype: pa.DataType) -> Any:
     return value.astimezone(datetime.UTC).replace(tzinfo=None) if zoned else value.replace(tzinfo=datetime.UTC)
 
 
-def _fits(value: Any, dtype: pa.DataType, name: str, op: str, parameter: str) -> None:
+def check_fits(value: Any, dtype: pa.DataType, name: str, op: str, parameter: str) -> None:
     """Refuse a parameter that the column's type cannot hold exactly."""
     if value is None or pa.types.is_null(dtype):
         return
     try:
-        stored = _as_stored(value, dtype)
+        stored = as_stored(value, dtype)
         as_column = pa.scalar(stored, dtype).as_py()
         near = pa.types.is_floating(dtype) and math.isinf(as_column) == math.isinf(stored)
         exact = near or as_column == (_instant(stored, dtype) if pa.types.is_timestamp(dtype) else stored)

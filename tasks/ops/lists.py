@@ -12,7 +12,7 @@ from tasks.engines.algorithms.key_runs import with_filler
 from tasks.engines.algorithms.reductions import extremes
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Columns, Context, Entry, Learned, Operator, Unit
-from tasks.ops.continuous import _as_stored, _fits
+from tasks.ops.continuous import as_stored, check_fits
 from tasks.ops.scaling import Range, kept_range, restored_range
 
 
@@ -62,7 +62,7 @@ class ListSlice(Operator):
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
         column = schema[unit[0]]
         if self.pad:
-            _fits(self.pad_value, column.leaf, column.name, "ListSlice", "pad_value")
+            check_fits(self.pad_value, column.leaf, column.name, "ListSlice", "pad_value")
             size = {"min": self.width, "max": self.width}
             return [Column(column.name, column.dtype, column.tags, {**_without_lengths(column), "value_count": size})]
         return [Column(column.name, column.dtype, column.tags, _without_lengths(column))]
@@ -85,7 +85,7 @@ class ListSlice(Operator):
         offset = places - (ends - sizes)[row]
         if self.pad:
             index = xp.where(offset < sliced[row], begin[row] + offset, len(elements))
-            taken = with_filler(elements, _as_stored(self.pad_value, engine.dtype(elements)), index, engine)
+            taken = with_filler(elements, as_stored(self.pad_value, engine.dtype(elements)), index, engine)
         else:
             taken = engine.take({"x": elements}, begin[row] + offset)["x"]
         return {unit[0]: engine.make_lists(sizes, valid, taken)}

@@ -15,7 +15,7 @@ from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms import radix_selection
 from tasks.engines.hashing.canonical import DIGITS, unscaled
 from tasks.ops.base import Columns, Context, Learned, Unit
-from tasks.ops.buckets import _counted, bucket
+from tasks.ops.buckets import bucket, with_cardinality
 from tasks.ops.continuous import filled_columns, filled_flags
 
 Partial = tuple[str, radix_selection.Counted]  # (kind of the numbers: i, u, f, or decimal and its scale; their counts)
@@ -212,7 +212,7 @@ class QuantileBucketize(_Selecting):
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
         column = self.output(schema[unit[0]])
-        return [column if fitted is None else _counted(column, len(fitted["boundaries"]) + 1)]
+        return [column if fitted is None else with_cardinality(column, len(fitted["boundaries"]) + 1)]
 
     def dtype_out(self, column: Column) -> pa.DataType:
         return pa.int32()

@@ -16,7 +16,7 @@ from tasks.engines.algorithms.key_runs import Aggregate, Histories, Runs, differ
 from tasks.engines.algorithms.text_times import unsorted_times
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
-from tasks.ops.continuous import _as_stored, _fits
+from tasks.ops.continuous import as_stored, check_fits
 
 Agg = Literal["list", "first", "last", "count", "nunique", "sum", "mean", "std", "var", "min", "max", "median"]
 RollingAgg = Literal["mean", "sum", "min", "max"]
@@ -240,7 +240,7 @@ class History(_RunOperator):
         for name in unit:
             column = schema[name]
             if self.pad:
-                _fits(self.pad_value, column.dtype, name, "History", "pad_value")
+                check_fits(self.pad_value, column.dtype, name, "History", "pad_value")
             tags, properties = column.tags | {Tags.LIST.value}, {**column.properties, **size}
             columns.append(Column(f"{name}_history", pa.list_(column.dtype), tags, properties))
         return columns
@@ -251,7 +251,7 @@ class History(_RunOperator):
         histories = Histories(runs, self.length, ties, self.include_current)
         out = {}
         for name in unit:
-            filler = _as_stored(self.pad_value, context.engine.dtype(columns[name])) if self.pad else None
+            filler = as_stored(self.pad_value, context.engine.dtype(columns[name])) if self.pad else None
             out[f"{name}_history"] = histories.lists(columns[name], self.min_length, self.pad, filler)
         return out
 

@@ -51,7 +51,7 @@ def check_footer(path: Path, rows: int, suffix: str) -> None:
             )
 
 
-def _write_folders(writing: Writing, table: Any, name: str) -> list[dict[str, Any]]:
+def write_folders(writing: Writing, table: Any, name: str) -> list[dict[str, Any]]:
     """Write the rows of one file into their folders, in order; the columns in the folders' names are left out."""
     engine, inner = engines.engine(writing.engine), _in_folders(writing)
     order, ranges = _folders(writing, table, name)
@@ -62,7 +62,7 @@ def _write_folders(writing: Writing, table: Any, name: str) -> list[dict[str, An
     ]
 
 
-def _write_folders_of_runs(writing: Writing, tables: Iterator[Any], name: str) -> list[dict[str, Any]]:
+def write_folders_of_runs(writing: Writing, tables: Iterator[Any], name: str) -> list[dict[str, Any]]:
     """Write the rows of one file, which come in runs; host memory collects the rows of each folder."""
     engine, inner = engines.engine(writing.engine), _in_folders(writing)
     by_folder: dict[str, list[pa.Table]] = {}

@@ -16,7 +16,7 @@ from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import HIDDEN
 from tasks.core.units import amount
 from tasks.errors import GiveUpError
-from tasks.shuffle.file_writer import _write_folders, _write_folders_of_runs, write_table, write_whole
+from tasks.shuffle.file_writer import write_folders, write_folders_of_runs, write_table, write_whole
 from tasks.shuffle.host_pieces import joined_on_host, on_device
 from tasks.shuffle.parts import Part, Writing, runs_of, units_of, written
 from tasks.shuffle.pieces import PartitionPieces
@@ -73,13 +73,13 @@ def _attempt(writing: Writing, part: Part, cuts: Sequence[PartitionPieces], runs
         if runs == 1:
             table = gather(writing, part, pieces)
             if writing.output.partition_on:
-                return _write_folders(writing, table, name)
+                return write_folders(writing, table, name)
             return [write_table(writing, table, name, part.rows)]
         counts = np.sum([cut.rows_of(part.first, part.last) for cut in cuts], axis=0)
         parts = runs_of(part, counts, _run_unit(writing), runs)
         tables = (gather(writing, run, joined_on_host(pieces_of(run, cuts))) for run in parts)
         if writing.output.partition_on:
-            return _write_folders_of_runs(writing, tables, name)
+            return write_folders_of_runs(writing, tables, name)
         return [write_whole(writing, name, part.rows, lambda path: engine.write_runs(tables, path, writing))]
 
 

@@ -24,7 +24,7 @@ from tasks.shuffle.pieces import CutSummary
 from tasks.shuffle.rows_to_files import Exchange, RowsToFiles, rows_to_files
 from tasks.stages.cache_policy import taking_key
 from tasks.storage.atomic import read_json, write_json
-from tasks.storage.checksum import _is_whole
+from tasks.storage.checksum import is_whole
 from tasks.storage.metadata_forms import DIGEST
 from tasks.storage.staging import Staging
 
@@ -138,7 +138,7 @@ def drop_damaged(folder: Path, notes: Path, pool: Pool) -> list[str]:
     The workers read every byte: only files that are whole may go on to the output.
     """
     every = [str(note) for note in sorted(notes.glob("*.json"))]
-    whole = pool.map(_is_whole, str(folder), every)
+    whole = pool.map(is_whole, str(folder), every)
     damaged = [Path(note) for note, is_whole in zip(every, whole, strict=True) if not is_whole]
     for note in damaged:
         note.unlink(missing_ok=True)

@@ -123,7 +123,7 @@ def no_space(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _makeable(path: Path) -> Iterator[None]:
+def makeable(path: Path) -> Iterator[None]:
     """A PermissionError instead of FileNotFoundError for a folder in a place without files (/proc)."""
     try:
         yield
@@ -146,14 +146,14 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
-def _first_cause(error: BaseException) -> BaseException:
+def first_cause(error: BaseException) -> BaseException:
     """The first failure of copytree, which collects failures as texts, as an OSError."""
     if isinstance(error, shutil.Error) and error.args and error.args[0]:
         return OSError(str(error.args[0][0][2]))
     return error
 
 
-def _rename(source: Path, target: Path) -> Path:
+def rename(source: Path, target: Path) -> Path:
     """Rename onto a free name or an empty folder; the rename is on disk when this returns."""
     source.rename(target)
     flush(target.parent)

@@ -69,7 +69,7 @@ class DigestedFile(io.RawIOBase):
         super().close()
 
 
-def _is_whole(folder: str, note: str) -> bool:
+def is_whole(folder: str, note: str) -> bool:
     noted = read_json(Path(note))
     if not isinstance(noted, dict):
         return False

@@ -474,7 +474,7 @@ def read_range(path: str | File, start: int, stop: int, options: Mapping[str, An
                 parts.append(part)
                 left -= len(part)
         except Exception as error:
-            raise _reading_error(path.path if isinstance(path, File) else path, error, options) from None
+            raise reading_error(path.path if isinstance(path, File) else path, error, options) from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -538,7 +538,7 @@ def read_members(
         except (OverflowError, DataError):
             raise
         except Exception as error:
-            raise _reading_error(name, error, options) from None
+            raise reading_error(name, error, options) from None
 
 
 def _decompressing(path: str, packed: Any, codec: str) -> Iterator[tuple[str, Any]]:
@@ -559,7 +559,7 @@ def _decompressing(path: str, packed: Any, codec: str) -> Iterator[tuple[str, An
         yield path, pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), codec)
 
 
-def _reading_error(path: str, error: Exception, options: Mapping[str, Any] | None) -> Exception:
+def reading_error(path: str, error: Exception, options: Mapping[str, Any] | None) -> Exception:
     """A DataError for a failed read; on a local disk, errors of other kinds stay: they are defects of rowmill."""
     expected = is_remote(path) or isinstance(error, (OSError, EOFError, pa.ArrowException, *DECODING))
     return unreadable(path, error, options) if expected else error

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from tasks.errors import GiveUpError, JobError
 from tasks.storage import own_files
-from tasks.storage.atomic import _first_cause, _makeable, _rename, flush, no_space, partial_file, read_json, write_json
+from tasks.storage.atomic import first_cause, flush, makeable, no_space, partial_file, read_json, rename, write_json
 from tasks.storage.files import local_folder, local_path
 from tasks.storage.metadata_forms import FORMER, NAME
 from tasks.storage.own_files import ASKS, FITTED, LATEST, MANIFEST
@@ -112,7 +112,7 @@ class Staging:
         """
         for folder in dict.fromkeys((self.folder, self.beside)):
             _refuse_former(folder)
-        with no_space(self.folder), _makeable(self.folder):
+        with no_space(self.folder), makeable(self.folder):
             for attempt in range(OPENINGS):
                 try:
                     self._make_folders()
@@ -158,7 +158,7 @@ class Staging:
             if self.target.exists() and any(self.target.iterdir()):
                 self._exchange(new)
             else:
-                _rename(new, self.target)
+                rename(new, self.target)
         self.clean()
         return self.target
 
@@ -179,16 +179,16 @@ class Staging:
                 "%s: this file system cannot exchange folders (%s): two renames, between which readers find no output"
             )
             log.warning(text, self.target, error.strerror)
-            _rename(self.target, self._old_name())
+            rename(self.target, self._old_name())
             try:
-                _rename(new, self.target)
+                rename(new, self.target)
             except OSError:
                 self.mend()
                 raise
         else:
             flush(self.target.parent)
             flush(new.parent)
-            _rename(new, self._old_name())
+            rename(new, self._old_name())
         self.swap.unlink(missing_ok=True)
 
     def put_away(self, version: Path) -> bool:
@@ -219,15 +219,15 @@ class Staging:
             shutil.copytree(self.new, partial)
         except BaseException as error:
             shutil.rmtree(partial, ignore_errors=True)
-            raise _first_cause(error) from error
+            raise first_cause(error) from error
         for file in (p for p in partial.rglob("*") if p.is_file()):
             flush(file)
-        return _rename(partial, self.landed)
+        return rename(partial, self.landed)
 
     def _publish_version(self, new: Path) -> Path:
         self.target.mkdir(parents=True, exist_ok=True)
         numbers = [int(p.name[1:]) for p in self.target.iterdir() if own_files.VERSION.fullmatch(p.name)]
-        version = _rename(new, self.target / f"v{max(numbers, default=0) + 1:04d}")
+        version = rename(new, self.target / f"v{max(numbers, default=0) + 1:04d}")
         self.point_to(version)
         self.clean()
         return version
@@ -264,13 +264,13 @@ class Staging:
         new, done = Path(str(note.get("at"))), ""
         if _inode(self.target) == note.get("new") is not None:
             if new.exists():
-                _rename(new, self._old_name())
+                rename(new, self._old_name())
             done = "the new output is in its place"
         elif not self.target.exists() and _inode(new) == note.get("new") is not None:
-            _rename(new, self.target)
+            rename(new, self.target)
             done = "the new output was put in its place"
         elif not self.target.exists() and self.olds:
-            _rename(self.olds[-1], self.target)
+            rename(self.olds[-1], self.target)
             self.swap.unlink(missing_ok=True)
             return "the old output was put back"
         self.swap.unlink(missing_ok=True)
@@ -283,7 +283,7 @@ class Staging:
         if not self.old.exists() or self.target.exists():
             return ""
         whole = [p for p in (self._foreign, self.new) if own_files.described_by(p)]
-        _rename(whole[0] if whole else self.old, self.target)
+        rename(whole[0] if whole else self.old, self.target)
         if whole:
             self.clean()
         return "the new output was put in its place" if whole else "the old output was put back"

@@ -29,7 +29,7 @@ def main() -> None:
     from tasks.storage import atomic, staging
 
     victim, reused = os.environ.get("ROWMILL_TEST_DIE_BEFORE"), []
-    run_stage, publish, rename = stages.run_stage, commit.commit, atomic._rename
+    run_stage, publish, rename = stages.run_stage, commit.commit, atomic.rename
 
     def stage(function: Any, *args: Any) -> Any:
         if function.name == victim:
@@ -56,7 +56,7 @@ def main() -> None:
         return point_to(self, version)
 
     staging.Staging.point_to = pointed  # type: ignore[method-assign]
-    preprocess.run_stage, commit.commit, staging._rename = stage, committed, renamed
+    preprocess.run_stage, commit.commit, staging.rename = stage, committed, renamed
     session.run_stage = preprocess.run_stage
     preprocess.preprocess(**json.loads(Path(sys.argv[1]).read_text()))
     print(json.dumps(reused))

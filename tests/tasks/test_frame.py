@@ -60,12 +60,11 @@ def _signatures(engine: str) -> dict[str, list[str]]:
     """Exported name -> its parameters (of a class: of its public methods), read from the syntax trees."""
     folder = Path(engines.__file__).parent / engine
     door = ast.parse((folder / "__init__.py").read_text()).body
-    exported = next(
-        ast.literal_eval(node.value)
-        for node in door
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    )
-    modules = {node.module for node in door if isinstance(node, ast.ImportFrom) and node.module}
+    imports = [
+        node for node in door if isinstance(node, ast.ImportFrom) and node.module != f"tasks.engines.{engine}.kernels"
+    ]
+    exported = {a.name for node in imports for a in node.names}
+    modules = {node.module for node in imports if node.module}
     root = Path(engines.__file__).parents[2]
     found = {}
     for path in sorted(root / f"{module.replace('.', '/')}.py" for module in modules):

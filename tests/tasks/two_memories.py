@@ -130,7 +130,7 @@ def _group_codes(*arguments: Any) -> Any:
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `NAME` be the engine of all columns."""
     kernels = ModuleType(f"{__name__}.kernels")
-    kernels.__dict__.update({name: getattr(cpu, name) for name in cpu.__all__})
+    kernels.__dict__.update({n: v for n, v in vars(cpu).items() if not n.startswith("__")})
     kernels.__dict__.update({name: _giving(getattr(cpu, name)) for name in ARRAYS})
     kernels.__dict__.update({name: _taking(getattr(cpu, name)) for name in TAKEN})
     kernels.__dict__.update(xp=XP, Lookup=_Lookup, group_codes=_group_codes)

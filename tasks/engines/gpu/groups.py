@@ -58,7 +58,7 @@ def hash_rows(rows: cupy.ndarray, seed: int) -> cupy.ndarray:
     return murmur3.hash_fixed(rows.view(cupy.uint64), seed, cupy)
 
 
-def _canonical(values: Column) -> Column:
+def canonical(values: Column) -> Column:
     """The values with 0.0 for -0.0, so that both are one key."""
     if getattr(values.dtype, "kind", "") != "f":
         return values
@@ -92,7 +92,7 @@ def count_values(columns: Sequence[Column], names: Sequence[str]) -> cudf.DataFr
             counted = _count_strings(columns[0])
         if counted is not None:
             return _table([names[0], "count"], counted)
-    keys = [_canonical(c) for c in columns]
+    keys = [canonical(c) for c in columns]
     grouped = plc.groupby.GroupBy(plc.Table([device(k) for k in keys]), plc.types.NullPolicy.INCLUDE)
     request = plc.groupby.GroupByRequest(device(keys[0]), [plc.aggregation.count(plc.types.NullPolicy.INCLUDE)])
     distinct, (counts,) = grouped.aggregate([request])
@@ -219,7 +219,7 @@ def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, C
     Key columns are called `names`. A sum beyond int64 is an error. Sums of floats are exact: `<value>_sum` and what
     rounding took of it, `<value>_rest`.
     """
-    keys = [_canonical(k) for k in keys]
+    keys = [canonical(k) for k in keys]
     key_table = plc.Table([device(k) for k in keys])
     if any(raw(v.iloc[:0]).dtype.kind == "f" or not sums_fit(raw(v), len(v)) for v in values.values()):
         distinct, sums = _sums_by_encoding(key_table, values)

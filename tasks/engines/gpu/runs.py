@@ -9,7 +9,7 @@ import cupy
 import pylibcudf as plc
 
 from tasks.engines.gpu.columns import device
-from tasks.engines.gpu.groups import _canonical
+from tasks.engines.gpu.groups import canonical
 from tasks.engines.gpu.kernels.column_arrays import array_of
 from tasks.engines.gpu.kernels.reductions import segment_sums
 
@@ -18,7 +18,7 @@ def run_codes(keys: Sequence[Any]) -> cupy.ndarray:
     """0, 1, .. for every row, the same number for the same keys; a null is a key like any other."""
     if not len(keys[0]):
         return cupy.zeros(0, dtype=cupy.int64)
-    _, codes = plc.transform.encode(plc.Table([device(_canonical(k)) for k in keys]))
+    _, codes = plc.transform.encode(plc.Table([device(canonical(k)) for k in keys]))
     return array_of(codes).astype(cupy.int64)
 
 
