@@ -166,12 +166,6 @@ class Workflow:
         dataset = dataset.in_types(in_fitted_types(dataset.plan, bound, needed, dataset.own_types, dataset.exact))
         dataset.warn_of_differences(needed)
         schema = as_read(schema, dataset.schema)
-        if not state.rows and not refit_all:
-            raise JobError(
-                "the workflow does not say how many rows it has learned from",
-                why="an older rowmill saved it; row numbers, by which folds are drawn, go on behind these rows",
-                do="fit all rows again, or refit with refit_all=True",
-            )
         base = Base(
             state, state.rows, modes(bound, settings, refit_all), Night(night or date.today(), forget_days, refit_all)
         )

@@ -23,11 +23,21 @@ from tasks.ops.base import Learned, make_operator
 from tasks.sources.reading_rules import checked_reading, reading_lines
 from tasks.storage.atomic import write_json
 from tasks.storage.metadata_forms import DIGEST, check_columns, check_form, damaged, refuse_former
-from tasks.storage.own_files import FITTED, README, WORKFLOW
+from tasks.storage.own_files import FITTED, WORKFLOW
 from tasks.storage.sample_data import made_up_text
 
 log = logging.getLogger("rowmill")
 
+# The beginning of the README.md of every fitted workflow.
+README = """# A fitted workflow of rowmill
+
+`workflow.json` is the graph: its steps, their operators and parameters, and the columns it was fitted on.
+`state.json` holds what every step learned; tables (vocabularies, group sums) are Parquet files under the suffix
+`.vocab`, each with its sha256; a large table lies in several, -0000, -0001 and on. Read one with
+`pyarrow.parquet.read_table`. `partials.json`, among it the values that a vocabulary left out, is for a later refit with
+more rows; applying needs none of it. `changes.json`, if there is one, is what the last refit changed. Load all of it
+with `tasks.workflow.Workflow.load(folder)`.
+"""
 SOURCE = """
 ## How its source was read
 

@@ -39,7 +39,6 @@ FORMAT = 5
 PART = 1 << 19  # rows of a file
 BATCH = 1 << 16  # rows that are encoded at once
 VOCABULARY = {"values", "size", "distinct", "occurrences"}  # what a step has learned that is a vocabulary with counts
-BESIDE = 4  # from this format on there are files beside state.json
 CHANGES_FORMAT = 1
 SECTIONS = {PARTIALS: "partials", CHANGES: "changes"}  # files beside state.json, by which it names their digests
 NIGHT = "of_night.json"  # names tables that only the run that has learned them uses
@@ -266,7 +265,7 @@ class Saving:
 
 
 def check_saved(folder: Path, digest: str | None = None) -> None:
-    """A DataError if anything of the state in a folder is missing, damaged or of a newer format."""
+    """A DataError if anything of the state in a folder is missing, damaged or of another format."""
     with _threads() as threads:
         list(threads.map(partial(check_table, folder), _all_tables(folder, _checked(folder, digest))))
 
@@ -307,21 +306,14 @@ def _all_tables(folder: Path, data: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _checked(folder: Path, digest: str | None = None) -> dict[str, Any]:
-    """The content of state.json, checked; a DataError if it is damaged or of a newer format."""
+    """The content of state.json, checked; a DataError if it is damaged or of another format."""
     data = read_json(folder / "state.json", digest)
-    if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
-        raise DataError(
-            f"the state has format {data['format']}, this version reads up to {FORMAT}",
-            where=str(folder),
-            do="upgrade rowmill",
-        )
-    path = folder / "state.json"
-    number = data.get("format") if isinstance(data, dict) else None
-    check_form(data, "state_in_one" if isinstance(number, int) and number < BESIDE else "state", path)
+    path, number = folder / "state.json", data.get("format") if isinstance(data, dict) else None
+    if isinstance(number, int) and number != FORMAT:
+        do = "upgrade rowmill" if number > FORMAT else "fit the workflow again"
+        raise DataError(f"the state has format {number}, this version reads format {FORMAT}", where=str(folder), do=do)
+    check_form(data, "state", path)
     _check_tables(path, "fitted", data["fitted"])
-    if data["format"] < BESIDE:
-        data.setdefault("partials", {})
-        _check_tables(path, "partials", data["partials"])
     return data
 
 
@@ -339,8 +331,6 @@ def _check_tables(path: Path, section: str, steps: Mapping[str, Mapping[str, Any
 def _beside(folder: Path, data: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     """The content of `partials.json` or `changes.json`, checked; None where the state has none."""
     section = SECTIONS[name]
-    if data["format"] < BESIDE:
-        return {"partials": data["partials"]} if section == "partials" else None
     if not data.get(section):
         return None
     if (folder / name).is_symlink():

@@ -236,8 +236,7 @@ def _needed(stats: Any) -> set[str]:
 
 
 def _known(table: pa.Table, i: int, stats: Sequence[str]) -> dict[str, np.ndarray]:
-    """The parts of a column's statistics that were learned: high is of integers alone, rest and exp are of floats (none
-    of them of older states)."""
+    """The parts of a column's statistics that were learned: high is of integers alone, rest and exp are of floats."""
     return {p: table[f"c{i}_{p}"].to_numpy() for p in _needed(stats) if f"c{i}_{p}" in table.column_names}
 
 

@@ -209,15 +209,7 @@ class TargetEncoding(Keyed):
         return totals
 
     def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> pa.Table:
-        """The groups; with rests of zero for sums of floats that were learned without (format 2)."""
-        table = fitted["groups"]
-        for i in range(len(self.targets)):
-            if f"t{i}_rest_0" not in table.column_names and pa.types.is_floating(
-                table.schema.field(f"t{i}_sum_0").type
-            ):
-                zeros = pa.array(np.zeros(len(table)))
-                for fold in range(self.kfold):
-                    table = table.append_column(f"t{i}_rest_{fold}", zeros)
+        table: pa.Table = fitted["groups"]
         return table
 
     def added(self, a: pa.Table, b: pa.Table) -> pa.Table:
@@ -322,7 +314,7 @@ def _total(values: np.ndarray) -> Fraction | float:
 
 def _by_fold(table: pa.Table, i: int, what: str, folds: int) -> np.ndarray:
     """A target's counts, sums or rests, a row for each fold."""
-    if f"t{i}_{what}_0" not in table.column_names:  # the rests of integers, and of states of format 2
+    if f"t{i}_{what}_0" not in table.column_names:  # integers have no rests
         return np.zeros((folds, len(table)))
     return np.stack([table[f"t{i}_{what}_{fold}"].to_numpy() for fold in range(folds)])
 

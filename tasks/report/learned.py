@@ -25,7 +25,7 @@ def is_vocabulary(fitted: Mapping[str, Any]) -> bool:
 
 def distinct_values(fitted: Mapping[str, Any]) -> int:
     """The number of distinct values that were seen, including those that are not in the vocabulary."""
-    return fitted.get("distinct", len(fitted["values"]))  # an earlier rowmill kept all in one table
+    return int(fitted["distinct"])
 
 
 def most_frequent(table: pa.Table, most: int) -> pa.Table:

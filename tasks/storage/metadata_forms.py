@@ -237,14 +237,6 @@ class StateForm(Form):
     changes: FileForm | None = None
 
 
-class StateInOneForm(Form):
-    """A state of the formats 1 to 3."""
-
-    format: Annotated[int, Field(ge=1)]
-    fitted: dict[str, dict[str, Any]]
-    partials: dict[str, dict[str, Any]] = {}
-
-
 class PartialsForm(Form):
     format: Annotated[int, Field(ge=1)]
     rows: Count = 0
@@ -367,7 +359,6 @@ FORMS: dict[str, type[Form]] = {
     "profile": ProfileForm,
     "workflow": WorkflowForm,
     "state": StateForm,
-    "state_in_one": StateInOneForm,
     "partials": PartialsForm,
     "changes": ChangesForm,
     "table": TableForm,

@@ -56,17 +56,6 @@ WORK = re.compile(
     rf"{TEMPORARY})"
 )
 
-# The beginning of the README.md of every fitted workflow.
-README = """# A fitted workflow of rowmill
-
-`workflow.json` is the graph: its steps, their operators and parameters, and the columns it was fitted on.
-`state.json` holds what every step learned; tables (vocabularies, group sums) are Parquet files under the suffix
-`.vocab`, each with its sha256; a large table lies in several, -0000, -0001 and on. Read one with
-`pyarrow.parquet.read_table`. `partials.json`, among it the values that a vocabulary left out, is for a later refit with
-more rows; applying needs none of it. `changes.json`, if there is one, is what the last refit changed. Load all of it
-with `tasks.workflow.Workflow.load(folder)`.
-"""
-
 
 @dataclass(frozen=True)
 class Known:
@@ -314,11 +303,11 @@ def _records(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
 def _of_workflow(folder: Path) -> dict[str, Known]:
     """The files of a fitted workflow: the graph, the state, its tables and the README."""
     finished, noted = _finished(folder / FITTED), _json(folder / FITTED)
-    digest, readme = noted.get("state"), noted.get("readme")  # an older rowmill noted no digest of the README
+    digest, readme = noted.get("state"), noted.get("readme")
     known = {
         FITTED: Known(None, finished, None),
         GATE: Known(None, finished, _is_our_gate),
-        "README.md": Known(None, finished, partial(_has_sha256, readme) if readme else _is_our_readme),
+        "README.md": Known(None, finished, partial(_has_sha256, readme) if readme else None),
         "state.json": Known(None, finished, partial(_has_sha256, digest) if digest else None),
     }
     state = _json(folder / "state.json")
@@ -375,10 +364,6 @@ def _is_our_report(path: Path) -> bool:
 
 def _is_our_gate(path: Path) -> bool:
     return isinstance(_json(path).get("verdicts"), dict)
-
-
-def _is_our_readme(path: Path) -> bool:
-    return path.read_text(errors="replace") == README
 
 
 def _sha256(path: Path) -> str:

@@ -20,7 +20,7 @@ from tasks.storage.metadata_forms import check_form
 from tasks.storage.own_files import REMOVED
 from tasks.storage.staging import Staging, until_of
 
-BESIDE = re.compile(r"^\.(?P<name>.+)\.rowmill(-old(-\d+(-\d+)?)?|-new|-new\.tmp)?$")
+BESIDE = re.compile(r"^\.(?P<name>.+)\.rowmill(-old-\d+(-\d+)?)?$")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 LONGEST = 36_500 * 86_400  # seconds of an age
 log = logging.getLogger("rowmill")
@@ -200,9 +200,7 @@ def remove(leftover: Leftover) -> Removal:
         why = f"it holds {strangers[0]}, which rowmill did not write" if strangers else ""
         return Removal(leftover.nbytes - _measured(leftover.folders)[0], "", why)
     staging = _staging_of(leftover)
-    strangers = [
-        n for folder in leftover.folders if folder.name.endswith(".rowmill") for n in own_files.foreign_work(folder)
-    ]
+    strangers = [name for folder in leftover.folders for name in own_files.foreign_work(folder)]
     if strangers:
         return Removal(0, "", f"it holds {strangers[0]}, which rowmill did not write")
     if not staging.target.parent.is_dir():  # of a scratch folder: nobody can work for it

@@ -62,8 +62,7 @@ class Staging:
             self.folder = self.scratch / f".{name}.{_digest_of(self.target)}.rowmill"
         self.new, self.notes = self.folder / "new", self.folder / "parts"
         self.landed, self.lock, self.swap = self.beside / "new", self.beside / "lock", self.beside / "swap.json"
-        self.old = self.target.parent / f".{name}.rowmill-old"  # of an earlier rowmill; now: `olds`
-        self._foreign = self.target.parent / f".{name}.rowmill-new"
+        self.old = self.target.parent / f".{name}.rowmill-old"  # how the names of `olds` begin
 
     @property
     def olds(self) -> list[Path]:
@@ -246,14 +245,14 @@ class Staging:
     @property
     def is_cut_off(self) -> bool:
         """True if a swap began and did not end: it is going on, or a kill cut it off."""
-        return self.swap.exists() or (self.old.exists() and not self.target.exists())
+        return self.swap.exists()
 
     def mend(self) -> str:
         """Finish a swap that was cut off: publish the new output if it is whole, else restore the old one; say which.
 
         Only for the owner of the lock: the swap of a living run looks the same.
         """
-        done = self._mend_exchange() or self._mend_earlier()
+        done = self._mend_exchange()
         self._sweep()
         return done
 
@@ -278,22 +277,10 @@ class Staging:
             self.clean()
         return done
 
-    def _mend_earlier(self) -> str:
-        """Finish a swap of an earlier rowmill: `.name.rowmill-old` without a target."""
-        if not self.old.exists() or self.target.exists():
-            return ""
-        whole = [p for p in (self._foreign, self.new) if own_files.described_by(p)]
-        rename(whole[0] if whole else self.old, self.target)
-        if whole:
-            self.clean()
-        return "the new output was put in its place" if whole else "the old output was put back"
-
     def _sweep(self, now: float | None = None) -> list[Path]:
-        """Remove replaced outputs whose time is over, and files that earlier versions of rowmill left here."""
+        """Remove replaced outputs whose time is over."""
         now = time.time() if now is None else now
         over = [path for path in self.olds if (until_of(path) or 0) <= now]
-        if self.target.exists() or not self.old.exists():
-            over += [path for path in (self.old, self._foreign, Path(f"{self._foreign}.tmp")) if path.exists()]
         for path in over:
             if path.is_file():  # a probe of a run that was killed
                 path.unlink(missing_ok=True)
@@ -363,15 +350,13 @@ class Staging:
     def _acquire(self, path: Path, owner: dict[str, Any], wait: bool) -> int:
         """A descriptor of the lock, once `owner` has it."""
         while True:
-            holder = self._earlier_owner()
+            self.open()
+            with no_space(path), suppress(FileNotFoundError):  # the previous owner may be removing the folder
+                if (handle := _take(path, owner)) is not None:
+                    return handle
+            holder = self._drop_stale(path)
             if holder is None:
-                self.open()
-                with no_space(path), suppress(FileNotFoundError):  # the previous owner may be removing the folder
-                    if (handle := _take(path, owner)) is not None:
-                        return handle
-                holder = self._drop_stale(path)
-                if holder is None:
-                    continue
+                continue
             if not wait:
                 self._drop_empty()
                 who = f"process {holder.get('pid')} on {holder.get('host')}"
@@ -379,15 +364,6 @@ class Staging:
                                why=f"{who} has held it since {holder.get('since')}",
                                do="wait for it, choose another output.path, or set run.lock to wait")  # fmt: skip
             time.sleep(0.2)
-
-    def _earlier_owner(self) -> dict[str, Any] | None:
-        """A living run of an earlier rowmill, whose lock is under the scratch folder and does not name its target."""
-        if self.scratch is None:
-            return None
-        path = self.scratch / self.beside.name / "lock"
-        owner = read_json(path)
-        earlier = isinstance(owner, dict) and "target" not in owner
-        return owner if earlier and not _gone(owner, path) else None
 
     def _drop_stale(self, path: Path) -> dict[str, Any] | None:
         """The lock's owner; None after removing the lock of a dead owner, which only one of several waiting runs does.

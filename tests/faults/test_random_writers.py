@@ -151,4 +151,4 @@ def test_five_runs_on_one_output(
         assert all(outputs[number] in written for number in good)
         assert len(good) <= len(written) <= len(good) + len(killed)
         assert all(files in outputs for files in written)
-    assert beside(folder) <= {"out"} | ({".out.rowmill", ".out.rowmill-new"} if killed else set())
+    assert beside(folder) <= {"out"} | ({".out.rowmill"} if killed else set())

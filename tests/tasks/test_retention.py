@@ -26,6 +26,7 @@ from tasks.storage.own_files import MANIFEST
 from tasks.storage.retention import drop_versions, publish, removed_nights
 from tasks.storage.staging import STALE_SECONDS, Staging, namespace
 from tasks.workflow import Workflow
+from tests.faults.test_commit import content, cut_off
 
 
 def cleaned(*words: object) -> list[str]:
@@ -225,11 +226,7 @@ def test_clean_leaves_runs_and_foreign_files_alone_and_finishes_a_swap(tmp_path:
     (mine / "notes.txt").write_text("mine")
     elsewhere = left(tmp_path / "elsewhere")
     write_lock(Staging(tmp_path / "elsewhere"), host="another-host", pid=1)
-    swapped = Staging(tmp_path / "swapped")
-    for folder, text in ((swapped.old, "old"), (swapped.new, "new")):
-        folder.mkdir(parents=True)
-        (folder / "part-00000.parquet").write_text(text)
-        (folder / MANIFEST).write_text(json.dumps({"parts": [{"path": "part-00000.parquet"}]}))
+    cut_off(tmp_path / "swapped")
     with working.locked():
         (working.folder / "plan.json").touch()
         lines = {line.split(",")[0].split("/")[-1]: line for line in cleaned(tmp_path, "--older-than", "0")}
@@ -239,7 +236,7 @@ def test_clean_leaves_runs_and_foreign_files_alone_and_finishes_a_swap(tmp_path:
     assert lines[".mine.rowmill"].endswith("it holds notes.txt, which rowmill did not write")
     assert (mine / "plan.json").exists()
     assert (elsewhere / "plan.json").exists()
-    assert (tmp_path / "swapped" / "part-00000.parquet").read_text() == "new"
+    assert content(tmp_path / "swapped") == "new"
     assert names(tmp_path) == [".elsewhere.rowmill", ".mine.rowmill", ".working.rowmill", "swapped"]
 
 
@@ -361,16 +358,11 @@ def test_clean_removes_replaced_outputs_when_their_time_is_over_but_no_file_of_s
 
 
 def test_clean_says_what_it_finished(tmp_path: Path) -> None:
-    staging = Staging(tmp_path / "out")
-    for folder in (staging.old, staging.new):
-        folder.mkdir(parents=True)
-        (folder / "part-00000.parquet").write_text(folder.name)
-        (folder / MANIFEST).write_text(json.dumps({"parts": [{"path": "part-00000.parquet"}]}))
+    cut_off(tmp_path / "out")
     assert "once the swap that was cut off is finished" in cleaned(tmp_path, "--older-than", "0", "--dry-run")[0]
     lines = cleaned(tmp_path, "--older-than", "0")
     assert lines[0] == f"finished {tmp_path}/out: a swap was cut off; the new output was put in its place"
-    assert (tmp_path / "out" / "part-00000.parquet").read_text() == "new"
-    assert names(tmp_path) == ["out"]
+    assert content(tmp_path / "out") == "new"
 
 
 def test_clean_leaves_files_of_somebody_else_deep_in_work_in_progress(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from tasks import engines, ops
 from tasks.dataset import Dataset
 from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.moments import deviation, joined
-from tasks.ops.base import Context
 from tasks.workflow import Workflow
 from tests.frames import to_list
 from tests.tasks.ops.fitting import learned, transformed
@@ -193,22 +192,3 @@ def test_infinities_are_counted_apart_in_a_profile(engine: str) -> None:
     assert found["top"] == [{"value": 1.0, "count": 2}, {"value": 2.0, "count": 1}]
     nothing = learned(ops.DataStats(), pa.table({"x": [math.inf, -math.inf]}), ["x"], engine)
     assert (nothing["distinct"], nothing["top"], nothing["infinite"]) == (0, [], 2)
-
-
-def test_tables_of_states_of_format_2_are_read(engine: str) -> None:
-    table = pa.table({"g": [1, 1, 2], "x": [1.0, 4.0, 5.0]})
-    kernels = engines.engine(engine)
-    joined_table = ops.JoinGroupby("x", stats=["sum", "mean", "std"])
-    fitted = learned(joined_table, table, ["g"], engine)
-    before = [name for name in fitted["groups"].column_names if not name.endswith(("_rest", "_meanrest", "_exp"))]
-    old = {**fitted, "groups": fitted["groups"].select(before)}
-    columns = kernels.from_arrow(table.select(["g"]))
-    context = Context(kernels, kernels.row_numbers(0, 3))
-    made = joined_table.apply(columns, ("g",), joined_table.prepare(old, kernels), context)
-    assert to_list(made["g_x_mean"]) == [2.5, 2.5, 5.0]
-    encoding = ops.TargetEncoding("x", kfold=2, p_smooth=0, dtype="float64")
-    fitted = learned(encoding, table, ["g"], engine)
-    before = [name for name in fitted["groups"].column_names if "_rest_" not in name]
-    old = {**fitted, "groups": fitted["groups"].select(before)}
-    made = encoding.apply(columns, ("g",), encoding.prepare(old, kernels), context)
-    assert to_list(made["TE_g_x"]) == [2.5, 2.5, 5.0]
