@@ -299,11 +299,11 @@ class Source(Section):
         "an empty text if nothing stands around them",
     )
     escape: str | None = Field(
-        None, description="the character of a text file behind which a quote, delimiter or line end is a letter"
+        None, description="the character of a text file after which a quote, delimiter or line end is a letter"
     )
     skip_initial_space: bool | None = Field(
         None,
-        description="whether spaces behind the delimiters of a text file are left out; if empty, they are where each "
+        description="whether spaces after the delimiters of a text file are left out; if empty, they are where each "
         "delimiter of its header and first rows has one",
     )
     comment: str | None = Field(None, description="the character that begins a comment line of a text file")
@@ -436,7 +436,7 @@ class Output(Section):
     partition_on: list[str] = Field([], description="columns whose values name folders: country=DE/part-00000.parquet")
     on_existing: Literal["fail", "replace", "version"] = Field(
         "fail",
-        description="when there is an output already: fail, replace it, or write v0001, v0002, .. beside each other",
+        description="when there is an output already: fail, replace it, or write v0001, v0002, .. next to each other",
     )
     keep_versions: int | None = Field(
         None,
@@ -476,15 +476,15 @@ class Run(Section):
     """How the work is done; none of it changes a row of the output."""
 
     exchange: Literal["auto", "memory", "disk"] = Field("auto", description="where rows wait for their file")
-    scratch: str | None = Field(None, description="folder for the work in progress, instead of one beside the output")
-    retries: int = Field(2, ge=0, le=20, description="how often a stage is tried again after what may pass")
+    scratch: str | None = Field(None, description="folder for the work in progress, instead of one next to the output")
+    retries: int = Field(2, ge=0, le=20, description="how often a stage is tried again after a failure that may pass")
     stalled_after: int = Field(
         300, ge=1, description="seconds in which a stage waits, and no task runs or ends, until it is tried again"
     )
     min_partition_size: Bytes = Field(16 * 2**20, description="bytes down to which partitions are halved for memory")
     lock: Literal["fail", "wait"] = Field("fail", description="what to do while another run works on the same output")
     keep_replaced: Seconds = Field(
-        600.0, description="with on_existing: replace, how long the old output stays beside the new one for its readers"
+        600.0, description="with on_existing: replace, how long a replaced output is kept for its readers"
     )
     report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
     profile: bool | None = Field(
@@ -495,7 +495,7 @@ class Run(Section):
     performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 2 MB more")
     keep_partials: bool = Field(
         True,
-        description="save what a refit needs beside what apply needs; without it nothing can be refitted",
+        description="save what a refit needs, not only what apply needs; without it nothing can be refitted",
     )
     date: Annotated[str, BeforeValidator(date_text, json_schema_input_type=str)] | None = Field(
         None, description="the date that {date} and {hour} of paths and filters mean, instead of the scheduled time"
