@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
+from pydantic import Field
 
 from tasks.core.dtypes import is_list, leaf_type
 from tasks.core.merlin import merlin_text
@@ -19,7 +20,22 @@ from tasks.errors import DataError, JobError, near
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
-from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_form, damaged, refuse_former, sealed
+from tasks.storage.documents import (
+    DIGEST,
+    RESTORE,
+    ColumnForm,
+    Count,
+    Day,
+    Form,
+    Inside,
+    Names,
+    Number,
+    check_columns,
+    damaged,
+    parsed,
+    refuse_former,
+    sealed,
+)
 from tasks.storage.own_files import (
     CHANGES,
     FITTED,
@@ -42,6 +58,90 @@ ORIGINS = {  # where the date of a run comes from; `at` is its time
 }
 LEFT_OUT = "%s: left out, since some versions lack it or have it in another type: %s"
 log = logging.getLogger("rowmill")
+
+
+class PartForm(Form):
+    path: Inside
+    rows: Count
+    bytes: Count
+    xxh3_128: str
+
+
+class FooterForm(Form):
+    path: Inside
+    bytes: Count
+    xxh3_128: str
+
+
+class RowsForm(Form):
+    in_: Count = Field(alias="in")
+    dropped: Count
+    added: Count
+    out: Count
+
+
+class StageForm(Form):
+    seconds: float
+    rows: Count
+    bytes: Count
+    retries: Count = 0
+    halved: Count = 0
+
+
+class OutputForm(Form):
+    shuffle: str
+    files: Count
+    format: Literal["parquet", "arrow", "csv", "orc"]
+    partition_on: Names = []
+
+
+class BecameForm(Form):
+    pattern: str
+    text: str
+
+
+class DatedForm(Form):
+    date: Day
+    run_date: str = ""
+    timezone: str = ""
+    origin: str = ""
+    became: dict[str, BecameForm] = {}
+
+
+class BaseForm(Form):
+    version: str
+    path: str = ""
+    state: str = ""
+    rows: Count = 0
+
+
+class ManifestForm(Form):
+    format: Number
+    rowmill: str = ""
+    run: str = ""
+    created: str = ""
+    rows: RowsForm
+    parts: list[PartForm]
+    footers: list[FooterForm] = []
+    profile: list[FooterForm] = []
+    schema_: list[ColumnForm] = Field(alias="schema")
+    labels: Names = []
+    left_out: Names = []
+    dated: DatedForm | None = None
+    checks: dict[str, Any] = {}
+    contract: dict[str, Any] = {}
+    base: BaseForm | Literal["none"] | None = None
+    output: OutputForm
+    seed: int = 0
+    permutation: int = 0
+    versions: dict[str, str] = {}
+    engine: str = ""
+    fingerprints: dict[str, str] = {}
+    exchange: str = ""
+    seconds: float
+    stages: dict[str, StageForm]
+    gate: Literal["pass", "warn", "published by hand"] | None = None
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,7 +252,7 @@ class Manifest:
                 where=str(path),
                 do="upgrade rowmill",
             )
-        check_form(data, "manifest", path / MANIFEST)
+        parsed(ManifestForm, data, path / MANIFEST)
         check_columns(data["schema"], path / MANIFEST, "schema")
         return Manifest(str(path), data)
 

@@ -168,10 +168,10 @@ def removed(
     calendar, nights = calendar or Calendar(), dict[date, Night]()
     for root in _roots(output, folder):
         for note in removed_nights(root):
-            version = root / note["version"]
-            day = _day(note["date"], note["run_date"], note["created"], calendar, without_date)
+            version = root / note.version
+            day = _day(note.date, note.run_date, note.created, calendar, without_date)
             if day is not None and not described_by(version):  # one that is still there speaks for itself
-                nights[day] = Night(day, version, note["run"], is_removed=True)
+                nights[day] = Night(day, version, note.run, is_removed=True)
     return nights
 
 

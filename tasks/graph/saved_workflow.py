@@ -7,22 +7,35 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
+from pydantic import Field
 
-from tasks.core.schema import Schema
+from tasks.core.schema import Schema, Tags
 from tasks.core.versions import rowmill_version, versions
 from tasks.errors import DataError, GiveUpError, HostError, RowmillError, TransientError
 from tasks.graph.binding import Bound
 from tasks.graph.history import check_history, save_history
 from tasks.graph.node import Node, graph_from_json, graph_to_json
-from tasks.graph.state import FORMAT, State, copy_saved, read_json
-from tasks.manifest import current, seal
+from tasks.graph.state import FORMAT, State, TableForm, copy_saved, read_json
+from tasks.manifest import DatedForm, current, seal
 from tasks.ops.base import Learned, make_operator
 from tasks.sources.reading_rules import checked_reading, reading_lines
 from tasks.storage.atomic import write_json
-from tasks.storage.metadata_forms import DIGEST, check_columns, check_form, damaged, refuse_former
+from tasks.storage.documents import (
+    DIGEST,
+    ColumnForm,
+    Count,
+    Day,
+    Form,
+    Names,
+    Number,
+    check_columns,
+    damaged,
+    parsed,
+    refuse_former,
+)
 from tasks.storage.own_files import FITTED, WORKFLOW
 from tasks.storage.sample_data import made_up_text
 
@@ -45,6 +58,45 @@ New data are read in the same way where nothing else is said (`source` in `workf
 strict, keys and sort_by always; delimiter, header and columns where they are of the same format.
 
 """
+
+
+class TagForm(Form):
+    tag: Literal[tuple(tag.value for tag in Tags)]  # type: ignore[valid-type]
+
+
+class NodeForm(Form):
+    kind: Literal["pick", "apply", "join", "drop"]
+    parents: list[Count]
+    op: dict[str, Any] | None = None
+    selection: list[str | Names | TagForm] = []
+    name: str = ""
+
+
+class NightForm(Form):
+    day: Day
+    rows: Count
+    files: Count
+    ids: dict[str, Count] = {}
+    rowmill: str = ""
+
+
+class HistoryForm(Form):
+    rows: Count
+    nights: list[NightForm]
+    files: TableForm | None = None
+
+
+class WorkflowForm(Form):
+    format: Number = 1
+    graph: Annotated[list[NodeForm], Field(min_length=1)]
+    schema_: list[ColumnForm] = Field(alias="schema")
+    output: list[ColumnForm] = []
+    source: dict[str, Any] = {}
+    dated: DatedForm | None = None
+    state: str = ""
+    ancestors: list[str] = []
+    history: HistoryForm | None = None
+    digest: str = ""
 
 
 def save_fitted(
@@ -114,7 +166,7 @@ def read_fitted(path: Path) -> dict[str, Any]:
             where=str(folder),
             do="upgrade rowmill",
         )
-    check_form(data, "workflow", path)
+    parsed(WorkflowForm, data, path)
     check_columns(data["schema"], path, "schema")
     if DIGEST in data and data[DIGEST] != seal(data)[DIGEST]:
         raise damaged(path, "", "its content has another digest than the one that it names: it was changed")

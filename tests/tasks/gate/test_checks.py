@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from tasks.gate.figures import figures_of
 from tasks.gate.history import Past
 from tasks.gate.profile import ColumnProfile, Profile, StepProfile
 from tasks.gate.verdict import Finding, Verdict, outcome
+from tasks.storage.documents import dumped, parsed
 from tests.tasks.gate.simulated import FIRST, SHOPS_OF_ROWS, Shop, profile_of
 
 NIGHTS = 30
@@ -314,8 +316,8 @@ def test_the_worst_finding_decides() -> None:
 
 def test_a_verdict_is_read_as_it_was_written() -> None:
     verdict = verdict_of(with_column(tonight(), "price", plain(tonight(), "price") * 100))
-    data = json.loads(json.dumps(verdict.to_json(), allow_nan=False))
-    assert Verdict.from_json(data) == verdict
+    data = json.loads(json.dumps(dumped(verdict), allow_nan=False))
+    assert parsed(Verdict, data, Path("gate.json")) == verdict
     assert set(data) == {"format", "verdict", "findings", "compared_with", "proposed", "notes"}
     assert all(type(value) in (int, float, str, list, type(None)) for f in data["findings"] for value in f.values())
 
