@@ -25,6 +25,7 @@ from tasks.core.schema import Schema
 from tasks.core.settings import Source
 from tasks.engines.expression.syntax import parse
 from tasks.errors import GiveUpError, JobError, RowmillError
+from tasks.gate.question import FlowName
 from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import wants_unit
@@ -94,7 +95,7 @@ class Preview:
         return int(sum(plan.nbytes for plan in self.plans.values()) * self.scale)
 
 
-def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
+def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     """Preview a job without writing anything or starting a cluster; raises the errors of job and data."""
     refused: list[RowmillError] = []
     workers = _workers(job.cluster, refused)
@@ -164,7 +165,7 @@ def _made_up(request: Request, plans: Mapping[str, Plan], to_be_made: bool) -> s
     if to_be_made:
         return "look-alike data, which the run will make"
     paths = (file.path for plan in plans.values() for file in plan.files)
-    return made_up_text([*made_up(paths), *(request.fitted or request.base).get("made_up", [])])
+    return made_up_text([*made_up(paths), *(request.origin.made_up if request.origin else ())])
 
 
 def _workers(cluster: Cluster, refused: list[RowmillError]) -> Expected:

@@ -215,10 +215,10 @@ def other_ids_text(request: Request) -> str:
 
 def check_not_discarded(request: Request) -> None:
     """A JobError if somebody has discarded, since the run began, the version that it learns on top of or applies."""
-    known = request.base or request.fitted
-    if not known or known.get("discarded"):
+    known = request.origin
+    if known is None or known.discarded:
         return
-    version = marked_folder(Path(known["path"]))
+    version = marked_folder(Path(known.path))
     if version is None:
         return
     what, do = "fitted workflow", "it applies the newest good version, where you name the output"

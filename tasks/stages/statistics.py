@@ -97,7 +97,7 @@ def _learned(
     left: list[Mapping[str, int]] = []
     side_files = request.side_files
     base = base_of(request, plan.schema)
-    if base and request.base.get("learn_from"):
+    if base and request.base and request.base.learn_from:
         base = _taught(request, base, plan.schema, pool)
     with ExitStack() as stack:
         with no_space(folder):
@@ -113,7 +113,7 @@ def _learned(
         with no_space(folder):
             tables = learned_tables(bound.learned, state.values)
             if request.base:
-                tables = {f"On top of {request.base['version']}": growth_rows(state.changes)[:GROWTH_ROWS], **tables}
+                tables = {f"On top of {request.base.version}": growth_rows(state.changes)[:GROWTH_ROWS], **tables}
             digest = state.save(partial, saving, run.keep_partials)
             if state.of_night:
                 save_night(partial, state.of_night, digest)
@@ -135,12 +135,12 @@ def _learned(
 def modes_of(request: Request, source: Schema | None = None) -> dict[str, Mode]:
     """What the refit does with each learned step; {} for a fit, and for changed features without the columns of the
     `source`. A JobError for settings that are impossible, and for features that would move ids."""
-    if not request.base or (request.base.get("graph") and source is None):
+    if request.base is None or (request.changes_features and source is None):
         return {}
     source = source or request.fitted_schema
     changes = matched_to_base(request, source)
     bound = Bound(*subject(request, source))
-    return modes(bound, request.base["settings"], request.base["all"], changes.new if changes else {})
+    return modes(bound, request.base.settings, request.base.all, changes.new if changes else {})
 
 
 def base_of(request: Request, source: Schema) -> Base | None:
@@ -149,15 +149,13 @@ def base_of(request: Request, source: Schema) -> Base | None:
     if not base:
         return None
     folder = copied_base(request)
-    night = Night(
-        date.fromisoformat(base["day"]), base["forget"], base["all"],
-        date.fromisoformat(base["since"]) if base["since"] else None,
-    )  # fmt: skip
-    state = State.load(folder, digest=base["state"])
+    since = date.fromisoformat(base.since) if base.since else None
+    night = Night(date.fromisoformat(base.day), base.forget, base.all, since)
+    state = State.load(folder, digest=base.state)
     state.partials  # noqa: B018  # a JobError where they were not saved, before any row is read
     if changes := matched_to_base(request, source):
         state = _as_matched(state, changes, learned_steps(Bound(*subject(request, source))))
-    return Base(state, request.first_row, modes_of(request, source), night, base["version"])
+    return Base(state, request.first_row, modes_of(request, source), night, base.version)
 
 
 def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
@@ -175,7 +173,8 @@ def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
         {**own, **{key: learned[key] for key in new if key in learned}}
         for own, learned in ((base.state.values, state.values), (base.state.partials, state.partials))
     )
-    ordinary = modes(Bound(*subject_), request.base["settings"], request.base["all"])
+    assert request.base
+    ordinary = modes(Bound(*subject_), request.base.settings, request.base.all)
     on_top = {key: replace(ordinary[key], why=f"{ordinary[key].why}; new, and learned from refit.learn_from first")
               for key in new}  # fmt: skip
     return replace(base, state=State(values, partials, rows=base.state.rows), modes={**base.modes, **on_top})

@@ -92,7 +92,7 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     """
     source = request.source
     final, schema = subject(request, plan.schema)
-    state = State.load(Path(request.fitted["path"])) if request.fitted else None
+    state = State.load(Path(request.fitted.path)) if request.fitted else None
     table = _rows(plan, _needed(Bound(final, schema), source.keys, source.sort_by, request), rows)
     with tempfile.TemporaryDirectory(prefix="rowmill-trial-") as scratch:
         sample = _as_source(table, source, Path(scratch) / "keyed")
