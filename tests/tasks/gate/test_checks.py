@@ -307,6 +307,19 @@ def test_a_column_that_was_all_null_or_constant_for_ever_makes_no_alarm() -> Non
     assert verdict.verdict == "pass"
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_visitors_of_a_first_weekend_of_half_the_rows_are_not_new_values(seed: int) -> None:
+    """Each leaves as many rows as on a workday: their shares are twice as large."""
+    made = Shop(seed, rows=5_000)
+    nights = [profile_of(made.table(n, 2_500 if n == 5 else 5_000).select(["user_id"])) for n in range(6)]
+    past = [Past(f"v{n}", made.day(n), nights[n]) for n in range(5)]
+    verdict = judge(nights[5], past[::-1], None, STOP, "commit", made.day(5))
+    assert [f.text for f in verdict.findings if f.check == "new_values"] == []
+    crowd = with_column(made.table(5, 2_500).select(["user_id"]), "user_id", np.arange(2_500) % 50)
+    found = judge(profile_of(crowd), past[::-1], None, STOP, "commit", made.day(5)).findings
+    assert [f.figure for f in found if f.check == "new_values"] == [1.0]
+
+
 def test_the_worst_finding_decides() -> None:
     finding = Finding("x", "mean", 1, 2, 3.0, 1.0, "warn", "..")
     assert outcome([finding]) == "warn"
