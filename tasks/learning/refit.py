@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -51,6 +52,11 @@ class Base:
     modes: Mapping[str, Mode]
     night: Night
     version: str = ""
+
+    @staticmethod
+    def empty(bound: Bound) -> Base:
+        """What a fit starts from: every step is new."""
+        return Base(State(), 0, {step.key: Mode("new", "") for step in bound.learned}, Night(date.min))
 
     @property
     def first_row(self) -> int:

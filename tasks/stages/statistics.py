@@ -24,9 +24,9 @@ from tasks.core.stage_results import StatisticsResult
 from tasks.errors import DataError
 from tasks.graph.binding import Bound, Step
 from tasks.graph.changes import Mode
-from tasks.graph.failed_casts import Record, largest
+from tasks.graph.failed_casts import largest
 from tasks.graph.matching import Matched, learned_steps
-from tasks.graph.seen import Seen
+from tasks.graph.partition_work import Work
 from tasks.graph.state import Saving, State, check_saved, save_night
 from tasks.job import profiles
 from tasks.job.apply_fitted import subject
@@ -91,10 +91,6 @@ def _learned(
     """Learn and save: the state and its manifest get to `folder` by one rename; return the manifest. Large tables are
     written while others are still put in order."""
     source, run, plans, split = request.source, request.run, PlanOf(request), request.splits[0]
-    halved: list[int] = []
-    failed: list[list[Record]] = []
-    seen: list[Seen] = []
-    left: list[Mapping[str, int]] = []
     side_files = request.side_files
     base = base_of(request, plan.schema)
     if base and request.base and request.base.learn_from:
@@ -103,11 +99,13 @@ def _learned(
         with no_space(folder):
             partial = stack.enter_context(partial_folder(folder))
         saving = stack.enter_context(Saving(partial))
-        state = observe.learn(plan, plan, *subject(request, plan.schema), request.engine, pool, source.filter,
-                                 run.min_partition_size, lambda _, rows: counter.add(rows), halved.append,
-                                 saving.begin, cache, failed.append, base,
-                                 seen.append if run.profile else None, row_rules(source, plans, split),
-                                 left.append)  # fmt: skip
+        work = Work(plan, *subject(request, plan.schema), request.engine, filter=source.filter, cache=cache,
+                    rules=row_rules(source, plans, split))  # fmt: skip
+        passes = observe.PassOptions(
+            run.min_partition_size, lambda _, rows: counter.add(rows), saving.begin, bool(run.profile)
+        )
+        result = observe.learn(work, plan, pool, base, passes)
+        state = result.state
         check_unchanged(*plans.sources(split))
         check_side_files(request, side_files)
         with no_space(folder):
@@ -117,15 +115,14 @@ def _learned(
             digest = state.save(partial, saving, run.keep_partials)
             if state.of_night:
                 save_night(partial, state.of_night, digest)
-            casts = largest(failed)
-            manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": sum(halved)}
-            manifest |= {"failed_casts": casts}
-            manifest |= {"left_out": dict(left[0])} if left else {}
-            if request.run.profile and not seen:  # no row was read: what an earlier start has seen is of other work
+            casts = largest(result.failed)
+            manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": result.halved}
+            manifest |= {"failed_casts": casts, "left_out": dict(result.left_out)}
+            if run.profile and result.seen is None:  # no row was read: what an earlier start has seen is of other work
                 manifest["profiled"] = False
                 (request.staging.folder / profiles.STATISTICS).unlink(missing_ok=True)
-            for rows in seen:
-                profile = profiles.profile_of(rows, bound, casts, plan)
+            if result.seen is not None:
+                profile = profiles.profile_of(result.seen, bound, casts, plan)
                 profiles.save(request, profiles.STATISTICS, profile, fingerprint)
             write_json(partial / "manifest.json", manifest)
             stack.close()
@@ -165,9 +162,10 @@ def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
         return base
     plans, subject_ = PlanOf(request), subject(request, source)
     plan, rest = plans.plan(LEARN_FROM), {key: Mode("frozen") for key in base.modes if key not in new}
-    state = observe.learn(plan, plan, *subject_, request.engine, pool, request.source.filter,
-                          request.run.min_partition_size, base=replace(base, modes={**base.modes, **rest}),
-                          rules=row_rules(request.source, plans, LEARN_FROM))  # fmt: skip
+    work = Work(plan, *subject_, request.engine, filter=request.source.filter,
+                rules=row_rules(request.source, plans, LEARN_FROM))  # fmt: skip
+    passes = observe.PassOptions(request.run.min_partition_size)
+    state = observe.learn(work, plan, pool, replace(base, modes={**base.modes, **rest}), passes).state
     check_unchanged(*plans.sources(LEARN_FROM))
     values, partials = (
         {**own, **{key: learned[key] for key in new if key in learned}}

@@ -22,12 +22,11 @@ from tasks.graph.changes import read_changes
 from tasks.graph.node import as_node
 from tasks.graph.state import State, copy_saved, save_night
 from tasks.learning import large_table_types, large_tables
-from tasks.learning.observe import learn
 from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
 from tasks.ops.base import Night
 from tasks.workflow import Workflow
-from tests.learning import close, cut, learned
+from tests.learning import close, cut, learned, learned_on
 from tests.tasks.test_large_vocabularies import nodes, table
 
 DAY = date(2026, 11, 22)
@@ -50,7 +49,7 @@ def refitted(
     final, source, night = as_node(made_of), cut(rows, 16, partitions), night or Night(DAY)
     bound = Bound(final, source.plan.schema, base.values)
     begin = Base(base, base.rows, modes(bound, settings or {}, night.keep_ids_only), night, "v0006")
-    return learn(source, source.plan, final, source.plan.schema, engine, LocalPool(threads), base=begin)
+    return learned_on(LocalPool(threads), final, source, engine, begin)
 
 
 def one(state: State) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

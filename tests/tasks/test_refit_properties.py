@@ -27,12 +27,11 @@ from tasks.graph.binding import Bound, Step
 from tasks.graph.node import Node, as_node
 from tasks.graph.partition_work import Work
 from tasks.graph.state import State
-from tasks.learning.observe import learn
 from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
 from tasks.ops.base import Learned, Night, Operator
 from tasks.workflow import transformed
-from tests.learning import close, cut
+from tests.learning import close, cut, learned_on
 from tests.tasks.ops.test_contract import EXAMPLES, ROWS, Example, example_table, write_side_tables
 
 DAY = datetime.date(2026, 11, 22)
@@ -77,7 +76,7 @@ def side_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fit(nodes: Any, table: pa.Table, engine: str = "pandas", pool: Pool | None = None, block: int = 7) -> State:
     source, final = cut(table, block, 2), as_node(nodes)
-    return learn(source, source.plan, final, source.plan.schema, engine, pool or LocalPool(2))
+    return learned_on(pool or LocalPool(2), final, source, engine)
 
 
 def refit(
@@ -88,7 +87,7 @@ def refit(
     source, final = cut(table, block, 2), as_node(nodes)
     decided = modes(Bound(final, source.plan.schema), settings or {}, bool(night and night.keep_ids_only))
     base = Base(state, rows, decided, night or Night(DAY))
-    return learn(source, source.plan, final, source.plan.schema, engine, pool or LocalPool(2), base=base)
+    return learned_on(pool or LocalPool(2), final, source, engine, base)
 
 
 def reread(state: State, folder: Path) -> State:
