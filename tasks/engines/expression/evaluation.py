@@ -344,7 +344,7 @@ class _Runner:
             case "+" | "-" | "*" | "/" | "//" | "%":
                 return verbs_numbers.arithmetic(step, args[0], args[1], xp)
             case "==" | "!=" | "<" | "<=" | ">" | ">=":
-                return verbs_numbers.compare(verb, args[0], args[1], xp)
+                return verbs_numbers.compare(verb, args[0], args[1])
             case "and" | "or" | "not":
                 return verbs_numbers.logic(verb, args, xp)
             case "in":

@@ -1,8 +1,9 @@
 """The functions of expressions, one declaration each: what a function takes and gives, its rule and its examples.
 
-The reader of expressions, the type rules, the page and the tests follow the declarations. A new function needs one,
-and a body under its name: in `text_functions` or `list_functions` on the host, else in `verbs_arrow` and `verbs_cudf`
-or in `verbs_numbers`.
+The reader of expressions, the type rules, the page and the tests follow from the declarations. To add a function,
+declare it here and write its body under the same name: in `text_functions` or `list_functions` if Arrow computes it on
+the host, else in `verbs_numbers`, or in both `verbs_arrow` and `verbs_cudf`. If the signature does not say all about
+its arguments or its result, add a rule in `function_rules`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class Parameter:
 class Function:
     """A function: how it is called and the type of its result, its `rule`, and examples that are run.
 
-    A parameter has its kind as annotation, as `function_rules` checks it: `number`, `float` (a number as float64),
-    `string`, `time` and `list` are columns, `column` is learned from, others are literals; without one it is anything.
+    The annotation of a parameter is its kind, by which `function_rules` checks an argument: `number`, `float` (a number
+    in float64), `string`, `time`, `list` and `value` are columns, `column` is learned from, all others are literals. A
+    parameter without an annotation takes anything.
     """
 
     declaration: str
@@ -286,9 +288,8 @@ PARSING = (
         "The time that a text writes, in UTC: ISO 8601, or by the signs of `format`, which are those of Python's "
         "strptime: %Y %y %m %d %b (English names, short or whole) %j %H %I %p %M %S %f %z %s %a %F %T %R %D %%; a "
         "space stands for any white space, %f for up to 9 digits, of which 6 stay. Years %y are 1969 to 2068. A text "
-        "without an offset is local time in "
-        "`zone`: of a time that the clock shows twice the first, of one that it skips the first moment after. "
-        "Texts in another format, and days that do not exist, are null and counted.",
+        "without an offset is local time in `zone`: of a time that the clock shows twice the first, of one that it "
+        "skips the first moment after. Texts in another format, and days that do not exist, are null and counted.",
         [
             (
                 "parse_time(s, '%d.%m.%Y %H:%M')",
@@ -315,6 +316,7 @@ PARSING = (
 )
 
 _MOMENT = datetime(2020, 2, 29, 23, 15, 30)
+_BEFORE_1970 = datetime(1969, 12, 31, 23, 59, 59, 500000)
 
 
 def _part(name: str, rule: str, value: int) -> Function:
@@ -325,13 +327,7 @@ TIMES = (
     Function(
         "epoch(time: time, unit: unit = 's') -> int64",
         "The count of units (s, ms, us, ns, or day) since 1970 in UTC, rounded down.",
-        [
-            (
-                "epoch(t)",
-                {"t": [datetime(1970, 1, 2), datetime(1969, 12, 31, 23, 59, 59, 500000), None]},
-                [86400, -1, None],
-            ),
-        ],
+        [("epoch(t)", {"t": [datetime(1970, 1, 2), _BEFORE_1970, None]}, [86400, -1, None])],
     ),
     Function(
         "floor_time(time: time, unit: period) -> that of the time",

@@ -18,10 +18,11 @@ from tasks.core.dtypes import plain_type
 from tasks.engines.cpu import columns
 from tasks.engines.cpu.groups import hash_columns
 from tasks.engines.expression.dtypes import family
-from tasks.engines.expression.verbs_numbers import COMPARISONS, Flat, nan_to_null
+from tasks.engines.expression.verbs_numbers import Flat, nan_to_null
 from tasks.engines.hashing.canonical import raw_values
 
 xp: ModuleType = np
+_COMPARE = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 
 def arrow_type(column: Any) -> pa.DataType:
@@ -102,7 +103,7 @@ def is_null(value: Any) -> np.ndarray:
 
 
 def text_compare(verb: str, a: Any, b: Any) -> Flat:
-    return from_arrow(getattr(pc, COMPARISONS[verb])(a, b), pa.bool_())
+    return from_arrow(getattr(pc, _COMPARE[verb])(a, b), pa.bool_())
 
 
 def text_in(a: pa.Array, items: list[str]) -> Flat:

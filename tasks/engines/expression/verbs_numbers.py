@@ -9,6 +9,7 @@ If the result is null for this reason, `evaluation` raises DataError for the int
 
 from __future__ import annotations
 
+import operator as op
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -22,7 +23,7 @@ from tasks.engines.expression.dtypes import NANOSECONDS, family, unit_of
 from tasks.engines.expression.nodes import Typed
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-COMPARISONS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+COMPARISONS = {"==": op.eq, "!=": op.ne, "<": op.lt, "<=": op.le, ">": op.gt, ">=": op.ge}
 FEW_ITEMS = 8  # `in` compares with each of so few items; more items are sorted
 
 Lost = tuple[tuple[Typed, Any], ...]  # (step, mask of the rows whose value the step lost)
@@ -157,8 +158,8 @@ def _divide_whole(step: Typed, left: Flat, right: Flat, valid: Any | None, xp: M
     return quotient
 
 
-def compare(verb: str, a: Flat, b: Flat, xp: ModuleType) -> Flat:
-    return Flat(getattr(xp, COMPARISONS[verb])(a.values, b.values), _meet(a.valid, b.valid), a.lost + b.lost)
+def compare(verb: str, a: Flat, b: Flat) -> Flat:
+    return Flat(COMPARISONS[verb](a.values, b.values), _meet(a.valid, b.valid), a.lost + b.lost)
 
 
 def is_in(a: Flat, items: Sequence[Flat], xp: ModuleType) -> Flat:
