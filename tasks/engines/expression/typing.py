@@ -35,6 +35,11 @@ class _Rules(FunctionRules):
     def __init__(self, schema: Schema, text: str) -> None:
         super().__init__(text)
         self.schema = schema
+        self.operators: dict[str, Callable[..., Typed]] = {
+            "is None": self.is_null_, "in": self.is_in, "negate": self.negate, "+": self.add,
+            **dict.fromkeys(("-", "*", "/", "//", "%"), self.arithmetic),
+            **dict.fromkeys(("and", "or", "not"), self.logic),
+        }  # fmt: skip
 
     def type(self, node: Node) -> Typed:
         if node.verb == "column":
@@ -46,12 +51,7 @@ class _Rules(FunctionRules):
         args = tuple(self.type(arg) for arg in node.args)
         if node.verb in FUNCTIONS:
             return self.call(node, args)
-        rules: dict[str, Callable[..., Typed]] = {
-            "is None": self.is_null_, "in": self.is_in, "negate": self.negate, "+": self.add,
-            **dict.fromkeys(("-", "*", "/", "//", "%"), self.arithmetic),
-            **dict.fromkeys(("and", "or", "not"), self.logic),
-        }  # fmt: skip
-        return rules.get(node.verb, self.compare)(node, *args)
+        return self.operators.get(node.verb, self.compare)(node, *args)
 
     # numbers
 
