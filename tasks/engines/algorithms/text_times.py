@@ -88,12 +88,13 @@ def format_of(text: str | None) -> Format:
     return Format(f"^{pattern}$", present)
 
 
-def check_zone(name: str) -> None:
-    """ValueError, with near names, for a zone that does not exist."""
+def check_zone(name: str) -> str:
+    """The name of a zone; ValueError, with near names, for one that does not exist."""
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise ValueError(near(name, sorted(available_timezones()))) from None
+        raise ValueError(f"there is no time zone {name!r}", near(name, sorted(available_timezones()))) from None
+    return name
 
 
 def times_in(texts: pa.Array, written: Format, zone: str = "UTC") -> pa.Array:
