@@ -19,7 +19,7 @@ from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, near
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node, graph_from_json
-from tasks.graph.saved_workflow import fitted_folder, read_fitted
+from tasks.graph.saved_workflow import fitted_folder, ids_since, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.request import Request, new_request
 from tasks.job.row_rules import exact_columns, with_weight
@@ -45,7 +45,8 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
     return new_request(source, data["graph"], output, run, engine, labels, flow="apply",
                        fitted={"path": str(folder), "state": digest, "schema": data["schema"],
                                "fit": asdict(fit), "made_up": _made_up(data),
-                               "ancestors": data.get("ancestors", []), **was_discarded})  # fmt: skip
+                               "ancestors": data.get("ancestors", []), "ids_since": ids_since(data),
+                               **was_discarded})  # fmt: skip
 
 
 def _made_up(data: Mapping[str, Any]) -> list[dict[str, Any]]:

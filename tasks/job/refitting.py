@@ -20,7 +20,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.history import FILES, files_table, read_files, with_night
 from tasks.graph.matching import Matched, matched
 from tasks.graph.node import graph_from_json, graph_to_json
-from tasks.graph.saved_workflow import read_fitted
+from tasks.graph.saved_workflow import ids_since, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.apply_fitted import _made_up, subject, targets_of
 from tasks.job.base_version import BaseVersion
@@ -55,7 +55,8 @@ def refitting_request(
             "fit": asdict(fit), "rows": base.rows, "settings": refit.settings, "all": refit.all,
             "again": refit.again, "forget": refit.forget, "day": (day or datetime.now(UTC).date()).isoformat(),
             "since": base.day, "made_up": _made_up(base.data),
-            "ancestors": [*base.data.get("ancestors", ()), base.data["state"]], **changed,
+            "ancestors": [*base.data.get("ancestors", ()), base.data["state"]], "ids_since": ids_since(base.data),
+            **changed,
         },
     )  # fmt: skip
 

@@ -160,7 +160,7 @@ class Request(PickledFields):
     def _fitted(self) -> list[Any]:
         """What is applied, or what is learned on top of, by its content: the folder may be moved."""
         if self.base:
-            left_out = ("path", "version", "ancestors")
+            left_out = ("path", "version", "ancestors", "ids_since")
             return [self.graph, {name: value for name, value in self.base.items() if name not in left_out}]
         return [self.graph, *(self.fitted[what] for what in ("state", "schema", "fit"))] if self.fitted else []
 

@@ -202,6 +202,7 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
         request.dated if request.flow == "fit" else None, None if request.fitted else history_of(request, state.values),
         request.gate_note if request.flow == "fit" else {},
         (request.base or request.fitted).get("ancestors", ()),
+        (request.base or request.fitted).get("ids_since", {}),
     )  # fmt: skip
 
 

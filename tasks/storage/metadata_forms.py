@@ -220,6 +220,7 @@ class WorkflowForm(Form):
     dated: DatedForm | None = None
     state: str = ""
     ancestors: list[str] = []
+    ids_since: dict[str, int] = {}
     history: HistoryForm | None = None
     digest: str = ""
 
