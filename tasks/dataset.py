@@ -42,7 +42,7 @@ from tasks.job.row_rules import (
     with_weight,
 )  # fmt: skip
 from tasks.job.text_order import check_text_order
-from tasks.manifest import LEFT_OUT, chosen_versions
+from tasks.manifest import LEFT_OUT, chosen_versions, of_begun_ids
 from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
@@ -214,8 +214,9 @@ class Dataset:
         return plan
 
     def _with_common_columns(self, plan: Plan) -> Plan:
-        """The plan with the columns that all versions have; a warning names the others."""
-        common = without_unused(plan, ())
+        """The plan with the columns that all versions have, with the same ids; a warning names the others."""
+        common, begun = without_unused(plan, ()), of_begun_ids([Path(version) for version in self.source])
+        common = replace(common, schema=Schema(c for c in common.schema.columns if c.name not in begun))
         if apart := [name for name in plan.schema if name not in common.schema]:
             log.warning(LEFT_OUT, Path(self.source[-1]).parent, ", ".join(apart))
         return common

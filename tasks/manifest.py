@@ -56,7 +56,7 @@ ORIGINS = {  # where the date of a run comes from; `at` is its time
     "started": "of the run's start, {at}, since run.date is empty",
     "begun": "of an earlier run, which was begun and not published",
 }
-LEFT_OUT = "%s: left out, since some versions lack it or have it in another type: %s"
+LEFT_OUT = "%s: left out, since some versions lack it or have it in another type or with other ids: %s"
 log = logging.getLogger("rowmill")
 
 
@@ -387,11 +387,25 @@ def fitted_of(version: Path) -> dict[str, Any]:
     return fitted if isinstance(fitted, dict) else {}
 
 
+def of_begun_ids(versions: Sequence[Path]) -> set[str]:
+    """The columns of the newest of the versions (the oldest first; of a split, its folders) whose ids began after the
+    oldest one: where that has the column, it was dropped and came back since, and the same id means another value."""
+    roots = [path if (path / WORKFLOW).exists() else path.parent for path in versions]
+    fitted = fitted_of(roots[-1])
+    states = list(fitted.get("ancestors", ()))
+    oldest = min([states.index(state) for path in roots if (state := state_of(path)) in states], default=len(states))
+    return {name for name, since in fitted.get("ids_since", {}).items() if oldest < since}
+
+
 def common_columns(manifests: Sequence[Manifest]) -> Schema:
-    """The columns that all versions have in one type, integers or floats of any size, as the last one has them; a
-    warning names the others."""
+    """The columns that all versions have in one type, integers or floats of any size, and with the same ids, as the
+    last one has them; a warning names the others."""
     *before, newest = [manifest.schema for manifest in manifests]
-    common = [c for c in newest.columns if all(c.name in old and alike(old[c.name].dtype, c.dtype) for old in before)]
+    begun = of_begun_ids([Path(manifest.path) for manifest in manifests])
+    common = [
+        c for c in newest.columns
+        if c.name not in begun and all(c.name in old and alike(old[c.name].dtype, c.dtype) for old in before)
+    ]  # fmt: skip
     every, names = dict.fromkeys(name for schema in (newest, *before) for name in schema), {c.name for c in common}
     if apart := [name for name in every if name not in names]:
         log.warning(LEFT_OUT, Path(manifests[-1].path).parent, ", ".join(apart))

@@ -95,6 +95,7 @@ class WorkflowForm(Form):
     dated: DatedForm | None = None
     state: str = ""
     ancestors: list[str] = []
+    ids_since: dict[str, int] = {}
     history: HistoryForm | None = None
     digest: str = ""
 
@@ -103,7 +104,7 @@ def save_fitted(
     final: Node, schema: Schema, state: State, folder: Path, source: Mapping[str, Any] | None = None,
     saved: Path | None = None, made_up: Sequence[Mapping[str, Any]] = (), dated: Mapping[str, Any] | None = None,
     history: tuple[Mapping[str, Any], pa.Table] | None = None, gate: Mapping[str, Any] = MappingProxyType({}),
-    ancestors: Sequence[str] = (),
+    ancestors: Sequence[str] = (), since: Mapping[str, int] = MappingProxyType({}),
 ) -> None:  # fmt: skip
     """Write the folder; `source` is how the rows were read (`tasks.sources.reading_rules`), for who applies it.
 
@@ -111,9 +112,14 @@ def save_fitted(
     the look-alike data among the rows (`tasks.storage.sample_data`), `dated` is the date of the run that fitted it.
     `history` are the nights that it has learned, and the table of their files (`tasks.graph.history`). `gate` are the
     checks and the contract of the job, of an output that has no manifest to say them. `ancestors` are the digests of
-    the states that it was learned on top of, the first one first: its ids are theirs.
+    the states that it was learned on top of, the first one first: its ids are theirs, but those of columns that one of
+    them lacks. `since` is what `ids_since` says of the newest of them.
     """
     bound, graph = Bound(final, schema, state.values), graph_to_json(final)
+    begun = {
+        c.name: before for c in bound.output.columns
+        if since and Tags.CATEGORICAL.value in c.tags and (before := since.get(c.name, len(ancestors)))
+    }  # fmt: skip
     for path in _of_the_script(graph):
         text = "the saved workflow names %s, which other processes lack: it is of this script; move it to a module"
         log.warning(text, path)
@@ -130,6 +136,7 @@ def save_fitted(
         **({"dated": dict(dated)} if dated else {}),
         **gate,
         **({"ancestors": list(ancestors)} if ancestors else {}),
+        **({"ids_since": begun} if begun else {}),
         "state": copy_saved(saved, folder) if saved else state.save(folder),
     }
     if history is not None:
@@ -139,6 +146,12 @@ def save_fitted(
     readme = README + (SOURCE + "".join(lines) if lines else "")
     (folder / "README.md").write_text(readme)
     write_json(folder / FITTED, seal({**data, "readme": hashlib.sha256(readme.encode()).hexdigest()}))
+
+
+def ids_since(data: Mapping[str, Any]) -> dict[str, int]:
+    """By output column of a `workflow.json`, how many of its ancestors have other ids in it, or none: before it came,
+    or came back."""
+    return {c["name"]: data.get("ids_since", {}).get(c["name"], 0) for c in data.get("output", ())}
 
 
 def _of_the_script(graph: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -19,7 +19,7 @@ from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, near
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node, graph_from_json
-from tasks.graph.saved_workflow import fitted_folder, read_fitted
+from tasks.graph.saved_workflow import fitted_folder, ids_since, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.request import Fitted, Request, new_request
 from tasks.job.row_rules import exact_columns, with_weight
@@ -43,7 +43,7 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
     labels = targets_of(graph_from_json(data["graph"]), Schema.from_json(data["schema"]), Tags.SAMPLE_WEIGHT)
     applied = Fitted(
         str(folder), digest, data["schema"], fit, made_up_of(data), tuple(data.get("ancestors", ())),
-        discarded=bool(marked_folder(version)),  # so that the commit does not refuse it
+        ids_since(data), discarded=bool(marked_folder(version)),  # so that the commit does not refuse it
     )  # fmt: skip
     return new_request(source, data["graph"], output, run, engine, labels, flow="apply", fitted=applied)
 

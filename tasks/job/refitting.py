@@ -19,7 +19,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.history import FILES, files_table, read_files, with_night
 from tasks.graph.matching import Matched, matched
 from tasks.graph.node import graph_from_json, graph_to_json
-from tasks.graph.saved_workflow import read_fitted
+from tasks.graph.saved_workflow import ids_since, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.apply_fitted import made_up_of, subject, targets_of
 from tasks.job.base_version import BaseVersion
@@ -51,8 +51,8 @@ def refitting_request(
         with_values(source, fit.reading), own if graph is None else graph, output, run, engine, labels,
         base=RefitBase(
             str(base.workflow), base.data["state"], schema, fit, made_up_of(base.data),
-            (*base.data.get("ancestors", ()), base.data["state"]), version=base.name, rows=base.rows, since=base.day,
-            day=(day or datetime.now(UTC).date()).isoformat(), settings=refit.settings, all=refit.all,
+            (*base.data.get("ancestors", ()), base.data["state"]), ids_since(base.data), version=base.name,
+            rows=base.rows, since=base.day, day=(day or datetime.now(UTC).date()).isoformat(), settings=refit.settings, all=refit.all,
             again=refit.again, forget=refit.forget, graph=own if is_changed else None,
             learn_from=refit.learn_from if is_changed else None,
         ),

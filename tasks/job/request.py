@@ -36,8 +36,8 @@ from tasks.storage.staging import Staging
 @dataclass(frozen=True)
 class Fitted:
     """A fitted workflow that a run applies, or learns on top of: its folder, the digest of its `state`, the `schema`
-    that it was fitted on, how its source was read, the look-alike data that it learned from, and the digests of the
-    states below it. `discarded` where it was taken back before the run began."""
+    that it was fitted on, how its source was read, the look-alike data that it learned from, the digests of the states
+    below it, and what `ids_since` says of it. `discarded` where it was taken back before the run began."""
 
     path: str
     state: str
@@ -45,6 +45,7 @@ class Fitted:
     fit: Fit
     made_up: list[dict[str, Any]] = field(default_factory=list)
     ancestors: tuple[str, ...] = ()
+    ids_since: dict[str, int] = field(default_factory=dict)
     discarded: bool = False
 
 
@@ -203,7 +204,7 @@ class Request(PickledFields):
     def _fitted(self) -> list[Any]:
         """What is applied, or what is learned on top of, by its content: the folder may be moved."""
         if self.base:
-            left_out = ("path", "version", "ancestors")
+            left_out = ("path", "version", "ancestors", "ids_since")
             return [self.graph, {name: value for name, value in asdict(self.base).items() if name not in left_out}]
         return [self.graph, self.fitted.state, self.fitted.schema, asdict(self.fitted.fit)] if self.fitted else []
 

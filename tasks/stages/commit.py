@@ -201,7 +201,7 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
         request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
         request.dated if request.flow == "fit" else None, None if request.fitted else history_of(request, state.values),
         request.gate_note if request.flow == "fit" else {},
-        request.origin.ancestors if request.origin else (),
+        *((request.origin.ancestors, request.origin.ids_since) if request.origin else ()),
     )  # fmt: skip
 
 
