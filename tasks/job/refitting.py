@@ -52,9 +52,9 @@ def refitting_request(
         base=RefitBase(
             str(base.workflow), base.data["state"], schema, fit, made_up_of(base.data),
             (*base.data.get("ancestors", ()), base.data["state"]), ids_since(base.data), version=base.name,
-            rows=base.rows, since=base.day, day=(day or datetime.now(UTC).date()).isoformat(), settings=refit.settings, all=refit.all,
-            again=refit.again, forget=refit.forget, graph=own if is_changed else None,
-            learn_from=refit.learn_from if is_changed else None,
+            rows=base.rows, since=base.day, day=(day or datetime.now(UTC).date()).isoformat(),
+            settings=refit.settings, all=refit.all, again=refit.again, forget=refit.forget,
+            graph=own if is_changed else None, learn_from=refit.learn_from if is_changed else None,
         ),
     )  # fmt: skip
 

@@ -443,7 +443,7 @@ def test_thirty_nights(story: Story, caplog: pytest.LogCaptureFixture) -> None:
     night(21, job, "v0025", "v0026", output={"keep_versions": 5})
     story.check_versions(5, 16, 17, 22, 23, 24, 25, 26)
     gone = [1, 2, 3, 4, 6, 7, 8, 9, 10, 12, 13, 14, 15, 18, 19, 20, 21]
-    assert [one["version"] for one in removed_nights(out)] == [f"v{number:04d}" for number in gone]
+    assert [one.version for one in removed_nights(out)] == [f"v{number:04d}" for number in gone]
     seen += [row for batch in held for row in batch.to_pylist()]
     del held
     for name, values in story.rows["v0016"].items():
