@@ -396,7 +396,7 @@ class Dataset:
         and so do the rows that `unique`, `split` and `downsample` choose, before or after.
         Errors: a JobError for a column that does not exist, and for a list or struct, which has no order.
         """
-        folder = _Scratch(tempfile.mkdtemp(prefix="rowmill-keys-"))
+        folder = _ScratchFolder(tempfile.mkdtemp(prefix="rowmill-keys-"))
         names, sort = ([n] if isinstance(n, str) else list(n) for n in (keys, sort_by))
         engine, size = libraries.resolve_engine(self.engine), self._bytes_of_a_partition(self.plan.nbytes)
         try:
@@ -408,7 +408,7 @@ class Dataset:
             folder.remove()
             raise
         object.__setattr__(plan, "scratch", folder)  # the files live as long as the plan
-        return _Keyed(self, plan, names, sort)
+        return _KeyedRows(self, plan, names, sort)
 
     def as_fitted(self, reading: Mapping[str, Any]) -> Dataset:
         """The same rows, read by the rules of a fit (`tasks.sources.reading_rules`) where this data set sets none.
@@ -527,7 +527,7 @@ class Dataset:
         return dask_frame(_read_frame, handle, graph_share(handle, self.npartitions), self.npartitions, empty, engine)
 
 
-class _Scratch:
+class _ScratchFolder:
     """A folder of temporary files, removed with the last reference in the process that made it."""
 
     def __init__(self, path: str) -> None:
@@ -552,7 +552,7 @@ class _Replanned(Dataset):
         return self._origin._unkeyed
 
 
-class _Keyed(_Replanned):
+class _KeyedRows(_Replanned):
     """The rows of a data set, brought together by keys."""
 
     def __init__(self, origin: Dataset, plan: Plan, keys: list[str], sort_by: list[str]) -> None:
@@ -638,7 +638,7 @@ class _ChosenRows:
         if not looks(source, plan.schema):
             return None, 0, None
         data.warn_of_differences(name for look in looks(source, plan.schema) for name in look.columns)
-        scratch = _Scratch(tempfile.mkdtemp(prefix="rowmill-rows-"))
+        scratch = _ScratchFolder(tempfile.mkdtemp(prefix="rowmill-rows-"))
         folder = Path(scratch.path)
         if source.unique:
             repeated, count = repeated_rows(

@@ -43,7 +43,7 @@ from tasks.learning.observe import learn
 from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
 from tasks.manifest import Manifest, current
-from tasks.ops.base import Context, Night
+from tasks.ops.base import Context, RefitDate
 from tasks.ops.categorify import Categorify
 from tasks.shuffle.group_by_keys import check_runs, keys_of
 from tasks.sources.formats.conform import conform, first_fraction, with_fields
@@ -166,7 +166,10 @@ class Workflow:
         dataset.warn_of_differences(needed)
         schema = as_read(schema, dataset.schema)
         base = Base(
-            state, state.rows, modes(bound, settings, refit_all), Night(night or date.today(), forget_days, refit_all)
+            state,
+            state.rows,
+            modes(bound, settings, refit_all),
+            RefitDate(night or date.today(), forget_days, refit_all),
         )
         engine, pool = resolve_engine(dataset.engine), current_pool(gpu_setup.allocatable)
         check_runs(bound, keys_of(dataset.plan))

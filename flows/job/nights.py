@@ -286,7 +286,7 @@ def _read(path: Path, _changed: int, _size: int) -> _Note | None:
 
 
 @dataclass(frozen=True)
-class Deployed:
+class DeployedJob:
     """What a deployment says of its nights; `output` is written as in its job, relative to `folder`. `is_paused`: none
     of its schedules starts runs now."""
 
@@ -376,7 +376,7 @@ class Deployed:
                            "output.on_existing: version")  # fmt: skip
 
 
-def deployed(name: str, deployment: Any) -> Deployed:
+def deployed(name: str, deployment: Any) -> DeployedJob:
     """A deployment of the server with the job that its parameters, job file and recipe give."""
     environment = (deployment.job_variables or {}).get("env") or {}
     folder = Path(environment.get(FOLDER) or Path.cwd())
@@ -386,7 +386,9 @@ def deployed(name: str, deployment: Any) -> Deployed:
         data = laid_over(read_job(str(file), folder), data)
     schedules = tuple(one.schedule for one in deployment.schedules or ())
     paused = bool(deployment.paused) or not any(one.active for one in deployment.schedules or ())
-    return Deployed(name, deployment.id, deployment.created, schedules, merged(recipe_of(data), data), folder, paused)
+    return DeployedJob(
+        name, deployment.id, deployment.created, schedules, merged(recipe_of(data), data), folder, paused
+    )
 
 
 def _starts(schedule: Any, start: datetime, end: datetime) -> Iterator[datetime]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tasks.engines.hashing import murmur3
 from tasks.gate.contract import percent
 from tasks.gate.distances import DISTANCES, Array, in_cells, noise, quantile_cells, shares
-from tasks.gate.expected import TREND, Calendar, limit, predict
+from tasks.gate.expected import TREND, WeekdayCalendar, limit, predict
 from tasks.gate.figures import family, shown
 from tasks.gate.profile import BUCKETS, TOP, ColumnProfile, bin_edges
 
@@ -134,7 +134,7 @@ class References:
     left_out: Array | None
 
 
-def references(cells: Cells, design: Calendar) -> References:
+def references(cells: Cells, design: WeekdayCalendar) -> References:
     past = shares(cells.past)
     near = [past[-1]] + ([past[design.same_weekday]] if design.same_weekday is not None else [])
     if len(past) < TREND:

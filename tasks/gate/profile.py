@@ -130,7 +130,7 @@ class StepProfile:
     failed_casts: Count = 0
 
 
-class _Stored(Form):
+class _StoredProfile(Form):
     """A profile as its file has it."""
 
     format: Number
@@ -182,7 +182,7 @@ class Profile:
     @classmethod
     def from_json(cls, data: Any, path: Path = Path(PROFILE)) -> Profile:
         """The profile of a file's content; DataError that names the file and the field that is damaged."""
-        stored = parsed(_Stored, data, path)
+        stored = parsed(_StoredProfile, data, path)
         columns, steps = {one.name: one for one in stored.columns}, {one.key: one for one in stored.steps}
         return cls(stored.rows, columns, steps, stored.seconds, stored.format)
 

@@ -46,7 +46,7 @@ NO_GATE: Mapping[str, Any] = MappingProxyType({})
 BREATH = 0.2  # seconds in which the flow sends the tasks of a stage to the workers, undisturbed by `Closing`
 
 
-class Learned(NamedTuple):
+class LearnedState(NamedTuple):
     """What the run has learned, or read of a fitted workflow, as the commit needs it."""
 
     state: State  # of large vocabularies their heads
@@ -84,7 +84,7 @@ class Closing:
 
     def __init__(self, request: Request, report: RunReport | None = None) -> None:
         self.request, self.report = request, report
-        self._begin, self._learned = threading.Event(), Future[Learned]()
+        self._begin, self._learned = threading.Event(), Future[LearnedState]()
         self._thread = threading.Thread(target=self._prepare, name="rowmill-closing", daemon=True)
 
     def __enter__(self) -> Self:
@@ -95,7 +95,7 @@ class Closing:
         self._begin.set()
         self._learned.exception()  # waits for the fitted workflow
 
-    def learned(self) -> Learned:
+    def learned(self) -> LearnedState:
         """Wait for the thread; raises its error if the state could not be read or the fitted workflow not saved."""
         self._begin.set()
         learned = self._learned.result()
@@ -119,14 +119,14 @@ def _is_large(request: Request) -> bool:
     return State.bytes_of_heads(request.staging.folder / "state") > MEMORY_LIMIT * STATE_SHARE_OF_HOST
 
 
-def read_learned(request: Request) -> Learned:
+def read_learned(request: Request) -> LearnedState:
     """Read what was learned, and save the fitted workflow in the staging folder."""
     workflow = request.staging.folder / "workflow"
     state = State.load_heads(request.staging.folder / "state")
     final, schema = subject(request, PlanOf(request).plan(request.splits[0]).schema)
     with no_space(workflow), partial_folder(workflow) as folder:
         _save_fitted(request, state, folder)
-    return Learned(state, Bound(final, schema, state.values), workflow)
+    return LearnedState(state, Bound(final, schema, state.values), workflow)
 
 
 def commit(

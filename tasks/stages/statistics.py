@@ -36,7 +36,7 @@ from tasks.job.row_rules import row_rules
 from tasks.learning import observe
 from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
-from tasks.ops.base import Learned, Night
+from tasks.ops.base import Learned, RefitDate
 from tasks.report import learned_tables
 from tasks.report.learned import growth_rows
 from tasks.stages.cache_policy import cached_for_transform
@@ -147,7 +147,7 @@ def base_of(request: Request, source: Schema) -> Base | None:
         return None
     folder = copied_base(request)
     since = date.fromisoformat(base.since) if base.since else None
-    night = Night(date.fromisoformat(base.day), base.forget, base.all, since)
+    night = RefitDate(date.fromisoformat(base.day), base.forget, base.all, since)
     state = State.load(folder, digest=base.state)
     state.partials  # noqa: B018  # a JobError where they were not saved, before any row is read
     if changes := matched_to_base(request, source):

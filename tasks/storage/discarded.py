@@ -18,7 +18,7 @@ log = logging.getLogger("rowmill")
 
 
 @dataclass(frozen=True)
-class Mark:
+class DiscardMark:
     """Who has taken an output back, when and why."""
 
     who: str
@@ -28,14 +28,14 @@ class Mark:
 
 
 def mark(version: Path, why: str = "", who: str = "") -> bool:
-    """Mark an output, or a version of one, as taken back; False if it was marked before, which stays as it is.
+    """DiscardMark an output, or a version of one, as taken back; False if it was marked before, which stays as it is.
 
     `who` is the user and host of this process if nothing is said.
     """
     if is_discarded(version):
         return False
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(version / DISCARDED, dumped(Mark(who or _me(), when, why)))
+    write_json(version / DISCARDED, dumped(DiscardMark(who or _me(), when, why)))
     return True
 
 
@@ -51,10 +51,10 @@ def is_discarded(version: Path) -> bool:
     return (version / DISCARDED).exists()
 
 
-def read_mark(version: Path) -> Mark | None:
+def read_mark(version: Path) -> DiscardMark | None:
     """Who has taken an output back, when and why; None without a mark. A DataError if the mark is damaged."""
     path = version / DISCARDED
-    return parsed(Mark, read_json(path), path) if is_discarded(version) else None
+    return parsed(DiscardMark, read_json(path), path) if is_discarded(version) else None
 
 
 def discarded_by(version: Path) -> str:

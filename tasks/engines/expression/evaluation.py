@@ -150,7 +150,7 @@ def _answer(
 ) -> Any:
     like = columns[of.columns[0]]
     with np.errstate(all="ignore"):
-        runner = _Runner(columns, engine_of(like), len(like), of, learned or {}, strict)
+        runner = _StepRunner(columns, engine_of(like), len(like), of, learned or {}, strict)
         value = runner.settled(runner.value(root))
     if failed is not None and runner.failed is not None:
         failed[of.text] += int(runner.failed.sum())
@@ -185,7 +185,7 @@ def with_lost(value: Any, lost: Lost) -> Any:
 
 
 @dataclass
-class _Runner:
+class _StepRunner:
     """Computes the values of steps: a Flat for numbers, booleans and times, a text for strings, else the column itself.
 
     A text, or lists, with lost rows are Lossy. `failed` are the rows in which a cast or a parse failed, None without

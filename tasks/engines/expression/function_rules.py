@@ -28,7 +28,7 @@ from tasks.engines.expression.dtypes import (
     unit_of,
 )
 from tasks.engines.expression.functions import FUNCTIONS, Parameter
-from tasks.engines.expression.nodes import Node, Typed, converted, failure
+from tasks.engines.expression.nodes import ExpressionNode, Typed, converted, failure
 from tasks.engines.expression.syntax import learned_name
 from tasks.engines.expression.text_functions import json_path, regex_error, regex_groups, regex_size
 from tasks.errors import JobError, near
@@ -115,10 +115,10 @@ class FunctionRules:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def fail(self, step: Typed | Node, what: str, do: str = "") -> JobError:
+    def fail(self, step: Typed | ExpressionNode, what: str, do: str = "") -> JobError:
         return failure(what, self.text, step.place, do)
 
-    def call(self, node: Node, args: tuple[Typed, ...]) -> Typed:
+    def call(self, node: ExpressionNode, args: tuple[Typed, ...]) -> Typed:
         """The typed step of a call: by the rule of the function, else by the result that its declaration names."""
         function = FUNCTIONS[node.verb]
         checked = [self.checked(node, *pair) for pair in zip(function.parameters, args, strict=False)]
@@ -128,13 +128,13 @@ class FunctionRules:
         is_kept = function.result.startswith("that of the ")
         return self.step(node, args[0].dtype if is_kept else RESULTS[function.result], *values)
 
-    def step(self, node: Node, dtype: pa.DataType, *values: Any) -> Typed:
+    def step(self, node: ExpressionNode, dtype: pa.DataType, *values: Any) -> Typed:
         """The step of a call with checked arguments: columns are its arguments, literals its value."""
         columns = tuple(value for value in values if isinstance(value, Typed))
         literals = tuple(value for value in values if not isinstance(value, Typed))
         return Typed(node.verb, columns, dtype, literals, node.place)
 
-    def checked(self, node: Node, parameter: Parameter, arg: Typed) -> Any:
+    def checked(self, node: ExpressionNode, parameter: Parameter, arg: Typed) -> Any:
         """An argument of the kind of its parameter: a step for a column, the value of a literal."""
         name, kind = parameter.name, parameter.kind
         if kind in ("any", "column"):
@@ -159,7 +159,7 @@ class FunctionRules:
             why, *do = error.args
             raise self.fail(arg, f"{name} cannot be used: {why}", *do) from None
 
-    def column(self, node: Node, kind: str, step: Typed) -> Typed:
+    def column(self, node: ExpressionNode, kind: str, step: Typed) -> Typed:
         """A step that is a column of the types of a kind."""
         families, what, do = COLUMNS[kind]
         if family(step.dtype) not in families or step.is_literal:
@@ -189,17 +189,17 @@ class FunctionRules:
 
     # numbers
 
-    def abs_(self, node: Node, x: Typed) -> Typed:
+    def abs_(self, node: ExpressionNode, x: Typed) -> Typed:
         is_kept = pa.types.is_floating(x.dtype) or pa.types.is_unsigned_integer(x.dtype)
         dtype = x.dtype if is_kept else self.common([x])
         return self.step(node, dtype, converted(x, dtype))
 
-    def round_(self, node: Node, x: Typed, digits: int) -> Typed:
+    def round_(self, node: ExpressionNode, x: Typed, digits: int) -> Typed:
         if family(x.dtype) != "float":
             return converted(x, x.dtype if family(x.dtype) == "int" else INT64)
         return self.step(node, FLOAT64, converted(x, FLOAT64), digits)
 
-    def circle(self, node: Node, angle: Typed, period: Typed) -> Typed:
+    def circle(self, node: ExpressionNode, angle: Typed, period: Typed) -> Typed:
         """sin and cos of x, or of 2 pi x / period."""
         if not (period.is_literal and period.value is None):
             if not (period.is_literal and self.is_number(period) and period.value > 0):
@@ -210,7 +210,7 @@ class FunctionRules:
 
     sin_ = cos_ = circle
 
-    def extreme(self, node: Node, *args: Typed) -> Typed:
+    def extreme(self, node: ExpressionNode, *args: Typed) -> Typed:
         dtype, values = self._choices(node, args)
         if family(dtype) in ("string", "bool"):
             raise self.fail(node, f"{node.verb} compares numbers or times, this is {dtype}")
@@ -220,7 +220,7 @@ class FunctionRules:
 
     least_ = greatest_ = extreme
 
-    def learned_value(self, node: Node, column: Typed, *q: Typed) -> Typed:
+    def learned_value(self, node: ExpressionNode, column: Typed, *q: Typed) -> Typed:
         is_end, is_time = node.verb in ("min", "max"), family(column.dtype) == "time"
         if not (is_time and is_end) and (not self.is_number(column) or column.dtype == BOOL):
             what = f"{node.verb} learns from a column of {'numbers or times' if is_end else 'numbers'}"
@@ -254,7 +254,7 @@ class FunctionRules:
         steps = [self.moment(arg) if family(arg.dtype) == "string" else arg for arg in args]
         return steps, min((unit_of(step.dtype) for step in steps), key=lambda unit: NANOSECONDS[unit])
 
-    def seconds_between(self, node: Node, *args: Typed) -> Typed:
+    def seconds_between(self, node: ExpressionNode, *args: Typed) -> Typed:
         """A time minus a time as float64 seconds, exact before one division."""
         steps, unit = self.times(args)
         ticks = tuple(converted(converted(step, time_type(unit)), INT64) for step in steps)
@@ -262,29 +262,29 @@ class FunctionRules:
         verb, factor = ("*", 86_400) if unit == "day" else ("/", NANOSECONDS["s"] // NANOSECONDS[unit])
         return Typed(verb, (count, Typed("literal", (), FLOAT64, float(factor))), FLOAT64, place=node.place)
 
-    def epoch_(self, node: Node, time: Typed, unit: str) -> Typed:
+    def epoch_(self, node: ExpressionNode, time: Typed, unit: str) -> Typed:
         return Typed("convert", (converted(time, time_type(unit)),), INT64, place=node.place)
 
-    def floor_time_(self, node: Node, time: Typed, period: tuple[str, int, bool]) -> Typed:
+    def floor_time_(self, node: ExpressionNode, time: Typed, period: tuple[str, int, bool]) -> Typed:
         of, every, _ = period
         if unit_of(time.dtype) == "day" and of == "s" and every > 86_400 and every % 86_400:
             raise self.fail(node.args[1], f"a date has no part of {node.args[1].value!r}", "write a number of days")
         return self.step(node, time.dtype, time, *period)
 
-    def local_time_(self, node: Node, time: Typed, zone: str) -> Typed:
+    def local_time_(self, node: ExpressionNode, time: Typed, zone: str) -> Typed:
         if unit_of(time.dtype) == "day":
             raise self.fail(time, "a date has no time of day", "write cast(x, 'timestamp[s]')")
         return self.step(node, pa.timestamp(time.dtype.unit), time, zone)
 
     # lists
 
-    def get_(self, node: Node, values: Typed, index: int) -> Typed:
+    def get_(self, node: ExpressionNode, values: Typed, index: int) -> Typed:
         leaf = plain_type(values.dtype.value_type)
         if family(leaf) not in CHOSEN:
             raise self.fail(values, f"get does not take elements of type {leaf}")
         return self.step(node, leaf, values, index)
 
-    def sum_(self, node: Node, values: Typed) -> Typed:
+    def sum_(self, node: ExpressionNode, values: Typed) -> Typed:
         if family(values.dtype) != "list":
             what = f"sum adds the elements of lists, this is {values.dtype}"
             raise self.fail(values, what, "write x + y for columns")
@@ -296,14 +296,14 @@ class FunctionRules:
 
     # texts
 
-    def length_(self, node: Node, x: Typed) -> Typed:
+    def length_(self, node: ExpressionNode, x: Typed) -> Typed:
         if family(x.dtype) == "list":
             return Typed("list length", (x,), INT64, (), node.place)
         return Typed("length", (self.column(node, "string", x),), INT64, (), node.place)
 
     len_ = length_
 
-    def contains_(self, node: Node, x: Typed, wanted: Typed) -> Typed:
+    def contains_(self, node: ExpressionNode, x: Typed, wanted: Typed) -> Typed:
         is_list = family(x.dtype) == "list"
         leaf = plain_type(x.dtype.value_type) if is_list else self.column(node, "string", x).dtype
         alike = any({family(leaf), family(wanted.dtype)} <= families for families in (NUMBERS, {"string"}))
@@ -313,7 +313,7 @@ class FunctionRules:
             raise self.fail(wanted, f"contains looks for {what}", do)
         return Typed("list contains" if is_list else "contains", (x,), BOOL, (wanted.value,), node.place)
 
-    def regex_extract_(self, node: Node, text: Typed, pattern: str, group: int | None) -> Typed:
+    def regex_extract_(self, node: ExpressionNode, text: Typed, pattern: str, group: int | None) -> Typed:
         groups = regex_groups(pattern)
         group = min(groups, 1) if group is None else group
         if not 0 <= group <= min(groups, 8):
@@ -321,24 +321,24 @@ class FunctionRules:
             raise self.fail(node.args[2], f"there is no group {group}", do)
         return self.step(node, STRING, text, pattern, group)
 
-    def regex_replace_(self, node: Node, text: Typed, pattern: str, new: str) -> Typed:
+    def regex_replace_(self, node: ExpressionNode, text: Typed, pattern: str, new: str) -> Typed:
         if error := regex_error(pattern, new):
             raise self.fail(node.args[2], f"cannot be put in: {error}", r"groups are written \1 to \9")
         return self.step(node, STRING, text, pattern, new)
 
-    def parse_number_(self, node: Node, text: Typed, decimal: str, group: str | None) -> Typed:
+    def parse_number_(self, node: ExpressionNode, text: Typed, decimal: str, group: str | None) -> Typed:
         if decimal == group:
             raise self.fail(node.args[2], "the group sign is the decimal sign", 'write decimal=",", group="."')
         return self.step(node, FLOAT64, text, decimal, group)
 
     # choice and change of type
 
-    def where_(self, node: Node, condition: Typed, *choices: Typed) -> Typed:
+    def where_(self, node: ExpressionNode, condition: Typed, *choices: Typed) -> Typed:
         self._condition(condition)
         dtype, values = self._choices(node, choices)
         return self.step(node, dtype, condition, *values)
 
-    def case_(self, node: Node, *args: Typed) -> Typed:
+    def case_(self, node: ExpressionNode, *args: Typed) -> Typed:
         otherwise = args[-1] if len(args) % 2 else Typed("literal", (), pa.null(), None, node.place)
         pairs = args[: len(args) // 2 * 2]
         for condition in pairs[::2]:
@@ -347,11 +347,11 @@ class FunctionRules:
         steps = [step for pair in zip(pairs[::2], values[:-1], strict=True) for step in pair]
         return self.step(node, dtype, *steps, values[-1])
 
-    def coalesce_(self, node: Node, *args: Typed) -> Typed:
+    def coalesce_(self, node: ExpressionNode, *args: Typed) -> Typed:
         dtype, values = self._choices(node, args)
         return self.step(node, dtype, *values)
 
-    def is_null_(self, node: Node, x: Typed) -> Typed:
+    def is_null_(self, node: ExpressionNode, x: Typed) -> Typed:
         if x.is_literal:
             raise self.fail(node, "asks whether a literal is None", "name a column")
         return Typed("is None", (x,), BOOL, place=node.place)
@@ -360,14 +360,14 @@ class FunctionRules:
         if step.dtype != BOOL:
             raise self.fail(step, f"a condition is true or false, this is {step.dtype}", "compare it: x != 0")
 
-    def _choices(self, node: Node, choices: Sequence[Typed]) -> tuple[pa.DataType, list[Typed]]:
+    def _choices(self, node: ExpressionNode, choices: Sequence[Typed]) -> tuple[pa.DataType, list[Typed]]:
         """(the type of what is chosen, the choices in that type)."""
         dtype = self._chosen(node, list(choices))
         if family(dtype) not in CHOSEN:
             raise self.fail(node, f"{node.verb} does not choose between values of type {dtype}")
         return dtype, [self._as(choice, dtype) for choice in choices]
 
-    def _chosen(self, node: Node, choices: list[Typed]) -> pa.DataType:
+    def _chosen(self, node: ExpressionNode, choices: list[Typed]) -> pa.DataType:
         """The type of the columns if it is one and all literals fit it, else the common type of the numbers."""
         real = [c for c in choices if family(c.dtype) != "none"]
         if not real:
@@ -386,7 +386,7 @@ class FunctionRules:
             return converted(self.moment(step), dtype)
         return converted(step, dtype)
 
-    def cast_(self, node: Node, x: Typed, dtype: pa.DataType) -> Typed:
+    def cast_(self, node: ExpressionNode, x: Typed, dtype: pa.DataType) -> Typed:
         if x.is_literal:
             raise self.fail(x, "a literal needs no cast", "write it as it should be")
         here, there = family(x.dtype), family(dtype)

@@ -14,7 +14,7 @@ from tasks.core.schema import Schema
 from tasks.engines.expression.dtypes import BOOL, FLOAT64, INT64, STRING, UINT64, family
 from tasks.engines.expression.function_rules import FunctionRules, literal_type
 from tasks.engines.expression.functions import FUNCTIONS
-from tasks.engines.expression.nodes import Node, Typed, converted
+from tasks.engines.expression.nodes import ExpressionNode, Typed, converted
 from tasks.engines.expression.syntax import Expression
 from tasks.errors import near
 
@@ -41,7 +41,7 @@ class _Rules(FunctionRules):
             **dict.fromkeys(("and", "or", "not"), self.logic),
         }  # fmt: skip
 
-    def type(self, node: Node) -> Typed:
+    def type(self, node: ExpressionNode) -> Typed:
         if node.verb == "column":
             if node.value not in self.schema:
                 raise self.fail(node, f"there is no column {node.value!r}", near(node.value, self.schema))
@@ -55,7 +55,7 @@ class _Rules(FunctionRules):
 
     # numbers
 
-    def arithmetic(self, node: Node, *args: Typed) -> Typed:
+    def arithmetic(self, node: ExpressionNode, *args: Typed) -> Typed:
         kinds = [family(arg.dtype) for arg in args]
         if node.verb == "-" and "time" in kinds and {*kinds} <= {"time", "string"}:
             return self.seconds_between(node, *args)
@@ -63,14 +63,14 @@ class _Rules(FunctionRules):
         dtype = FLOAT64 if node.verb == "/" else common
         return Typed(node.verb, tuple(converted(arg, dtype) for arg in args), dtype, place=node.place)
 
-    def add(self, node: Node, *args: Typed) -> Typed:
+    def add(self, node: ExpressionNode, *args: Typed) -> Typed:
         if all(family(arg.dtype) == "string" for arg in args):
             if all(arg.is_literal for arg in args):
                 raise self.fail(node, "joins two literals", "write them as one")
             return Typed("join", args, STRING, place=node.place)
         return self.arithmetic(node, *args)
 
-    def negate(self, node: Node, x: Typed) -> Typed:
+    def negate(self, node: ExpressionNode, x: Typed) -> Typed:
         dtype = self.common([x])
         if dtype == UINT64:
             raise self.fail(node, "uint64 has no negative numbers", "write -cast(x, 'int64')")
@@ -78,7 +78,7 @@ class _Rules(FunctionRules):
 
     # truth
 
-    def logic(self, node: Node, *args: Typed) -> Typed:
+    def logic(self, node: ExpressionNode, *args: Typed) -> Typed:
         for arg in args:
             if arg.dtype != BOOL:
                 raise self.fail(
@@ -86,14 +86,16 @@ class _Rules(FunctionRules):
                 )
         return Typed(node.verb, args, BOOL, place=node.place)
 
-    def compare(self, node: Node, *args: Typed) -> Typed:
+    def compare(self, node: ExpressionNode, *args: Typed) -> Typed:
         return Typed(*self._comparable(node, args, node.verb), place=node.place)
 
-    def between_(self, node: Node, x: Typed, low: Typed, high: Typed) -> Typed:
-        sides = [self.compare(Node("<=", (), None, node.place), *pair) for pair in ((low, x), (x, high))]
+    def between_(self, node: ExpressionNode, x: Typed, low: Typed, high: Typed) -> Typed:
+        sides = [self.compare(ExpressionNode("<=", (), None, node.place), *pair) for pair in ((low, x), (x, high))]
         return Typed("and", tuple(sides), BOOL, place=node.place)
 
-    def _comparable(self, node: Node, args: tuple[Typed, ...], verb: str) -> tuple[str, tuple[Typed, ...], pa.DataType]:
+    def _comparable(
+        self, node: ExpressionNode, args: tuple[Typed, ...], verb: str
+    ) -> tuple[str, tuple[Typed, ...], pa.DataType]:
         kinds = {family(arg.dtype) for arg in args}
         if "time" in kinds and kinds <= {"time", "string"}:
             steps, unit = self.times(args)
@@ -108,7 +110,7 @@ class _Rules(FunctionRules):
         dtype = self.common(args)
         return verb, tuple(converted(arg, dtype) for arg in args), BOOL
 
-    def is_in(self, node: Node, x: Typed) -> Typed:
+    def is_in(self, node: ExpressionNode, x: Typed) -> Typed:
         items = tuple(self.type(item) for item in node.value)
         if x.is_literal:
             raise self.fail(x, "looks for a literal in literals", "name a column")
@@ -117,7 +119,7 @@ class _Rules(FunctionRules):
         verb, steps, _ = self._comparable(node, (x, *items), "in")
         return Typed(verb, steps[:1], BOOL, steps[1:], node.place)
 
-    def _never(self, node: Node, x: Typed) -> Typed:
+    def _never(self, node: ExpressionNode, x: Typed) -> Typed:
         """`x in []` of a type that is not a number: false, null for null."""
         never = Typed("is None", (x,), BOOL, place=node.place)
         null = Typed("literal", (), pa.null(), None, node.place)
