@@ -28,7 +28,7 @@ from tasks.graph.evaluation import Evaluation, filtered
 from tasks.graph.failed_casts import largest, records, warn
 from tasks.graph.node import Node, as_node
 from tasks.graph.partition_work import Work
-from tasks.graph.saved_workflow import load_fitted, save_fitted
+from tasks.graph.saved_workflow import FittedNotes, load_fitted, save_fitted
 from tasks.graph.state import State
 from tasks.job.apply_fitted import (
     as_read,
@@ -411,7 +411,7 @@ class Workflow:
         if self.schema is None:
             raise JobError("the workflow is not fitted", do="call fit or fit_transform first")
         folder = Path(local_folder(path, "the folder to save to", "Workflow.save"))
-        save_fitted(self.final, self.schema, self._fitted(), folder, self.reading)
+        save_fitted(self.final, self.schema, self._fitted(), folder, FittedNotes(self.reading))
 
     @staticmethod
     def load(path: str | Path) -> Workflow:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -100,25 +100,39 @@ class WorkflowForm(Form):
     digest: str = ""
 
 
-def save_fitted(
-    final: Node, schema: Schema, state: State, folder: Path, source: Mapping[str, Any] | None = None,
-    saved: Path | None = None, made_up: Sequence[Mapping[str, Any]] = (), dated: Mapping[str, Any] | None = None,
-    history: tuple[Mapping[str, Any], pa.Table] | None = None, gate: Mapping[str, Any] = MappingProxyType({}),
-    ancestors: Sequence[str] = (), since: Mapping[str, int] = MappingProxyType({}),
-) -> None:  # fmt: skip
-    """Write the folder; `source` is how the rows were read (`tasks.sources.reading_rules`), for who applies it.
+@dataclass(frozen=True)
+class FittedNotes:
+    """What a fitted workflow says of where it comes from, besides its graph and what it has learned.
 
-    `saved` is where the state is saved already, if it is; then the values are all that is looked at here. `made_up` are
-    the look-alike data among the rows (`tasks.storage.sample_data`), `dated` is the date of the run that fitted it.
-    `history` are the nights that it has learned, and the table of their files (`tasks.graph.history`). `gate` are the
-    checks and the contract of the job, of an output that has no manifest to say them. `ancestors` are the digests of
-    the states that it was learned on top of, the first one first: its ids are theirs, but those of columns that one of
-    them lacks. `since` is what `ids_since` says of the newest of them.
+    source: how the rows were read (`tasks.sources.reading_rules`), for who applies it.
+    made_up: the look-alike data among the rows (`tasks.storage.sample_data`).
+    dated: the date of the run that fitted it.
+    history: the nights that it has learned, and the table of their files (`tasks.graph.history`).
+    gate: the checks and the contract of the job, of an output that has no manifest to say them.
+    ancestors: the digests of the states that it was learned on top of, the first one first: its ids are theirs, but
+        those of columns that one of them lacks.
+    since: what `ids_since` says of the newest of them.
     """
+
+    source: Mapping[str, Any] = field(default_factory=dict)
+    made_up: Sequence[Mapping[str, Any]] = ()
+    dated: Mapping[str, Any] | None = None
+    history: tuple[Mapping[str, Any], pa.Table] | None = None
+    gate: Mapping[str, Any] = field(default_factory=dict)
+    ancestors: Sequence[str] = ()
+    since: Mapping[str, int] = field(default_factory=dict)
+
+
+def save_fitted(
+    final: Node, schema: Schema, state: State, folder: Path, notes: FittedNotes, saved: Path | None = None
+) -> None:
+    """Write the folder. `saved` is where the state is saved already, if it is; then the values are all that is looked
+    at here."""
     bound, graph = Bound(final, schema, state.values), graph_to_json(final)
+    made_up, ancestors = list(notes.made_up), list(notes.ancestors)
     begun = {
         c.name: before for c in bound.output.columns
-        if since and Tags.CATEGORICAL.value in c.tags and (before := since.get(c.name, len(ancestors)))
+        if notes.since and Tags.CATEGORICAL.value in c.tags and (before := notes.since.get(c.name, len(ancestors)))
     }  # fmt: skip
     for path in _of_the_script(graph):
         text = "the saved workflow names %s, which other processes lack: it is of this script; move it to a module"
@@ -131,16 +145,16 @@ def save_fitted(
         "graph": graph,
         "schema": schema.to_json(),
         "output": bound.output.to_json(),
-        "source": dict(source or {}),
-        **({"made_up": list(made_up)} if made_up else {}),
-        **({"dated": dict(dated)} if dated else {}),
-        **gate,
-        **({"ancestors": list(ancestors)} if ancestors else {}),
+        "source": dict(notes.source),
+        **({"made_up": made_up} if made_up else {}),
+        **({"dated": dict(notes.dated)} if notes.dated else {}),
+        **notes.gate,
+        **({"ancestors": ancestors} if ancestors else {}),
         **({"ids_since": begun} if begun else {}),
         "state": copy_saved(saved, folder) if saved else state.save(folder),
     }
-    if history is not None:
-        data["history"] = save_history(folder, *history)
+    if notes.history is not None:
+        data["history"] = save_history(folder, *notes.history)
     lines = [f"    {line}\n" for line in reading_lines(data["source"])]
     lines += [f"\n**It was fitted on made-up data**: {made_up_text(made_up)}.\n"] if made_up else []
     readme = README + (SOURCE + "".join(lines) if lines else "")

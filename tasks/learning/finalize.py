@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -88,11 +88,11 @@ def _described_all(pool: Pool, observed: Handles) -> tuple[dict[str, large_table
     """(the rows of all partials of each step, what the partials say besides)."""
     totals: dict[str, large_table_types.RowCount] = {}
     result, casts, rows = Concluded(0, [], Seen()), list[list[Record]](), list[Seen]()
-    for counts, times, records, seen_rows in pool.values(pool.call(_described, [(handle,) for handle in observed])):
-        totals = {key: totals[key] + count if key in totals else count for key, count in counts.items()}
-        result.halved += times
-        casts.append(records)
-        rows.append(seen_rows)
+    for one in pool.values(pool.call(_described, [(handle,) for handle in observed])):
+        totals = {key: totals[key] + count if key in totals else count for key, count in one.counts.items()}
+        result.halved += one.halved
+        casts.append(one.failed)
+        rows.append(one.seen)
     result.failed, result.seen = added(casts), rows_seen.added(rows)
     return totals, result
 
@@ -122,10 +122,18 @@ def _shares(steps: Sequence[str], threads: int) -> list[list[str]]:
     return [list(steps[i::count]) for i in range(count)] if steps else []
 
 
-def _described(observed: Observed) -> tuple[dict[str, large_table_types.RowCount], int, list[Record], Seen]:
-    """(the rows of each step, how often partitions were halved, the casts that failed, what was seen)."""
+class _Described(NamedTuple):
+    """The rows of each step of a partition, how often it was halved, the casts that failed, what was seen."""
+
+    counts: dict[str, large_table_types.RowCount]
+    halved: int
+    failed: list[Record]
+    seen: Seen
+
+
+def _described(observed: Observed) -> _Described:
     counts = {key: large_tables.rows_of(p.step.op, p.tree.get((-1, 0))) for key, p in observed.partials.items()}
-    return counts, observed.halved, observed.failed, observed.seen
+    return _Described(counts, observed.halved, observed.failed, observed.seen)
 
 
 def _only(observed: Observed, steps: Sequence[str]) -> Observed:

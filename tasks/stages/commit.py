@@ -26,7 +26,7 @@ from tasks.core.stored_types import stored
 from tasks.core.versions import PERMUTATION_VERSION, rowmill_version, versions
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
-from tasks.graph.saved_workflow import save_fitted
+from tasks.graph.saved_workflow import FittedNotes, save_fitted
 from tasks.graph.state import State
 from tasks.job.apply_fitted import as_read, base_schema, differences_of, subject
 from tasks.job.base_version import check_not_discarded
@@ -197,12 +197,13 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
         {name: value for name, value in one.items() if name != "fit"}
         for one in plans.made_up if (request.base or bool(request.fitted) == bool(one.get("fit"))) and "of" not in one
     ]  # fmt: skip
-    save_fitted(
-        request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
-        request.dated if request.flow == "fit" else None, None if request.fitted else history_of(request, state.values),
-        request.gate_note if request.flow == "fit" else {},
-        *((request.origin.ancestors, request.origin.ids_since) if request.origin else ()),
+    is_fit, origin = request.flow == "fit", request.origin
+    notes = FittedNotes(
+        reading, learned_from, request.dated if is_fit else None,
+        None if request.fitted else history_of(request, state.values), request.gate_note if is_fit else {},
+        origin.ancestors if origin else (), origin.ids_since if origin else {},
     )  # fmt: skip
+    save_fitted(request.final, schema, state, folder, notes, request.staging.folder / "state")
 
 
 def _only_parts(staging: Staging, parts: set[Path]) -> None:
