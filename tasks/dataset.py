@@ -42,7 +42,7 @@ from tasks.job.row_rules import (
     with_weight,
 )  # fmt: skip
 from tasks.job.text_order import check_text_order
-from tasks.manifest import LEFT_OUT, chosen_versions
+from tasks.manifest import LEFT_OUT, chosen_versions, of_begun_ids
 from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
@@ -214,8 +214,9 @@ class Dataset:
         return plan
 
     def _with_common_columns(self, plan: Plan) -> Plan:
-        """The plan with the columns that all versions have; a warning names the others."""
-        common = without_unused(plan, ())
+        """The plan with the columns that all versions have, with the same ids; a warning names the others."""
+        common, begun = without_unused(plan, ()), of_begun_ids([Path(version) for version in self.source])
+        common = replace(common, schema=Schema(c for c in common.schema.columns if c.name not in begun))
         if apart := [name for name in plan.schema if name not in common.schema]:
             log.warning(LEFT_OUT, Path(self.source[-1]).parent, ", ".join(apart))
         return common
@@ -395,7 +396,7 @@ class Dataset:
         and so do the rows that `unique`, `split` and `downsample` choose, before or after.
         Errors: a JobError for a column that does not exist, and for a list or struct, which has no order.
         """
-        folder = _Scratch(tempfile.mkdtemp(prefix="rowmill-keys-"))
+        folder = _ScratchFolder(tempfile.mkdtemp(prefix="rowmill-keys-"))
         names, sort = ([n] if isinstance(n, str) else list(n) for n in (keys, sort_by))
         engine, size = libraries.resolve_engine(self.engine), self._bytes_of_a_partition(self.plan.nbytes)
         try:
@@ -407,7 +408,7 @@ class Dataset:
             folder.remove()
             raise
         object.__setattr__(plan, "scratch", folder)  # the files live as long as the plan
-        return _Keyed(self, plan, names, sort)
+        return _KeyedRows(self, plan, names, sort)
 
     def as_fitted(self, reading: Mapping[str, Any]) -> Dataset:
         """The same rows, read by the rules of a fit (`tasks.sources.reading_rules`) where this data set sets none.
@@ -526,7 +527,7 @@ class Dataset:
         return dask_frame(_read_frame, handle, graph_share(handle, self.npartitions), self.npartitions, empty, engine)
 
 
-class _Scratch:
+class _ScratchFolder:
     """A folder of temporary files, removed with the last reference in the process that made it."""
 
     def __init__(self, path: str) -> None:
@@ -551,7 +552,7 @@ class _Replanned(Dataset):
         return self._origin._unkeyed
 
 
-class _Keyed(_Replanned):
+class _KeyedRows(_Replanned):
     """The rows of a data set, brought together by keys."""
 
     def __init__(self, origin: Dataset, plan: Plan, keys: list[str], sort_by: list[str]) -> None:
@@ -637,7 +638,7 @@ class _ChosenRows:
         if not looks(source, plan.schema):
             return None, 0, None
         data.warn_of_differences(name for look in looks(source, plan.schema) for name in look.columns)
-        scratch = _Scratch(tempfile.mkdtemp(prefix="rowmill-rows-"))
+        scratch = _ScratchFolder(tempfile.mkdtemp(prefix="rowmill-rows-"))
         folder = Path(scratch.path)
         if source.unique:
             repeated, count = repeated_rows(

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
+from pydantic import Field
 
 from tasks.core.dtypes import is_list, leaf_type
 from tasks.core.merlin import merlin_text
@@ -19,7 +20,22 @@ from tasks.errors import DataError, JobError, near
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
-from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_form, damaged, refuse_former, sealed
+from tasks.storage.documents import (
+    DIGEST,
+    RESTORE,
+    ColumnForm,
+    Count,
+    Day,
+    Form,
+    Inside,
+    Names,
+    Number,
+    check_columns,
+    damaged,
+    parsed,
+    refuse_former,
+    sealed,
+)
 from tasks.storage.own_files import (
     CHANGES,
     FITTED,
@@ -40,8 +56,92 @@ ORIGINS = {  # where the date of a run comes from; `at` is its time
     "started": "of the run's start, {at}, since run.date is empty",
     "begun": "of an earlier run, which was begun and not published",
 }
-LEFT_OUT = "%s: left out, since some versions lack it or have it in another type: %s"
+LEFT_OUT = "%s: left out, since some versions lack it or have it in another type or with other ids: %s"
 log = logging.getLogger("rowmill")
+
+
+class PartForm(Form):
+    path: Inside
+    rows: Count
+    bytes: Count
+    xxh3_128: str
+
+
+class FooterForm(Form):
+    path: Inside
+    bytes: Count
+    xxh3_128: str
+
+
+class RowsForm(Form):
+    in_: Count = Field(alias="in")
+    dropped: Count
+    added: Count
+    out: Count
+
+
+class StageForm(Form):
+    seconds: float
+    rows: Count
+    bytes: Count
+    retries: Count = 0
+    halved: Count = 0
+
+
+class OutputForm(Form):
+    shuffle: str
+    files: Count
+    format: Literal["parquet", "arrow", "csv", "orc"]
+    partition_on: Names = []
+
+
+class BecameForm(Form):
+    pattern: str
+    text: str
+
+
+class DatedForm(Form):
+    date: Day
+    run_date: str = ""
+    timezone: str = ""
+    origin: str = ""
+    became: dict[str, BecameForm] = {}
+
+
+class BaseForm(Form):
+    version: str
+    path: str = ""
+    state: str = ""
+    rows: Count = 0
+
+
+class ManifestForm(Form):
+    format: Number
+    rowmill: str = ""
+    run: str = ""
+    created: str = ""
+    rows: RowsForm
+    parts: list[PartForm]
+    footers: list[FooterForm] = []
+    profile: list[FooterForm] = []
+    schema_: list[ColumnForm] = Field(alias="schema")
+    labels: Names = []
+    left_out: Names = []
+    dated: DatedForm | None = None
+    checks: dict[str, Any] = {}
+    contract: dict[str, Any] = {}
+    base: BaseForm | Literal["none"] | None = None
+    output: OutputForm
+    seed: int = 0
+    permutation: int = 0
+    versions: dict[str, str] = {}
+    engine: str = ""
+    fingerprints: dict[str, str] = {}
+    exchange: str = ""
+    seconds: float
+    stages: dict[str, StageForm]
+    gate: Literal["pass", "warn", "published by hand"] | None = None
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,7 +252,7 @@ class Manifest:
                 where=str(path),
                 do="upgrade rowmill",
             )
-        check_form(data, "manifest", path / MANIFEST)
+        parsed(ManifestForm, data, path / MANIFEST)
         check_columns(data["schema"], path / MANIFEST, "schema")
         return Manifest(str(path), data)
 
@@ -287,11 +387,25 @@ def fitted_of(version: Path) -> dict[str, Any]:
     return fitted if isinstance(fitted, dict) else {}
 
 
+def of_begun_ids(versions: Sequence[Path]) -> set[str]:
+    """The columns of the newest of the versions (the oldest first; of a split, its folders) whose ids began after the
+    oldest one: where that has the column, it was dropped and came back since, and the same id means another value."""
+    roots = [path if (path / WORKFLOW).exists() else path.parent for path in versions]
+    fitted = fitted_of(roots[-1])
+    states = list(fitted.get("ancestors", ()))
+    oldest = min([states.index(state) for path in roots if (state := state_of(path)) in states], default=len(states))
+    return {name for name, since in fitted.get("ids_since", {}).items() if oldest < since}
+
+
 def common_columns(manifests: Sequence[Manifest]) -> Schema:
-    """The columns that all versions have in one type, integers or floats of any size, as the last one has them; a
-    warning names the others."""
+    """The columns that all versions have in one type, integers or floats of any size, and with the same ids, as the
+    last one has them; a warning names the others."""
     *before, newest = [manifest.schema for manifest in manifests]
-    common = [c for c in newest.columns if all(c.name in old and alike(old[c.name].dtype, c.dtype) for old in before)]
+    begun = of_begun_ids([Path(manifest.path) for manifest in manifests])
+    common = [
+        c for c in newest.columns
+        if c.name not in begun and all(c.name in old and alike(old[c.name].dtype, c.dtype) for old in before)
+    ]  # fmt: skip
     every, names = dict.fromkeys(name for schema in (newest, *before) for name in schema), {c.name for c in common}
     if apart := [name for name in every if name not in names]:
         log.warning(LEFT_OUT, Path(manifests[-1].path).parent, ", ".join(apart))

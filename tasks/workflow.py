@@ -25,10 +25,10 @@ from tasks.engines.user_frames import dask_frame, open_frame
 from tasks.errors import DataError, JobError, near
 from tasks.graph.binding import SOURCE, Bound
 from tasks.graph.evaluation import Evaluation, filtered
-from tasks.graph.failed_casts import Record, largest, records, warn
+from tasks.graph.failed_casts import largest, records, warn
 from tasks.graph.node import Node, as_node
 from tasks.graph.partition_work import Work
-from tasks.graph.saved_workflow import load_fitted, save_fitted
+from tasks.graph.saved_workflow import FittedNotes, load_fitted, save_fitted
 from tasks.graph.state import State
 from tasks.job.apply_fitted import (
     as_read,
@@ -43,7 +43,7 @@ from tasks.learning.observe import learn
 from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
 from tasks.manifest import Manifest, current
-from tasks.ops.base import Context, Night
+from tasks.ops.base import Context, RefitDate
 from tasks.ops.categorify import Categorify
 from tasks.shuffle.group_by_keys import check_runs, keys_of
 from tasks.sources.formats.conform import conform, first_fraction, with_fields
@@ -93,13 +93,12 @@ class Workflow:
         bound = Bound(self.final, dataset.schema)
         check_runs(bound, keys_of(dataset.plan))
         dataset.warn_of_differences(_read_by(bound))
-        failed: list[list[Record]] = []
         pool = current_pool(gpu_setup.allocatable)
-        state = learn(dataset.handle, dataset.plan, self.final, dataset.schema, engine, pool, failed=failed.append,
-                      rules=dataset.rules)  # fmt: skip
+        work = Work(dataset.handle, self.final, dataset.schema, engine, rules=dataset.rules)
+        result = learn(work, dataset.plan, pool)
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
-        self.state = state
-        warn(largest(failed))
+        self.state = result.state
+        warn(largest(result.failed))
         self.schema, self.reading = dataset.schema, reading_of(dataset.plan)
         self._forget_bound()
         return self
@@ -167,17 +166,19 @@ class Workflow:
         dataset.warn_of_differences(needed)
         schema = as_read(schema, dataset.schema)
         base = Base(
-            state, state.rows, modes(bound, settings, refit_all), Night(night or date.today(), forget_days, refit_all)
+            state,
+            state.rows,
+            modes(bound, settings, refit_all),
+            RefitDate(night or date.today(), forget_days, refit_all),
         )
-        failed: list[list[Record]] = []
         engine, pool = resolve_engine(dataset.engine), current_pool(gpu_setup.allocatable)
         check_runs(bound, keys_of(dataset.plan))
-        learned = learn(dataset.handle, dataset.plan, self.final, schema, engine, pool, failed=failed.append, base=base,
-                        rules=dataset.rules)  # fmt: skip
+        work = Work(dataset.handle, self.final, schema, engine, rules=dataset.rules)
+        result = learn(work, dataset.plan, pool, base)
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
-        self.state, self.schema = learned, schema
-        warn(largest(failed))
-        for change in learned.changes.values():
+        self.state, self.schema = result.state, schema
+        warn(largest(result.failed))
+        for change in result.state.changes.values():
             if change.get("would"):
                 text = "%s of %s stays as it was; a fit would differ now: %s"
                 log.warning(text, change["op"], ", ".join(change["columns"]), change["would"])
@@ -410,7 +411,7 @@ class Workflow:
         if self.schema is None:
             raise JobError("the workflow is not fitted", do="call fit or fit_transform first")
         folder = Path(local_folder(path, "the folder to save to", "Workflow.save"))
-        save_fitted(self.final, self.schema, self._fitted(), folder, self.reading)
+        save_fitted(self.final, self.schema, self._fitted(), folder, FittedNotes(self.reading))
 
     @staticmethod
     def load(path: str | Path) -> Workflow:

@@ -9,13 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.cluster.local_pool import LocalPool
+from tasks.cluster.pool import Pool
 from tasks.core.plan import Limits, Partition, Plan
 from tasks.dataset import Dataset
 from tasks.engines.convert.python_values import listed
 from tasks.graph.node import as_node
 from tasks.graph.partition_work import Work
 from tasks.graph.state import State
-from tasks.learning.observe import learn
+from tasks.learning.observe import PassOptions, learn
+from tasks.learning.refit import Base
 from tasks.sources.frames import frames_of
 from tasks.sources.reader import FramePlan
 from tasks.workflow import Workflow, transformed
@@ -33,8 +35,16 @@ def cut(table: pa.Table, block_rows: int, blocks_per_partition: int = 1) -> Fram
 
 def learned(nodes: Any, source: FramePlan, engine: str, threads: int = 2) -> State:
     """What the graph learns from a plan."""
-    plan = source.plan
-    return learn(source, plan, as_node(nodes), plan.schema, engine, LocalPool(threads))
+    return learned_on(LocalPool(threads), nodes, source, engine)
+
+
+def learned_on(
+    pool: Pool, nodes: Any, source: FramePlan, engine: str, base: Base | None = None,
+    options: PassOptions | None = None, **work: Any,
+) -> State:  # fmt: skip
+    """What the graph learns from a plan on a pool, and on top of a base; `work` are fields of `Work`."""
+    work_ = Work(source, as_node(nodes), source.plan.schema, engine, **work)
+    return learn(work_, source.plan, pool, base, options or PassOptions()).state
 
 
 def applied(nodes: Any, source: FramePlan, state: State, engine: str, training: bool = False) -> pa.Table:

@@ -10,13 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from flows.commands.console import terminal
-from tasks.errors import DataError, JobError
+from tasks.errors import DataError
 
 
 def diff(
     before: Annotated[Path, typer.Argument(help="an output, or a version of one", show_default=False)],
     now: Annotated[Path, typer.Argument(help="another one; v0007 is looked for beside the first", show_default=False)],
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="write a page with plots")] = None,
     all_: Annotated[bool, typer.Option("--all", help="show every distribution, not only those that moved")] = False,
 ) -> None:
     """Show two outputs side by side: rows, columns, vocabularies, statistics and distributions of the source.
@@ -26,14 +25,10 @@ def diff(
 
     [bold]Examples[/bold]
 
-      rowmill diff out/nightly/v0006 out/nightly/v0007
-
-      rowmill diff out/nightly/v0006 v0007 --html nights.html
+      rowmill diff out/nightly/v0006 v0007
     """
     from flows.commands.launch import importable
     from tasks.gate.diff import difference
-    from tasks.report.diff_page import STYLE, page
-    from tasks.storage.atomic import check_replaceable
     from tasks.storage.own_files import SPLITS
 
     importable(Path.cwd())
@@ -43,18 +38,8 @@ def diff(
         pairs = [(first / split, second / split) for split in SPLITS if (first / split).is_dir()]
     else:
         pairs = [(first, second)]
-    pages = []
     for one, other in pairs:
-        result = difference(_side(one, first), _side(other, second))
-        _show(result, all_)
-        if html is not None:
-            pages.append(page(result))
-    if html is not None:
-        if not html.parent.is_dir():
-            raise JobError("the folder of the page does not exist", where=str(html.parent), do="make it first")
-        check_replaceable(html, "--html", lambda path: STYLE in path.read_text(errors="replace"))
-        html.write_text("".join(pages), encoding="utf-8")
-        terminal(soft_wrap=True).print(f"\npage     {html}", markup=False)
+        _show(difference(_side(one, first), _side(other, second)), all_)
 
 
 def contract(

@@ -44,7 +44,7 @@ from tasks.sources.formats.bounds import validated
 from tasks.sources.output_check import damages
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.discarded import discarded_line, is_discarded, read_mark
-from tasks.storage.metadata_forms import damaged
+from tasks.storage.documents import damaged
 from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, VERSION, WORKFLOW, splits_of
 from tasks.storage.sample_data import made_up_text
 
@@ -152,8 +152,8 @@ def _show_output(folder: Path, console: Console) -> None:
         console.print(f"Prefect flow run {data['run']}", soft_wrap=True)
     _show_date(data.get("dated"), console)
     if mark := read_mark(current_version(folder)):
-        why = f": {mark['why']}" if mark["why"] else ""
-        console.print(f"discarded by {mark['who']} at {mark['when']}{why}", style="red", markup=False, soft_wrap=True)
+        why = f": {mark.why}" if mark.why else ""
+        console.print(f"discarded by {mark.who} at {mark.when}{why}", style="red", markup=False, soft_wrap=True)
     if base := data.get("base"):
         text = "none yet: the first version" if base == "none" else f"{base['version']}, {base['rows']:,} rows"
         console.print(f"base: {text}", markup=False, soft_wrap=True)

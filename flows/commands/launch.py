@@ -23,7 +23,7 @@ from infra.workers.garbage import loading
 from tasks.errors import GiveUpError, JobError, RowmillError
 
 if TYPE_CHECKING:
-    from flows.commands.progress import Watch
+    from flows.commands.progress import ProgressView
 
 MOST_TEXT = 1_000_000  # bytes of a job file that is looked at before it is read
 SOURCES = {"started": "the start of the run: no --date", "begun": "begun earlier and not published"}
@@ -154,7 +154,7 @@ def launch(
         typer.Exit: The run failed. The server has it as a Failed run, and the cause is on the screen.
     """
     name = module.rpartition(".")[2]
-    from flows.commands.progress import Watch, shown
+    from flows.commands.progress import ProgressView, shown
     from infra.workers.failed_starts import check_address_space
 
     check_address_space()
@@ -168,7 +168,7 @@ def launch(
     from flows.run.session import load_outputs
 
     splits: tuple[str, ...] = () if name == "fit" else job.source.splits
-    watch = Watch(_staging(job) / "progress.json", splits, console, learns=name != "apply")
+    watch = ProgressView(_staging(job) / "progress.json", splits, console, learns=name != "apply")
     pages: list[str] = []
     _running.append(True)
     _started.append(partial(_at_start, watch, pages, server.ui_url))
@@ -267,7 +267,7 @@ def tell_started(flow: Any, flow_run: Any, state: Any) -> None:
         listener(flow_run.id)
 
 
-def _at_start(watch: Watch, pages: list[str], ui_url: str, flow_run_id: Any) -> None:
+def _at_start(watch: ProgressView, pages: list[str], ui_url: str, flow_run_id: Any) -> None:
     """Say the page of the run as soon as it has one."""
     from infra.orchestration.server import flow_run_url
 

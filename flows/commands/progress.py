@@ -40,7 +40,7 @@ class Line:
     left: float | None = None
 
 
-class Watch:
+class ProgressView:
     """The progress of the stages of a run, read from `<staging>/progress.json`, as lines."""
 
     def __init__(self, path: Path, splits: Sequence[str], console: Console, learns: bool = True) -> None:
@@ -138,7 +138,7 @@ def _figures(line: Line) -> tuple[str, str]:
 
 
 @contextmanager
-def shown(watch: Watch) -> Iterator[None]:
+def shown(watch: ProgressView) -> Iterator[None]:
     """Keep the lines moving while the body runs."""
     stop = threading.Event()
     live: Any = Live(get_renderable=watch.table, console=watch.console, refresh_per_second=8, transient=False)
@@ -165,6 +165,6 @@ def shown(watch: Watch) -> Iterator[None]:
         thread.join()
 
 
-def say(watch: Watch, last: bool = False) -> None:
+def say(watch: ProgressView, last: bool = False) -> None:
     for text in watch.plain(last):
         watch.console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -98,7 +98,7 @@ def _resumed(question: Question, answer: Answer, who: str) -> bool:
         return False
     from flows.run.questions import answer_of_form
     from infra.orchestration.server import ensure_server, flow_run_url
-    from tasks.gate.question import already, too_late
+    from tasks.gate.question import Answered, already, too_late
 
     console = terminal()
     server = ensure_server(console.print)
@@ -116,7 +116,7 @@ def _resumed(question: Question, answer: Answer, who: str) -> bool:
     if form is not None and form.answer != answer:
         from dataclasses import replace
 
-        first = {"answer": form.answer, "who": form.who or "somebody at the form of the run", "when": "the form"}
+        first = Answered(form.answer, form.who or "somebody at the form of the run", "the form")
         raise already(replace(question, answer=first))
     if question.is_expired:
         raise too_late(question)

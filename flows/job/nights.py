@@ -168,10 +168,10 @@ def removed(
     calendar, nights = calendar or Calendar(), dict[date, Night]()
     for root in _roots(output, folder):
         for note in removed_nights(root):
-            version = root / note["version"]
-            day = _day(note["date"], note["run_date"], note["created"], calendar, without_date)
+            version = root / note.version
+            day = _day(note.date, note.run_date, note.created, calendar, without_date)
             if day is not None and not described_by(version):  # one that is still there speaks for itself
-                nights[day] = Night(day, version, note["run"], is_removed=True)
+                nights[day] = Night(day, version, note.run, is_removed=True)
     return nights
 
 
@@ -286,7 +286,7 @@ def _read(path: Path, _changed: int, _size: int) -> _Note | None:
 
 
 @dataclass(frozen=True)
-class Deployed:
+class DeployedJob:
     """What a deployment says of its nights; `output` is written as in its job, relative to `folder`. `is_paused`: none
     of its schedules starts runs now."""
 
@@ -376,7 +376,7 @@ class Deployed:
                            "output.on_existing: version")  # fmt: skip
 
 
-def deployed(name: str, deployment: Any) -> Deployed:
+def deployed(name: str, deployment: Any) -> DeployedJob:
     """A deployment of the server with the job that its parameters, job file and recipe give."""
     environment = (deployment.job_variables or {}).get("env") or {}
     folder = Path(environment.get(FOLDER) or Path.cwd())
@@ -386,7 +386,9 @@ def deployed(name: str, deployment: Any) -> Deployed:
         data = laid_over(read_job(str(file), folder), data)
     schedules = tuple(one.schedule for one in deployment.schedules or ())
     paused = bool(deployment.paused) or not any(one.active for one in deployment.schedules or ())
-    return Deployed(name, deployment.id, deployment.created, schedules, merged(recipe_of(data), data), folder, paused)
+    return DeployedJob(
+        name, deployment.id, deployment.created, schedules, merged(recipe_of(data), data), folder, paused
+    )
 
 
 def _starts(schedule: Any, start: datetime, end: datetime) -> Iterator[datetime]:

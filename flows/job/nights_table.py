@@ -10,7 +10,7 @@ from typing import Any
 
 from prefect.utilities.urls import url_for
 
-from flows.job.nights import Deployed, Night
+from flows.job.nights import DeployedJob, Night
 from tasks.core.settings import STAGES
 from tasks.core.units import amount
 from tasks.report import Markdown, escaped, markdown_table
@@ -23,7 +23,7 @@ NO_DATA = "no data"
 
 
 @dataclass(frozen=True)
-class Learned:
+class NightLearned:
     """The sizes of all vocabularies together, and how many of their values are new since the night before.
 
     None where nobody knows: an output that learned nothing has no ids, and only a refit says what is new.
@@ -34,7 +34,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Judged:
+class NightJudged:
     """What the gate said of a night: `drift` is the largest share of a threshold that a finding reached."""
 
     verdict: str = ""
@@ -44,7 +44,7 @@ class Judged:
 
 
 def nights_text(
-    nights: Deployed, runs: Mapping[date, Any], outcomes: Mapping[date, str],
+    nights: DeployedJob, runs: Mapping[date, Any], outcomes: Mapping[date, str],
     rates: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> str:  # fmt: skip
     """The table of the last nights, the newest first, and above it how many nights have no output.
@@ -71,7 +71,7 @@ def nights_text(
     return f"{head}\n\n{markdown_table(shown)}" if shown else head
 
 
-def _head(nights: Deployed, missing: list[date]) -> str:
+def _head(nights: DeployedJob, missing: list[date]) -> str:
     unit = nights.calendar.unit
     if not nights.has_date:
         return f"The runs of {nights.name}. Its job names no date: each stands at the day on which it began."
@@ -100,7 +100,7 @@ def _row(
     stages = there.stages if there else recorded.get("seconds", {})
     rows = there.rows if there else recorded.get("rows")
     seconds = there.seconds if there else sum(stages.values()) or None
-    learned, judged = (learned_of(there.path), judged_of(there.path)) if there else (Learned(), Judged())
+    learned, judged = (learned_of(there.path), judged_of(there.path)) if there else (NightLearned(), NightJudged())
     return {
         "run": Markdown(f"[{run_id[:8]}]({url_for('flow-run', obj_id=run_id)})" if run_id else ""),
         "state": state,
@@ -117,20 +117,20 @@ def _row(
     }
 
 
-def learned_of(output: Path) -> Learned:
+def learned_of(output: Path) -> NightLearned:
     """The vocabularies of an output, as its fitted workflow says their sizes."""
     folder = output / WORKFLOW if (output / WORKFLOW).is_dir() else output
     state = folder / "state.json"
     try:
         content = read_json(state) if state.stat().st_size <= LARGEST_STATE else None
     except OSError:
-        return Learned()
+        return NightLearned()
     fitted = content.get("fitted") if isinstance(content, dict) else None
     sizes = [
         one["size"] for one in (fitted.values() if isinstance(fitted, dict) else ())
         if isinstance(one, dict) and "values" in one and isinstance(one.get("size"), int)
     ]  # fmt: skip
-    return Learned(sum(sizes) if sizes else None, _newcomers(read_json(folder / CHANGES)))
+    return NightLearned(sum(sizes) if sizes else None, _newcomers(read_json(folder / CHANGES)))
 
 
 def _newcomers(changes: Any) -> int | None:
@@ -143,7 +143,7 @@ def _newcomers(changes: Any) -> int | None:
     return sum(grown) if grown else None
 
 
-def judged_of(output: Path) -> Judged:
+def judged_of(output: Path) -> NightJudged:
     """What the gate said of an output, of all splits; empty where no gate looked at it."""
     notes = [read_json(folder / GATE) for folder in (output, *(output / split for split in SPLITS))]
     notes = [note for note in notes if isinstance(note, dict)]
@@ -153,7 +153,7 @@ def judged_of(output: Path) -> Judged:
     )
     share, column, file = max(_shares(worst), default=(None, "", ""))
     verdict = next((word for word in words if word not in ("", "pass")), words[0] if words else "")
-    return Judged(verdict, share, column, file)
+    return NightJudged(verdict, share, column, file)
 
 
 def _shares(note: Any) -> Iterator[tuple[float, str, str]]:

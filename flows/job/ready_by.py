@@ -39,7 +39,7 @@ def deadline(ready_by: str, timezone: str, scheduled: datetime) -> datetime:
 
 
 @dataclass(frozen=True)
-class Progress:
+class StageProgress:
     """How far a run is: the seconds of the stages that are done, over all splits, and of the one that runs.
 
     `rows` is None until the source is planned; `share` is the part of the running stage that is done, None where nobody
@@ -106,7 +106,7 @@ class Forecast:
         return f"{text}: the seconds per row grew {slower:.1f} x (rows: {counts})"
 
 
-def forecast(now: datetime, progress: Progress, nights: Sequence[Mapping[str, Any]]) -> Forecast | None:
+def forecast(now: datetime, progress: StageProgress, nights: Sequence[Mapping[str, Any]]) -> Forecast | None:
     """The expected end of a run; None without enough earlier nights of its job.
 
     `nights` are recorded figures of runs (`flows.job.history`: rows, and seconds by stage), the oldest first. A stage

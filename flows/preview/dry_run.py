@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flows.job.refit import AnyJob
+from tasks.gate.question import FlowName
 
 
-def show_preview(job: AnyJob, flow: str = "preprocess") -> None:
+def show_preview(job: AnyJob, flow: FlowName = "preprocess") -> None:
     """Write the preview of a job as the one artifact of the current flow run and as a line of its log."""
     from prefect import get_run_logger
     from prefect.artifacts import create_markdown_artifact

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tasks.errors import DataError, GiveUpError, RowmillError
+from tasks.gate.question import FlowName
 
 if TYPE_CHECKING:
     from flows.preview.plan import Preview
@@ -52,7 +53,9 @@ class PreviewProcess:
                 pipe.close()
         self._files.cleanup()
 
-    def looked(self, data: Mapping[str, Any], flow: str = "preprocess", run_date: RunDate | None = None) -> Preview:
+    def looked(
+        self, data: Mapping[str, Any], flow: FlowName = "preprocess", run_date: RunDate | None = None
+    ) -> Preview:
         """Return `flows.preview.plan.preview` of a job of plain values on a date, by default the job's own or that of
         this moment; its errors are raised here.
 
@@ -78,7 +81,7 @@ class PreviewProcess:
         return result
 
 
-def looked(data: Mapping[str, Any], flow: str = "preprocess", run_date: RunDate | None = None) -> Preview:
+def looked(data: Mapping[str, Any], flow: FlowName = "preprocess", run_date: RunDate | None = None) -> Preview:
     """The same in a process that starts now."""
     with PreviewProcess() as process:
         return process.looked(data, flow, run_date)

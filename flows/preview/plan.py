@@ -15,7 +15,7 @@ from flows.job.history import Guess, guess
 from flows.job.job import Application, Job
 from flows.job.refit import AnyJob, Refit
 from flows.sample import make_sample
-from infra.clusters.expected import Expected, expected
+from infra.clusters.expected import ExpectedWorkers, expected
 from infra.clusters.model import Cluster
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.parallelism import dividing_threads, partition_limit, worker_memory
@@ -25,6 +25,7 @@ from tasks.core.schema import Schema
 from tasks.core.settings import Source
 from tasks.engines.expression.syntax import parse
 from tasks.errors import GiveUpError, JobError, RowmillError
+from tasks.gate.question import FlowName
 from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import wants_unit
@@ -65,7 +66,7 @@ class Preview:
     """The content of a preview. `scale` is above 1 where the plans are of fewer look-alike rows than the job makes."""
 
     target: str
-    workers: Expected
+    workers: ExpectedWorkers
     plans: Mapping[str, Plan]
     source: Schema
     job_source: Source
@@ -94,7 +95,7 @@ class Preview:
         return int(sum(plan.nbytes for plan in self.plans.values()) * self.scale)
 
 
-def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
+def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     """Preview a job without writing anything or starting a cluster; raises the errors of job and data."""
     refused: list[RowmillError] = []
     workers = _workers(job.cluster, refused)
@@ -164,10 +165,10 @@ def _made_up(request: Request, plans: Mapping[str, Plan], to_be_made: bool) -> s
     if to_be_made:
         return "look-alike data, which the run will make"
     paths = (file.path for plan in plans.values() for file in plan.files)
-    return made_up_text([*made_up(paths), *(request.fitted or request.base).get("made_up", [])])
+    return made_up_text([*made_up(paths), *(request.origin.made_up if request.origin else ())])
 
 
-def _workers(cluster: Cluster, refused: list[RowmillError]) -> Expected:
+def _workers(cluster: Cluster, refused: list[RowmillError]) -> ExpectedWorkers:
     """The workers of the run; without any the reason is added to `refused`, and the cores of this host count."""
     try:
         return expected(cluster)
@@ -200,7 +201,7 @@ def _data(job: AnyJob, request: Request) -> Iterator[tuple[Request, float]]:
         yield replace(request, sections=sections), sample.rows / rows
 
 
-def _plans(request: Request, workers: Expected) -> dict[str, Plan]:
+def _plans(request: Request, workers: ExpectedWorkers) -> dict[str, Plan]:
     """The plan of every split, as ingest makes it."""
     source, run = request.source, request.run
     names: dict[str, Any] = {"train": source.path, "valid": source.valid} if source.valid else {"": source.path}

@@ -29,7 +29,7 @@ MOST = 90_000  # bytes of an artifact
 
 
 @dataclass(frozen=True)
-class Section:
+class TextSection:
     """A heading, a sentence, and a table as rows of texts."""
 
     title: str
@@ -37,38 +37,38 @@ class Section:
     rows: Sequence[dict[str, str]] = ()
 
 
-def sections(preview: Preview, rows: int = 5) -> list[Section]:
+def sections(preview: Preview, rows: int = 5) -> list[TextSection]:
     """The sections of a preview, in reading order."""
     sample = preview.sample
     fitted = "the workflow as it was fitted"
     if sample.fitted_on is not None:
         fitted = f"a workflow fitted on these {sample.fitted_on:,} rows alone: ids and values will differ"
     return [
-        *([Section(REFUSED, "", [{"what": str(error)} for error in preview.refused])] if preview.refused else []),
-        *([Section("Made-up data", preview.made_up)] if preview.made_up else []),
+        *([TextSection(REFUSED, "", [{"what": str(error)} for error in preview.refused])] if preview.refused else []),
+        *([TextSection("Made-up data", preview.made_up)] if preview.made_up else []),
         *([_date(preview.dated)] if preview.dated else []),
-        *([Section("Base", preview.base, preview.modes)] if preview.base else []),
-        *([Section("Different from the fit", "; ".join(preview.differs))] if preview.differs else []),
-        *([Section("How columns are read", "; ".join(preview.united))] if preview.united else []),
-        *([Section("Bad lines", preview.bad_lines)] if preview.bad_lines else []),
-        *([Section("Left out", f"{', '.join(preview.left_out)}: the source lacks what they need")] if preview.left_out
-          else []),
-        Section("Source", f"{preview.rows:,} rows, about {amount(preview.nbytes)} decoded", _sources(preview)),
-        *([Section("Splits", _looks_back(rule), _splits(rule))] if (rule := preview.job_source.split) else []),
-        Section("Columns in", "", _columns(preview.source, preview.sample.before.column_names)),
-        Section("Columns out", "ids are those of the sample" if sample.fitted_on else "", _columns(sample.schema)),
-        Section("Rows before", f"of a sample of {sample.before.num_rows:,}", _rows(sample.before, rows)),
-        Section("Rows after", f"{sample.after.num_rows:,} came out of {fitted}", _rows(sample.after, rows)),
-        *([Section("Casts that fail", "in the sample", _failed(sample))] if sample.failed_casts else []),
-        Section("Plan", preview.workers.text + _once(preview), _steps(preview)),
-        Section("Needs", _because(preview), _needs(preview)),
-        Section("Time", _time(preview)),
+        *([TextSection("Base", preview.base, preview.modes)] if preview.base else []),
+        *([TextSection("Different from the fit", "; ".join(preview.differs))] if preview.differs else []),
+        *([TextSection("How columns are read", "; ".join(preview.united))] if preview.united else []),
+        *([TextSection("Bad lines", preview.bad_lines)] if preview.bad_lines else []),
+        *([TextSection("Left out", f"{', '.join(preview.left_out)}: the source lacks what they need")]
+          if preview.left_out else []),
+        TextSection("Source", f"{preview.rows:,} rows, about {amount(preview.nbytes)} decoded", _sources(preview)),
+        *([TextSection("Splits", _looks_back(rule), _splits(rule))] if (rule := preview.job_source.split) else []),
+        TextSection("Columns in", "", _columns(preview.source, preview.sample.before.column_names)),
+        TextSection("Columns out", "ids are those of the sample" if sample.fitted_on else "", _columns(sample.schema)),
+        TextSection("Rows before", f"of a sample of {sample.before.num_rows:,}", _rows(sample.before, rows)),
+        TextSection("Rows after", f"{sample.after.num_rows:,} came out of {fitted}", _rows(sample.after, rows)),
+        *([TextSection("Casts that fail", "in the sample", _failed(sample))] if sample.failed_casts else []),
+        TextSection("Plan", preview.workers.text + _once(preview), _steps(preview)),
+        TextSection("Needs", _because(preview), _needs(preview)),
+        TextSection("Time", _time(preview)),
     ]  # fmt: skip
 
 
-def _date(dated: Dated) -> Section:
+def _date(dated: Dated) -> TextSection:
     rows = [{"key": place, "pattern": pattern, "is": text} for place, (pattern, text) in dated.became.items()]
-    return Section("Date", dated.run_date.sentence, rows)
+    return TextSection("Date", dated.run_date.sentence, rows)
 
 
 def _failed(sample: Sampled) -> list[dict[str, str]]:

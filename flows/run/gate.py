@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,10 +23,10 @@ from tasks.errors import GateAskedError, GateStoppedError
 from tasks.gate.checks import judge
 from tasks.gate.history import MOST_NIGHTS, Past, good_versions
 from tasks.gate.locate import with_files
-from tasks.gate.notes import GateNote, digest_of, level_of, read_note, write_note
+from tasks.gate.notes import GateNote, digest_of, read_note, write_note
 from tasks.gate.profile import Profile
 from tasks.gate.question import GateStage, Question, ask, now, read_question
-from tasks.gate.verdict import Verdict
+from tasks.gate.verdict import Finding, Verdict, outcome
 from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import PlanOf, Request, output_slug
 from tasks.job.run_date import is_pattern
@@ -34,6 +34,7 @@ from tasks.report.redaction import plain_url
 from tasks.report.text import escaped_rows
 from tasks.report.verdict import verdict_markdown, verdict_rows
 from tasks.stages.progress_artifact import fresh_client
+from tasks.storage.documents import dumped
 
 STOPPED = "rowmill.gate.stopped"  # the event of a run that the gate stops
 SENTENCES = 5  # findings that a message names
@@ -57,16 +58,16 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
     if judged is None:
         return
     folder, log = request.staging.folder, get_run_logger()
-    verdict, of = judged.verdict.to_json(), digest_of(judged.profile)
+    verdict, of = judged.verdict, digest_of(judged.profile)
     note = _accepted(request, stage, of).with_verdict(stage, verdict)
-    findings = note.remaining(verdict["findings"])
-    level = level_of(findings)
+    findings = note.remaining(verdict.findings)
+    level = outcome(findings)
     write_note(folder, replace(note, stopped=level == "stop"))
     for one in findings:
-        log.warning("gate: %s", one["text"])
-    if by_hand := len(verdict["findings"]) - len(findings):
+        log.warning("gate: %s", one.text)
+    if by_hand := len(verdict.findings) - len(findings):
         log.warning("gate: %s finding(s) were accepted by hand", by_hand)
-    if verdict["findings"] or stage == "commit":
+    if verdict.findings or stage == "commit":
         later(lambda: _show(request.key, stage, note, judged), f"{request.key}-gate")
     if level == "stop":
         _tell_stopped(job, request, stage, findings)
@@ -122,7 +123,7 @@ def read_profile(request: Request, stage: GateStage) -> Profile | None:
     return saved(request, name) if request.run.profile else None
 
 
-def stopped(job: AnyJob, request: Request, findings: list[Mapping[str, Any]]) -> GateStoppedError:
+def stopped(job: AnyJob, request: Request, findings: Sequence[Finding]) -> GateStoppedError:
     """The error of a run that the gate stops."""
     return GateStoppedError(
         f"the gate stops {_night(job, request)}: nothing is published", where=str(request.staging.target),
@@ -136,13 +137,13 @@ def asks(question: Question) -> GateAskedError:
     """The error of a run that waits for an answer."""
     return GateAskedError(
         f"the gate asks whether to publish {question.night}", where=question.output,
-        why=_sentences(question.verdict["findings"]), do=f"{question.commands}; until {question.until}",
+        why=_sentences(question.verdict.findings), do=f"{question.commands}; until {question.until}",
     )  # fmt: skip
 
 
 def stop_unanswered(question: Question) -> None:
     """Send the event of a question whose time is over."""
-    findings = question.verdict["findings"]
+    findings = question.verdict.findings
     payload = {"date": question.date, "stage": question.stage, "why": "nobody answered within run.ask_timeout"}
     _emit(question.output, findings, {**payload, "run": question.run, "until": question.until})
 
@@ -154,21 +155,21 @@ def _accepted(request: Request, stage: GateStage, of: str) -> GateNote:
     digests: dict[str, str] = {stage: of}
     if stage == "commit" and (earlier := read_profile(request, "statistics")) is not None:
         digests["statistics"] = digest_of(earlier)
-    valid = tuple(entry for entry in note.accepted if digests.get(entry["stage"]) == entry["of"])
+    valid = tuple(entry for entry in note.accepted if digests.get(entry.stage) == entry.of)
     verdicts = {} if stage == "statistics" else note.verdicts
     note = GateNote(verdicts, valid)
-    if question is None or question.answer is None or question.answer["answer"] != "publish":
+    if question is None or question.answer is None or question.answer.answer != "publish":
         return note
-    if (question.stage, question.of) in {(entry["stage"], entry["of"]) for entry in valid}:
+    if (question.stage, question.of) in {(entry.stage, entry.of) for entry in valid}:
         return note
     if digests.get(question.stage) == question.of:
         return note.with_answer(question)
     if question.stage == stage:
-        get_run_logger().warning("gate: the answer of %s was for other rows than these", question.answer["who"])
+        get_run_logger().warning("gate: the answer of %s was for other rows than these", question.answer.who)
     return note
 
 
-def _question(job: AnyJob, request: Request, stage: GateStage, verdict: Mapping[str, Any], of: str) -> Question:
+def _question(job: AnyJob, request: Request, stage: GateStage, verdict: Verdict, of: str) -> Question:
     context = FlowRunContext.get()
     deployment = getattr(context.flow_run, "deployment_id", None) if context else None
     asked_at = datetime.now(UTC)
@@ -184,14 +185,14 @@ def _question(job: AnyJob, request: Request, stage: GateStage, verdict: Mapping[
     )  # fmt: skip
 
 
-def _tell_stopped(job: AnyJob, request: Request, stage: GateStage, findings: list[Mapping[str, Any]]) -> None:
+def _tell_stopped(job: AnyJob, request: Request, stage: GateStage, findings: Sequence[Finding]) -> None:
     date = job.dated.run_date.day.isoformat() if job.dated else None
     _emit(str(request.staging.target), findings, {"date": date, "stage": stage, "run": flow_run_id()})
 
 
-def _emit(output: str, findings: Any, more: Mapping[str, Any]) -> None:
-    columns = list(dict.fromkeys(one["column"] for one in findings))
-    payload = {"output": output, "columns": columns, "findings": [dict(one) for one in findings], **more}
+def _emit(output: str, findings: Sequence[Finding], more: Mapping[str, Any]) -> None:
+    columns = list(dict.fromkeys(one.column for one in findings))
+    payload = {"output": output, "columns": columns, "findings": [dumped(one) for one in findings], **more}
     emit_event(STOPPED, {"prefect.resource.id": f"rowmill.output.{output_slug(output)}"}, payload=payload)
 
 
@@ -199,10 +200,10 @@ def _show(key: str, stage: GateStage, note: GateNote, judged: Judged) -> None:
     """Write the verdict as an artifact of the run: a page with plots, and a table."""
     verdict = note.verdicts[stage]
     text = verdict_markdown(stage, note, judged.profile, judged.before)
-    named = {"description": f"The gate after {stage}: {verdict['verdict']}, {len(verdict['findings'])} finding(s)"}
+    named = {"description": f"The gate after {stage}: {verdict.verdict}, {len(verdict.findings)} finding(s)"}
     with fresh_client():
         MarkdownArtifact(key=f"{key}-gate", markdown=text, **named).create(_sync=True)  # type: ignore[call-arg]
-        if rows := verdict_rows(verdict["findings"]):
+        if rows := verdict_rows(verdict.findings):
             TableArtifact(key=f"{key}-gate-table", table=escaped_rows(rows), **named).create(_sync=True)  # type: ignore[call-arg]
 
 
@@ -211,7 +212,7 @@ def _night(job: AnyJob, request: Request) -> str:
     return f"the run{date} to {request.staging.target.name}"
 
 
-def _sentences(findings: Any) -> str:
-    texts = [str(one["text"]) for one in findings]
+def _sentences(findings: Sequence[Finding]) -> str:
+    texts = [one.text for one in findings]
     more = f"; and {len(texts) - SENTENCES} more" if len(texts) > SENTENCES else ""
     return "; ".join(texts[:SENTENCES]) + more

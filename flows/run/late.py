@@ -18,7 +18,7 @@ from prefect.events import emit_event
 
 from flows.job.history import nights_of
 from flows.job.nights import BACKFILL
-from flows.job.ready_by import LEAST_NIGHTS, Forecast, Progress, deadline, duration, forecast
+from flows.job.ready_by import LEAST_NIGHTS, Forecast, StageProgress, deadline, duration, forecast
 from flows.job.run_labels import label_run
 from flows.run.listeners import listening
 from tasks.core.settings import STAGES
@@ -34,7 +34,7 @@ PATIENCE = 10.0  # seconds that the end of a run waits for what is being said
 log = logging.getLogger("rowmill")
 
 
-class Watch:
+class LateWatch:
     """What is known of the stages of a run: those that are done, and the one that runs."""
 
     def __init__(self, request: Request) -> None:
@@ -52,7 +52,7 @@ class Watch:
         self.done[result.stage, result.split] = result.seconds
         self.since = time.time()
 
-    def progress(self, now: float) -> Progress:
+    def progress(self, now: float) -> StageProgress:
         """How far the run is; the running stage is the first that is not done."""
         done, ended = dict(self.done), self.since
         seconds: dict[str, float] = {}
@@ -60,7 +60,7 @@ class Watch:
             seconds[name] = seconds.get(name, 0.0) + one
         waiting = [step for step in self.steps if step not in done]
         if not waiting:
-            return Progress(self.rows, seconds)
+            return StageProgress(self.rows, seconds)
         name, split = waiting[0]
         note = read_json(self.path)
         share, elapsed = None, now - ended
@@ -68,7 +68,7 @@ class Watch:
             with suppress(KeyError, TypeError, ZeroDivisionError):
                 if note["at"] >= ended:
                     share, elapsed = note["done"] / note["total"], note["seconds"] + now - note["at"]
-        return Progress(self.rows, seconds, name, elapsed, share, tuple(one for one, _ in waiting[1:]))
+        return StageProgress(self.rows, seconds, name, elapsed, share, tuple(one for one, _ in waiting[1:]))
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def ready_in_time(request: Request) -> Iterator[None]:
         return
     scheduled = flow_run.expected_start_time or datetime.now(UTC)
     limit = deadline(request.run.ready_by, request.run.timezone, scheduled)
-    nights, watch, run_log = nights_of(request), Watch(request), get_run_logger()
+    nights, watch, run_log = nights_of(request), LateWatch(request), get_run_logger()
     ended, once = threading.Event(), threading.Lock()
 
     def say(expected: Forecast | None, now: datetime) -> None:

@@ -18,7 +18,7 @@ from tasks.storage.files_being_read import RAN, doing
 
 
 @dataclass(frozen=True)
-class Workers:
+class WorkersAtStart:
     """The workers with which a stage began: processes, threads and host memory in bytes of each (0: no limit),
     and the GPUs of this host."""
 
@@ -34,15 +34,15 @@ class Workers:
         return f"{self.processes} worker(s) of {self.threads} thread(s){each}"
 
 
-def workers_of(client: Any, engine: str) -> Workers:
+def workers_of(client: Any, engine: str) -> WorkersAtStart:
     """The workers of a running cluster."""
     workers = list(workers_at(client).values())
     threads = max((w["nthreads"] for w in workers), default=0)
     memory = min((w["memory_limit"] or 0 for w in workers), default=0)
-    return Workers(len(workers), threads, memory, tuple(gpus.visible()) if engine == "cudf" else ())
+    return WorkersAtStart(len(workers), threads, memory, tuple(gpus.visible()) if engine == "cudf" else ())
 
 
-def in_every_attempt(name: str, attempts: int, before: Workers, notes: Sequence[str] = ()) -> RowmillError:
+def in_every_attempt(name: str, attempts: int, before: WorkersAtStart, notes: Sequence[str] = ()) -> RowmillError:
     """The error for a stage that lost a worker in each of its attempts; `notes` say what was going on in the last
     one."""
     if gone := missing(before.gpus):

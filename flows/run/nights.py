@@ -26,7 +26,7 @@ from prefect.states import Cancelled, Completed
 from flows.job.dates import DateOf
 from flows.job.history import rates_by_run
 from flows.job.job import Application, Job
-from flows.job.nights import BACKFILL, Calendar, Deployed, Night, calendar_of, deployed, published_ever
+from flows.job.nights import BACKFILL, Calendar, DeployedJob, Night, calendar_of, deployed, published_ever
 from flows.job.nights_table import NIGHTS, NO_DATA, nights_text
 from flows.job.refit import AnyJob, Refit
 from flows.run.links import flow_run_id
@@ -482,7 +482,7 @@ def artifact_key(name: str) -> str:
     return f"rowmill-nights-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
 
 
-def _runs_by_night(client: Any, nights: Deployed) -> dict[date, Any]:
+def _runs_by_night(client: Any, nights: DeployedJob) -> dict[date, Any]:
     """The newest flow run of each night that the server knows, by the night that it is of."""
     calendar = nights.calendar
     since = calendar.begin(calendar.back(nights.today(), NIGHTS))

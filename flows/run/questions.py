@@ -71,9 +71,9 @@ def settle_question(staging: Staging) -> None:
         raise waiting(question)
     if question.is_expired:
         close_unanswered(staging, question)
-    elif question.answer and question.answer["answer"] == "discard":
+    elif question.answer and question.answer.answer == "discard":
         staging.clean()
-        text = f"{question.night} was discarded by {question.answer['who']} at {question.answer['when']}"
+        text = f"{question.night} was discarded by {question.answer.who} at {question.answer.when}"
         if own:
             raise DiscardedError(text)
         log.warning("%s; its work is removed", text)
@@ -145,14 +145,14 @@ def pause_for_answer() -> None:
 
 def form_text(question: Question) -> str:
     """What stands above the form: the findings, and where the plots are."""
-    findings = question.verdict["findings"]
+    findings = question.verdict.findings
     more = [f"- and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
     key = f"{question.flow}-{output_slug(question.output)}-gate"
     rows = [{name: row[name] for name in ("column", "yesterday", "today", "threshold")}
             for row in verdict_rows(findings[:SHOWN])]  # fmt: skip
     return "\n".join([
         f"**Publish {question.night}?**", "",
-        *(f"- {escaped(one['text'])}" for one in findings[:SHOWN]), *more, "", markdown_table(rows), "",
+        *(f"- {escaped(one.text)}" for one in findings[:SHOWN]), *more, "", markdown_table(rows), "",
         f"[Yesterday and today, with plots]({ui_url()}/artifacts/key/{key}). Without an answer until {question.until} "
         "the run is stopped.",
     ])  # fmt: skip

@@ -154,7 +154,7 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
     """Run the stage ingest, and log as warnings what people must know of the source."""
     log = get_run_logger()
     check_source(job, request)
-    if isinstance(job, Job) and job.refit.learn_from and not request.base.get("graph"):
+    if isinstance(job, Job) and job.refit.learn_from and not request.changes_features:
         log.info("refit.learn_from is not read: %s", "the base has the features of the job" if request.base
                  else "there is no base, and all is learned from source.path")  # fmt: skip
     try:
@@ -163,7 +163,7 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
         if needs_rows(job, "source.valid" if isinstance(error, NoValidationRowsError) else "source"):
             empty(job, f"{error.what}: {error.where}")
         raise
-    taught = [LEARN_FROM] if request.base.get("learn_from") else []
+    taught = [LEARN_FROM] if request.base and request.base.learn_from else []
     plans = [PlanOf(request).plan(name) for name in (*request.plan_names, *taught)]
     OPENED[:] = open_outputs(file.path for plan in plans for file in plan.files if not is_remote(file.path))
     for line in changed_lines(request):
@@ -192,8 +192,6 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
 
 def changed_lines(request: Request) -> list[str]:
     """In what the features of a job differ from those of its base, and what becomes of each; [] where they do not."""
-    if not request.base.get("graph"):
-        return []
     changes = matched_to_base(request, PlanOf(request).plan(request.splits[0]).schema)
     return list(changes.lines) if changes else []
 

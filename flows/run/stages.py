@@ -20,7 +20,7 @@ from flows.job.refit import AnyJob
 from flows.run.artifacts import show
 from flows.run.links import links
 from flows.run.listeners import notify
-from flows.run.lost_workers import Workers, in_every_attempt, workers_of
+from flows.run.lost_workers import WorkersAtStart, in_every_attempt, workers_of
 from flows.run.stopping import mark_task_run, stop_stage
 from flows.run.worker_checks import check_workers
 from tasks.cluster import stalled_tasks
@@ -49,7 +49,10 @@ def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = 
     name = " ".join(filter(None, (function.name, split)))
     attempts = job.run.retries + 1
     check_workers(job, request, function.name)
-    workers, notes = Workers(0, 0, 0), notes_left(request.staging.folder / FOLDER)  # notes of an earlier run, if any
+    workers, notes = (
+        WorkersAtStart(0, 0, 0),
+        notes_left(request.staging.folder / FOLDER),
+    )  # notes of an earlier run, if any
     for attempt in range(attempts):
         task = function.with_options(
             retries=job.run.retries, task_run_name=f"{name}{f' again {attempt}' if attempt else ''}"

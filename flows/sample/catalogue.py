@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from flows.sample.draws import Choice, Table, draw, scramble, share_out, stream
+from flows.sample.draws import ChoiceDraw, TableDraw, draw, scramble, share_out, stream
 from flows.sample.vocabulary import CODES, RELABELLED, SMARTPHONE, TWO_LEVELS
 
 PRODUCTS, BRANDS, CATEGORIES, CODED_CATEGORIES = 206_876, 4_303, 691, 300
@@ -33,9 +33,9 @@ class Catalogue:
     Codes and brands are indices, -1 where null. `bought` is out of 65,536: how often a cart is followed by a purchase.
     """
 
-    popularity: Choice
-    facts: Table
-    bought: Table
+    popularity: ChoiceDraw
+    facts: TableDraw
+    bought: TableDraw
 
 
 @cache
@@ -56,7 +56,7 @@ def catalogue(drift: bool = False) -> Catalogue:
     spread = scramble(category.astype(np.uint64), 40, stream("category")).view(np.int64)
     category_id = 2_053_013_000_000_000_000 + spread
     facts = (product_id, category_id, code.astype(np.int32), brand.astype(np.int32), cents)
-    return Catalogue(Choice.of(weight), Table(facts), Table((bought,)))
+    return Catalogue(ChoiceDraw.of(weight), TableDraw(facts), TableDraw((bought,)))
 
 
 def _chance(*names: object, of: np.ndarray) -> np.ndarray:

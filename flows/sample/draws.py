@@ -71,13 +71,13 @@ def scramble(values: Array, bits: int, key: np.uint64) -> Array:
 
 
 @cache
-def on_device(table: Table, xp: Any) -> tuple[Array, ...]:
+def on_device(table: TableDraw, xp: Any) -> tuple[Array, ...]:
     """The arrays of a host table in the memory of `xp`, copied once per process."""
     return tuple(xp.asarray(array) for array in table.arrays)
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class TableDraw:
     """Arrays built once on the host for look-ups; identity is equality, so a table can key a cache."""
 
     arrays: tuple[Array, ...]
@@ -88,7 +88,7 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class ChoiceDraw:
     """Picks index i with probability weights[i] / sum(weights), by Walker's alias method in integers.
 
     The table has 2^bits cells of 2^24 each: a draw picks a cell with its top bits and, with the next 24, the cell's own
@@ -96,13 +96,13 @@ class Choice:
     """
 
     bits: int
-    cells: Table
+    cells: TableDraw
 
     @classmethod
-    def of(cls, weights: np.ndarray) -> Choice:
+    def of(cls, weights: np.ndarray) -> ChoiceDraw:
         bits = max(1, math.ceil(math.log2(len(weights))))
         whole = share_out(weights, 1 << (bits + _FRACTION_BITS))
-        return cls(bits, Table((_alias_cells(whole, bits),)))
+        return cls(bits, TableDraw((_alias_cells(whole, bits),)))
 
     def pick(self, xp: Any, bits: Array) -> Array:
         """One index per draw, as int64."""
@@ -120,12 +120,12 @@ class Bands:
     Narrow bands follow any smooth distribution closely, and the table stays small however many values there are.
     """
 
-    choice: Choice
-    bands: Table
+    choice: ChoiceDraw
+    bands: TableDraw
 
     @classmethod
     def of(cls, start: np.ndarray, width: np.ndarray, weights: np.ndarray) -> Bands:
-        return cls(Choice.of(weights), Table((start.astype(np.int64), width.astype(np.uint64))))
+        return cls(ChoiceDraw.of(weights), TableDraw((start.astype(np.int64), width.astype(np.uint64))))
 
     def pick(self, xp: Any, bits: Array) -> Array:
         """One value per draw, as int64."""
@@ -160,7 +160,7 @@ def _alias_cells(whole: np.ndarray, bits: int) -> np.ndarray:
 
 
 @cache
-def poisson(mean: int) -> Choice:
+def poisson(mean: int) -> ChoiceDraw:
     """Poisson(mean) over 0 .. about mean + 14 standard deviations, by the recurrence p(k) = p(k - 1) mean / k."""
     mode, weights = mean, [0.0] * (mean + 14 * math.isqrt(mean) + 16)
     weights[mode] = 1.0
@@ -168,7 +168,7 @@ def poisson(mean: int) -> Choice:
         weights[k] = weights[k - 1] * mean / k
     for k in range(mode, 0, -1):
         weights[k - 1] = weights[k] * k / mean
-    return Choice.of(np.array(weights))
+    return ChoiceDraw.of(np.array(weights))
 
 
 @cache

@@ -206,14 +206,14 @@ def _clock(xp: Any, world: World, row: Array) -> Array:
 
 
 @cache
-def _rows_by_hour(world: World) -> draws.Table:
+def _rows_by_hour(world: World) -> draws.TableDraw:
     """First row number and number of rows of every hour; rounded up, so that row 0 is in the first hour."""
     weight = world.hours.tolist()
     total, seen, edges = sum(weight), 0, [0]
     for amount in weight:
         seen += amount
         edges.append(-(-world.rows * seen // total))
-    return draws.Table((np.array(edges[:-1]), np.diff(edges)))
+    return draws.TableDraw((np.array(edges[:-1]), np.diff(edges)))
 
 
 def _table(xp: Any, world: World, goods: Catalogue, second: Array, events: Events) -> pa.Table:

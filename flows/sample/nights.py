@@ -52,7 +52,7 @@ _STAYS, _SHORTEST, _LONGEST = 0.35, 40, 400  # share of places whose product nev
 
 
 @dataclass(frozen=True)
-class Night(World):
+class SampleNight(World):
     """One night: `number` counts from 0 at `start`; `mean` is the rows of a night before weekday, trend and noise.
 
     `known`: returning visitors before this night; `slots`: places for rows in the nights before, which number the
@@ -144,7 +144,7 @@ class Night(World):
 
 
 @cache
-def night(number: int, mean: int, seed: int = 0, start: dt.date = START, new_ids: float = NEW_IDS) -> Night:
+def night(number: int, mean: int, seed: int = 0, start: dt.date = START, new_ids: float = NEW_IDS) -> SampleNight:
     """Night `number` (0 is the first) of a shop with `mean` rows per night, whatever the number of nights is.
 
     new_ids: users who come for the first time, per row, 0.02 .. 1; above 0.19 sessions are shorter than 4.8 events.
@@ -161,10 +161,10 @@ def night(number: int, mean: int, seed: int = 0, start: dt.date = START, new_ids
         rows = _rows(earlier, mean, seed, start)
         windows = _returning(rows, lanes_of(rows, 24))
         known, slots = known + windows, slots + windows * STEPS
-    return Night(_rows(number, mean, seed, start), seed, False, start, number, mean, new_ids, known, slots)
+    return SampleNight(_rows(number, mean, seed, start), seed, False, start, number, mean, new_ids, known, slots)
 
 
-def block(first: int, stop: int, of: Night, xp: Any = np) -> pa.Table:
+def block(first: int, stop: int, of: SampleNight, xp: Any = np) -> pa.Table:
     """Rows first .. stop - 1 of a night; columns as `ecommerce.block` describes them, in the time of the night's day.
 
     0.6 % more of the brands and 0.3 % more of the codes are null than the products have.
@@ -191,25 +191,25 @@ def _returning(rows: int, lanes: int) -> int:
     return -(-rows // (STEPS * lanes)) * lanes
 
 
-def _lost(of: Night, column: str, mean: float) -> np.uint16:
+def _lost(of: SampleNight, column: str, mean: float) -> np.uint16:
     """How often, of 65,536, a night loses a value that the product has."""
     luck = float(_bell("lost", column, of.seed, of=np.array([of.number]))[0])
     return rate(mean * (1 + 0.1 * luck))
 
 
 @cache
-def _lifetimes() -> draws.Table:
+def _lifetimes() -> draws.TableDraw:
     """How many days a product of each place stays, and how many of them are over on the first night."""
     number = np.arange(PRODUCTS, dtype=np.uint64)
     bits = draw(stream("nights", "lifetime"), number)
     stays = _SHORTEST + below(bits, _LONGEST - _SHORTEST)
     for_ever = field(bits, 0) < rate(_STAYS)
     phase = np.where(for_ever, 0, below(draw(stream("nights", "phase"), number), 1 << 20) * stays >> 20)
-    return draws.Table((np.where(for_ever, 1 << 20, stays), phase))
+    return draws.TableDraw((np.where(for_ever, 1 << 20, stays), phase))
 
 
 @lru_cache(maxsize=8)
-def _favour(of: Night) -> np.ndarray:
+def _favour(of: SampleNight) -> np.ndarray:
     """How often, of 65,536, the first draw of each place stands: codes by weekday, season and noise; brands by week."""
     day, code = of.number, np.arange(len(CODES) + 1)
     season = np.sin(2 * np.pi * (day / (60 + 20 * _bell("period", of=code)) + _bell("begins", of=code)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.sample.draws import Array, Table
+from flows.sample.draws import Array, TableDraw
 
 
 def _four_digits() -> np.ndarray:
@@ -17,7 +17,7 @@ def _four_digits() -> np.ndarray:
     return np.ascontiguousarray(text).view(np.uint32).ravel()
 
 
-_FOUR_DIGITS = Table((_four_digits(),))
+_FOUR_DIGITS = TableDraw((_four_digits(),))
 
 
 def eight_digits(xp: Any, values: Array) -> Array:

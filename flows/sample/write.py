@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from flows.sample import criteo, ecommerce, nights, toy, wide
 from flows.sample.columns import plain
-from flows.sample.nights import NEW_IDS, START, Night, night
+from flows.sample.nights import NEW_IDS, START, SampleNight, night
 from tasks.errors import JobError, near
 from tasks.storage.files import local_folder
 from tasks.storage.sample_data import MARKER, marker
@@ -48,7 +48,7 @@ RULE = 1  # raise it when the same (name, rows, seed) gives other rows
 
 
 @dataclass(frozen=True)
-class Sample:
+class WrittenSample:
     """What makes two samples the same, and how it is cut into files."""
 
     name: str
@@ -59,7 +59,7 @@ class Sample:
     files: int
     rule: int = RULE
     columns: int | None = None
-    night: Night | None = None
+    night: SampleNight | None = None
 
     def described(self) -> dict[str, Any]:
         """As the marker holds it."""
@@ -108,10 +108,10 @@ def sample_table(
     columns = _check(name, rows, drift, columns)
     if not 0 <= start <= stop <= rows:
         raise JobError(f"rows {start} .. {stop} are not in the sample", why=f"it has {rows} rows")
-    return plain(_block(Sample(name, rows, seed, "parquet", drift, 1, columns=columns), start, stop, xp))
+    return plain(_block(WrittenSample(name, rows, seed, "parquet", drift, 1, columns=columns), start, stop, xp))
 
 
-def night_table(of: Night, start: int = 0, stop: int | None = None, *, xp: Any = np) -> pa.Table:
+def night_table(of: SampleNight, start: int = 0, stop: int | None = None, *, xp: Any = np) -> pa.Table:
     """Rows start .. stop - 1 of one night of the shop, all of them unless given, as `sample_table` gives them."""
     return plain(nights.block(start, of.rows if stop is None else stop, of, xp))
 
@@ -184,7 +184,7 @@ def make_nights(
     return SampleSummary("ecommerce", *total, time.perf_counter() - began, len(samples))
 
 
-def _write(samples: Sequence[tuple[Path, Sample]], workers: int | None, engine: str | ModuleType) -> int:
+def _write(samples: Sequence[tuple[Path, WrittenSample]], workers: int | None, engine: str | ModuleType) -> int:
     """Writes the missing parts of samples into their folders; the bytes of all parts."""
     xp = _array_module(engine)
     workers = workers if workers is not None else len(os.sched_getaffinity(0))
@@ -201,11 +201,11 @@ def _write(samples: Sequence[tuple[Path, Sample]], workers: int | None, engine: 
     return sum((folder / sample.part(number)).stat().st_size for folder, sample, number in parts)
 
 
-def _there(folder: Path, sample: Sample, number: int) -> bool:
+def _there(folder: Path, sample: WrittenSample, number: int) -> bool:
     return (folder / sample.part(number)).exists()
 
 
-def _block(sample: Sample, start: int, stop: int, xp: Any) -> pa.Table:
+def _block(sample: WrittenSample, start: int, stop: int, xp: Any) -> pa.Table:
     if sample.night:
         return nights.block(start, stop, sample.night, xp)
     options: dict[str, Any] = {"drift": sample.drift} if sample.name == "ecommerce" else {}
@@ -238,8 +238,8 @@ def _sample(
     format: str,
     drift: bool,
     columns: int | None,
-    of: Night | None = None,
-) -> Sample:
+    of: SampleNight | None = None,
+) -> WrittenSample:
     """The sample asked for; without `files`, a folder that holds it decides how many."""
     columns = _check(name, rows, drift, columns)
     if format not in FORMATS:
@@ -248,7 +248,7 @@ def _sample(
         raise JobError(f"{rows} rows cannot make {files} files", do=f"give 1 .. {rows} files, or leave files out")
     file_rows = max(1, WIDE_CELLS["file"] // columns) if columns else FILE_ROWS
     many = files or max(1, round(rows / file_rows))
-    sample = Sample(name, rows, seed, format, drift, many, columns=columns, night=of)
+    sample = WrittenSample(name, rows, seed, format, drift, many, columns=columns, night=of)
     there = marker(folder)
     if files is None and "files" in there:
         existing = replace(sample, files=there["files"])
@@ -264,7 +264,7 @@ def _array_module(engine: str | ModuleType) -> Any:
     return engine
 
 
-def _claim(folder: Path, sample: Sample) -> None:
+def _claim(folder: Path, sample: WrittenSample) -> None:
     """Marks an empty folder as this sample's before its first part, so that a killed run can go on; refuses others.
 
     Names that begin with an underscore do not count: another process may be marking the same folder at this moment.
@@ -287,7 +287,7 @@ def _claim(folder: Path, sample: Sample) -> None:
     _atomically(folder / MARKER, lambda temporary: temporary.write_text(json.dumps(sample.described(), indent=1)))
 
 
-def _refuse_strangers(folder: Path, sample: Sample) -> None:
+def _refuse_strangers(folder: Path, sample: WrittenSample) -> None:
     """A JobError where a reader of the folder would take other files for rows of the sample."""
     own = {sample.part(number) for number in range(sample.files)}
     strange = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith(("_", ".")))
@@ -311,13 +311,13 @@ def _atomically(target: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _write_part(folder: Path, sample: Sample, number: int, xp: Any) -> None:
+def _write_part(folder: Path, sample: WrittenSample, number: int, xp: Any) -> None:
     write = _write_parquet if sample.format == "parquet" else _write_text
     groups = _row_groups(sample, number, xp)
     _atomically(folder / sample.part(number), lambda temporary: write(temporary, sample, groups))
 
 
-def _row_groups(sample: Sample, number: int, xp: Any) -> Iterator[pa.Table]:
+def _row_groups(sample: WrittenSample, number: int, xp: Any) -> Iterator[pa.Table]:
     """The rows of a file, a row group at a time, made in blocks that end at multiples of the block size."""
     size = BLOCK_ROWS["cpu" if xp is np else "device"]
     if sample.columns:
@@ -330,7 +330,7 @@ def _row_groups(sample: Sample, number: int, xp: Any) -> Iterator[pa.Table]:
         yield pa.concat_tables(_block(sample, a, b, xp) for a, b in itertools.pairwise(edges))
 
 
-def _write_parquet(target: Path, sample: Sample, groups: Iterator[pa.Table]) -> None:
+def _write_parquet(target: Path, sample: WrittenSample, groups: Iterator[pa.Table]) -> None:
     first = next(groups)
     dictionary = [name for name in first.column_names if name in DICTIONARY]
     # Without the Arrow schema in the footer, readers see plain strings where the writer was given dictionaries.
@@ -343,7 +343,7 @@ def _write_parquet(target: Path, sample: Sample, groups: Iterator[pa.Table]) -> 
             del table
 
 
-def _write_text(target: Path, sample: Sample, groups: Iterator[pa.Table]) -> None:
+def _write_text(target: Path, sample: WrittenSample, groups: Iterator[pa.Table]) -> None:
     """No value of any sample needs quotes; a null is an empty field."""
     delimiter = "," if sample.format == "csv" else "\t"
     options = pyarrow.csv.WriteOptions(include_header=False, delimiter=delimiter, quoting_style="none")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from infra.clusters.model import Cluster
 
 
-class _Cluster(LocalCUDACluster):
+class _CudaCluster(LocalCUDACluster):
     """Workers on the cores near their GPU, but no others than this process may use: dask-cuda would widen `taskset`."""
 
     def new_worker_spec(self) -> dict[Any, dict[str, Any]]:
@@ -41,7 +41,7 @@ def start(
     # The workers spill device -> host -> disk themselves; a nanny that kills at 95 % would only get in the way.
     settings = {"distributed.worker.memory.terminate": False, "rowmill.gpu-pool": pool, **pre_import_settings(imports)}
     with config.set(settings):
-        return _Cluster(
+        return _CudaCluster(
             CUDA_VISIBLE_DEVICES=[gpu.uuid for gpu in gpus],
             n_workers=len(gpus),
             threads_per_worker=cluster.threads_per_worker or threads_for(cluster, gpus),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedWorkers:
     """Engine and number of workers, and of all of them together: threads, bytes of host memory and of GPU memory.
 
     `device_memory` is 0 without GPUs, and where nobody knows yet which GPUs there will be.
@@ -42,13 +42,13 @@ class Expected:
         return self.device_memory // max(len(self.workers), 1)
 
 
-def expected(cluster: Cluster) -> Expected:
+def expected(cluster: Cluster) -> ExpectedWorkers:
     """The workers that `cluster` would start, or that run at its address; GiveUpError without GPUs or an answer."""
     kind, engine = resolved(cluster)
     return {"cpu": _cpu, "cuda": _cuda, "address": _address}.get(kind, _elsewhere)(cluster, engine)
 
 
-def _cpu(cluster: Cluster, engine: str) -> Expected:
+def _cpu(cluster: Cluster, engine: str) -> ExpectedWorkers:
     workers = cluster.workers or (cluster.adapt.minimum if cluster.adapt else 1) or 1
     most = cluster.adapt.maximum if cluster.adapt else workers
     threads = workers * (cluster.threads_per_worker or max(1, CPU_COUNT // most))
@@ -58,7 +58,7 @@ def _cpu(cluster: Cluster, engine: str) -> Expected:
     return _expected(engine, workers, threads, memory, 0, "on this host")
 
 
-def _cuda(cluster: Cluster, engine: str) -> Expected:
+def _cuda(cluster: Cluster, engine: str) -> ExpectedWorkers:
     gpus = chosen_gpus(cluster)
     threads = len(gpus) * (cluster.threads_per_worker or threads_for(cluster, gpus))
     limit = cluster.memory_limit
@@ -69,7 +69,7 @@ def _cuda(cluster: Cluster, engine: str) -> Expected:
     )
 
 
-def _address(cluster: Cluster, engine: str) -> Expected:
+def _address(cluster: Cluster, engine: str) -> ExpectedWorkers:
     where = cast(str, cluster.address)
     with Client(where, set_as_default=False, timeout="8s", security=security_of(cluster)) as client:
         info = workers_at(client)
@@ -78,7 +78,7 @@ def _address(cluster: Cluster, engine: str) -> Expected:
     return _expected(engine, len(info), threads, memory, 0, f"at {where}")
 
 
-def _elsewhere(cluster: Cluster, engine: str) -> Expected:
+def _elsewhere(cluster: Cluster, engine: str) -> ExpectedWorkers:
     """The workers that ssh, SLURM or Kubernetes would start, by the job; hosts over ssh count as equal to this one."""
     section: Any = getattr(cluster, cluster.kind)
     workers = (
@@ -99,7 +99,7 @@ def _elsewhere(cluster: Cluster, engine: str) -> Expected:
     )
 
 
-def _expected(engine: str, workers: int, threads: int, memory: int, device: int, where: str) -> Expected:
+def _expected(engine: str, workers: int, threads: int, memory: int, device: int, where: str) -> ExpectedWorkers:
     names = tuple(f"worker {number}" for number in range(workers))
     text = f"{workers} worker(s) with {threads} thread(s) in all, {where}; engine {engine}"
-    return Expected(engine, names, max(threads, 1), memory, device, text)
+    return ExpectedWorkers(engine, names, max(threads, 1), memory, device, text)

@@ -27,12 +27,12 @@ from infra.environment import is_loopback
 class TaskSettings(SettingsContext):
     """The settings of the flow run within a `with` block; what its tasks get of them is packed once."""
 
-    _packed: _Packed = PrivateAttr()
+    _packed: _PackedSettings = PrivateAttr()
 
     @classmethod
     def current(cls) -> TaskSettings:
         """The settings that hold here."""
-        packed = _Packed(pickle.dumps(get_settings_context().serialize()))
+        packed = _PackedSettings(pickle.dumps(get_settings_context().serialize()))
         settings = cls(**packed)
         settings._packed = packed
         return settings
@@ -42,7 +42,7 @@ class TaskSettings(SettingsContext):
         return self._packed if include_secrets else super().serialize(include_secrets=False)
 
 
-class _Packed(Mapping[str, Any]):
+class _PackedSettings(Mapping[str, Any]):
     """The fields of a SettingsContext, built at their first use: the scheduler passes them on and never uses them."""
 
     def __init__(self, data: bytes) -> None:

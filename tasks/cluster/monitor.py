@@ -36,7 +36,7 @@ KEPT = 400  # most samples of a worker and stage; longer series keep every secon
 log = logging.getLogger("rowmill")
 
 
-class Sample(NamedTuple):
+class UsageSample(NamedTuple):
     """A worker at one moment; `cpu`, `sent`, `rows` and `bytes` count from the start of the process."""
 
     at: float  # seconds since 1970
@@ -54,7 +54,7 @@ class Sample(NamedTuple):
     lent_on_host: int = 0  # bytes of those sent that other processes copied out of its host memory
 
 
-class _Work:
+class _WorkDone:
     """Rows and bytes that the tasks of this process have worked through."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class _Work:
         self.lock = threading.Lock()
 
 
-_work = _Work()
+_work = _WorkDone()
 _samplers: dict[str, Sampler] = {}
 _making = threading.Lock()
 
@@ -80,7 +80,7 @@ class Sampler:
     def __init__(self, worker: Any) -> None:
         self.worker, self.process = weakref.ref(worker), psutil.Process()
         self.device = _device()
-        self.samples: deque[Sample] = deque(maxlen=1200)
+        self.samples: deque[UsageSample] = deque(maxlen=1200)
         self.last_request = time.monotonic()
         self.thread: threading.Thread | None = None
 
@@ -91,13 +91,13 @@ class Sampler:
             return
         times, (used, own, busy) = self.process.cpu_times(), self.device()
         to_host, to_disk = _spilled(worker.data)
-        self.samples.append(Sample(
+        self.samples.append(UsageSample(
             time.time(), times.user + times.system, self.process.memory_info().rss, used, own, busy, to_host, to_disk,
             worker.transfer_outgoing_bytes_total, _work.rows, _work.bytes,
             *lent_bytes.totals(),
         ))  # fmt: skip
 
-    def since(self, moment: float) -> list[Sample]:
+    def since(self, moment: float) -> list[UsageSample]:
         """The last sample before a moment and those after it, up to now; keeps the thread going for `LEASE` seconds."""
         self.last_request = time.monotonic()
         self.sample()
@@ -223,7 +223,7 @@ class Watch:
                 before = self.workers.get(address, {"samples": []})["samples"]
                 last = before[-1].at if before else 0.0
                 # The counters of a worker at the end of the stage before are the start of this stage.
-                samples = (Sample(max(s[0], self.began), *s[1:]) for s in record["samples"] if s[0] > last)
+                samples = (UsageSample(max(s[0], self.began), *s[1:]) for s in record["samples"] if s[0] > last)
                 self.workers[address] = {**record, "samples": thinned([*before, *samples])}
         except Exception as error:
             log.debug("workers could not be sampled: %s: %s", type(error).__name__, error)
@@ -267,7 +267,7 @@ def watched(client: Any, addresses: Sequence[str], wanted: bool = True) -> Itera
         watch.close()
 
 
-def thinned(samples: list[Sample]) -> list[Sample]:
+def thinned(samples: list[UsageSample]) -> list[UsageSample]:
     """At most `KEPT` samples, evenly taken, the first and the last among them."""
     if len(samples) <= KEPT:
         return samples
@@ -288,6 +288,6 @@ def load(path: Path) -> dict[str, dict[str, Any]]:
     """The samples that `save` wrote; {} if the file is missing or damaged."""
     try:
         workers = json.loads(path.read_text())
-        return {a: {**w, "samples": [Sample(*s) for s in w["samples"]]} for a, w in workers.items()}
+        return {a: {**w, "samples": [UsageSample(*s) for s in w["samples"]]} for a, w in workers.items()}
     except (OSError, TypeError, ValueError, KeyError, AttributeError):
         return {}

@@ -22,7 +22,7 @@ from tasks.core.settings import Check, Checks
 from tasks.gate.contract import Contract, check_values, percent, shown
 from tasks.gate.distances import Array, in_cells, jensen_shannon, quantile_cells
 from tasks.gate.distributions import Cells, Moved, References, cells_of, listed, moved, newcomers, references
-from tasks.gate.expected import TREND, WINDOW, Calendar, calendar, limit, predict
+from tasks.gate.expected import TREND, WINDOW, WeekdayCalendar, calendar, limit, predict
 from tasks.gate.figures import SHARES, Key, Scale, family, figures_of, noise_of, scale_of, share_below, value_texts
 from tasks.gate.history import Past
 from tasks.gate.profile import ColumnProfile, Profile
@@ -49,7 +49,7 @@ def judge(
 
     After `statistics` not every column has been read yet: which columns are missing is judged at `commit` only.
     """
-    night = _Night(profile, list(history), settings, day)
+    night = _Judge(profile, list(history), settings, day)
     findings: list[Finding] = []
     notes: list[str] = []
     if contract is not None and (level := night.level("contract", len(history) + settings.nights)):
@@ -75,7 +75,7 @@ def _severity(finding: Finding) -> float:
 
 
 @dataclass
-class _Night:
+class _Judge:
     """Tonight's profile beside the good nights before."""
 
     profile: Profile
@@ -103,7 +103,7 @@ class _Night:
         distances = 5 * len(self.names)
         self.chance = CHANCE / max(len(self.own) + distances, 1)
         self.z = _errors_of(self.chance)
-        self.designs: dict[tuple[int, ...], Calendar] = {}
+        self.designs: dict[tuple[int, ...], WeekdayCalendar] = {}
 
     # levels and words
 
@@ -131,12 +131,12 @@ class _Night:
             return ", ".join(step.columns)
         return key.column
 
-    def design(self, places: tuple[int, ...]) -> Calendar:
+    def design(self, places: tuple[int, ...]) -> WeekdayCalendar:
         if places not in self.designs:
             self.designs[places] = calendar([self.past[place].day for place in places], self.day)
         return self.designs[places]
 
-    def compared(self, nights: int, design: Calendar) -> str:
+    def compared(self, nights: int, design: WeekdayCalendar) -> str:
         """What a figure is compared with, in words."""
         if nights == 1:
             return f"{self.past[-1].version} had"
@@ -229,7 +229,7 @@ class _Night:
                     yield finding
 
     def figure(
-        self, key: Key, scale: Scale, before: Expected, reach: float, places: tuple[int, ...], design: Calendar
+        self, key: Key, scale: Scale, before: Expected, reach: float, places: tuple[int, ...], design: WeekdayCalendar
     ) -> Finding | None:
         value, last = self.own[key], self.before[places[-1]][key]
         now, column = scale.to(value), self.profile.columns.get(key.column)

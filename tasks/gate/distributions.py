@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow as pa
 from tasks.engines.hashing import murmur3
 from tasks.gate.contract import percent
 from tasks.gate.distances import DISTANCES, Array, in_cells, noise, quantile_cells, shares
-from tasks.gate.expected import TREND, Calendar, limit, predict
+from tasks.gate.expected import TREND, WeekdayCalendar, limit, predict
 from tasks.gate.figures import family, shown
 from tasks.gate.profile import BUCKETS, TOP, ColumnProfile, bin_edges
 
@@ -134,7 +134,7 @@ class References:
     left_out: Array | None
 
 
-def references(cells: Cells, design: Calendar) -> References:
+def references(cells: Cells, design: WeekdayCalendar) -> References:
     past = shares(cells.past)
     near = [past[-1]] + ([past[design.same_weekday]] if design.same_weekday is not None else [])
     if len(past) < TREND:
@@ -181,25 +181,24 @@ def newcomers(past: Sequence[ColumnProfile], now: ColumnProfile) -> tuple[float,
     """(the share of tonight's values that no night before has named, the largest such share of a night before, the
     values with their counts); None where nobody has counted each value, or too few nights did.
 
-    Of a column with more values than a profile names, only those count that would have been named before.
+    Of a column with more values than a profile names, only those count that would have been named before: by their
+    share, and by their number, since the rows of a visitor are not fewer in a night that has fewer rows.
     """
     if len(past) < 3 or not all(column.top_exact for column in (*past, now)) or not now.values:
         return None
     known: dict[tuple[str, Any], int] = {}
-    least, largest = 0.0, 0.0
+    least, fewest, largest = 0.0, 0, 0.0
+
+    def strangers(column: ColumnProfile) -> list[tuple[Any, int]]:
+        rows = max(least * column.values, fewest)
+        return [(value, n) for value, n in column.top if (type(value).__name__, value) not in known and n > rows]
+
     for night, column in enumerate(past):
         if night >= 2:
-            largest = max(largest, sum(n for _, n in _strangers(column, known, least)) / max(column.values, 1))
+            largest = max(largest, sum(n for _, n in strangers(column)) / max(column.values, 1))
         known |= {(type(value).__name__, value): night for value, _ in column.top}
         if not listed(column) and len(column.top) >= TOP:
+            fewest = max(fewest, 2 * column.top[-1][1])
             least = max(least, 2 * column.top[-1][1] / max(column.values, 1))
-    strangers = _strangers(now, known, least)
-    return sum(n for _, n in strangers) / now.values, largest, strangers
-
-
-def _strangers(column: ColumnProfile, known: Mapping[tuple[str, Any], int], least: float) -> list[tuple[Any, int]]:
-    return [
-        (value, count)
-        for value, count in column.top
-        if (type(value).__name__, value) not in known and count > least * column.values
-    ]
+    found = strangers(now)
+    return sum(n for _, n in found) / now.values, largest, found

@@ -23,7 +23,7 @@ OUTLIER = 4.0  # standard deviations
 
 
 @dataclass(frozen=True)
-class Calendar:
+class WeekdayCalendar:
     """The nights before (oldest first) and tonight, as rows of a design; `weekdays`: whether these have effects."""
 
     past: Array  # nights x parameters
@@ -37,7 +37,7 @@ class Calendar:
         return len(self.past) - int(np.linalg.matrix_rank(self.past)) if len(self.past) else 0
 
 
-def calendar(days: Sequence[date | None], tonight: date | None) -> Calendar:
+def calendar(days: Sequence[date | None], tonight: date | None) -> WeekdayCalendar:
     """The design of nights, oldest first; nights without a date count one after another.
 
     A level alone up to two nights, a trend from three on, weekdays where each that is there, and tonight's, is there
@@ -62,7 +62,7 @@ def calendar(days: Sequence[date | None], tonight: date | None) -> Calendar:
             for weekday in there[1:]:
                 columns.append(np.array([float(one == weekday) for one in of]))
                 new.append(float(tonight.weekday() == weekday))
-    return Calendar(np.stack(columns, 1) if len(days) else np.zeros((0, 1)), np.array(new), same, weekdays)
+    return WeekdayCalendar(np.stack(columns, 1) if len(days) else np.zeros((0, 1)), np.array(new), same, weekdays)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Prediction:
     left_out: Array
 
 
-def predict(figures: Array, design: Calendar, robust: bool = True) -> Prediction:
+def predict(figures: Array, design: WeekdayCalendar, robust: bool = True) -> Prediction:
     """The prediction of figures (nights x figures, oldest first, no NaN)."""
     nights, count = figures.shape
     if not nights:

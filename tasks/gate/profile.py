@@ -6,12 +6,14 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tasks.core.strict_json import decoded, encoded
-from tasks.storage.metadata_forms import check_form
+from pydantic import BeforeValidator
+
+from tasks.core.strict_json import encoded
+from tasks.storage.documents import Count, Figure, Form, Number, TypeName, Value, dumped, parsed
 from tasks.storage.own_files import PROFILE
 
 FORMAT = 1
@@ -19,6 +21,12 @@ BUCKETS = 1024  # of categories, by the lowest ten bits of MurmurHash3
 TOP = 100  # most frequent categories that a profile names
 MINUS_INFINITY, PLUS_INFINITY = 0x000F, 0xFFF0  # the bins of the infinities
 SIGN = 1 << 63
+
+
+def _by_bin(pairs: Any) -> Any:
+    """The counts by bin of the pairs in a file."""
+    is_pair = all(isinstance(pair, list) and [type(one) for one in pair] == [int, int] for pair in pairs or ())
+    return dict(pairs) if isinstance(pairs, list) and is_pair else pairs
 
 
 @dataclass(frozen=True)
@@ -40,20 +48,20 @@ class ColumnProfile:
     """
 
     name: str
-    type: str
-    rows: int
-    nulls: int
-    distinct: float = 0.0
-    distinct_error: float = 0.0
-    minimum: int | float | str | None = None
-    maximum: int | float | str | None = None
-    mean: float | None = None
-    std: float | None = None
-    infinite: int = 0
-    bins: Mapping[int, int] | None = None
-    sampled: int = 1
-    buckets: list[int] | None = None
-    top: list[tuple[Any, int]] = field(default_factory=list)
+    type: TypeName
+    rows: Count
+    nulls: Count
+    distinct: Figure = 0.0
+    distinct_error: Figure = 0.0
+    minimum: int | Figure | str | None = None
+    maximum: int | Figure | str | None = None
+    mean: Figure | None = None
+    std: Figure | None = None
+    infinite: Count = 0
+    bins: Annotated[Mapping[Count, Count] | None, BeforeValidator(_by_bin)] = None
+    sampled: Number = 1
+    buckets: list[Count] | None = None
+    top: list[tuple[Value, Count]] = field(default_factory=list)
     top_exact: bool = False
 
     @property
@@ -107,16 +115,6 @@ class ColumnProfile:
                   "buckets": self.buckets}  # fmt: skip
         return {name: counts[name] if name in counts else encoded(value) for name, value in vars(self).items()}
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ColumnProfile:
-        plain = ("bins", "buckets")  # integers only
-        values = {name: value if name in plain else decoded(value) for name, value in data.items()
-                  if name in cls.__dataclass_fields__}  # fmt: skip
-        if values.get("bins") is not None:
-            values["bins"] = {int(b): int(n) for b, n in values["bins"]}
-        values["top"] = [(value, int(count)) for value, count in values.get("top", [])]
-        return cls(**values)
-
 
 @dataclass(frozen=True)
 class StepProfile:
@@ -126,18 +124,20 @@ class StepProfile:
     key: str
     op: str
     columns: tuple[str, ...]
-    rows: int
-    out_of_vocabulary: int | None = None
-    unmatched: int | None = None
-    failed_casts: int = 0
+    rows: Count
+    out_of_vocabulary: Count | None = None
+    unmatched: Count | None = None
+    failed_casts: Count = 0
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"columns": [*self.columns]}
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> StepProfile:
-        values = {name: value for name, value in data.items() if name in cls.__dataclass_fields__}
-        return cls(**values | {"columns": tuple(values["columns"])})
+class _StoredProfile(Form):
+    """A profile as its file has it."""
+
+    format: Number
+    rows: Count
+    columns: list[ColumnProfile]
+    steps: list[StepProfile] = []
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -176,22 +176,15 @@ class Profile:
             "rows": self.rows,
             "seconds": round(self.seconds, 3),
             "columns": [self.columns[name].to_json() for name in sorted(self.columns)],
-            "steps": [self.steps[key].to_json() for key in sorted(self.steps)],
+            "steps": [dumped(self.steps[key]) for key in sorted(self.steps)],
         }
 
     @classmethod
     def from_json(cls, data: Any, path: Path = Path(PROFILE)) -> Profile:
         """The profile of a file's content; DataError that names the file and the field that is damaged."""
-        check_form(data, "profile", path)
-        columns = [ColumnProfile.from_json(column) for column in data["columns"]]
-        steps = [StepProfile.from_json(step) for step in data["steps"]]
-        return cls(
-            rows=data["rows"],
-            columns={column.name: column for column in columns},
-            steps={step.key: step for step in steps},
-            seconds=data["seconds"],
-            format=data["format"],
-        )
+        stored = parsed(_StoredProfile, data, path)
+        columns, steps = {one.name: one for one in stored.columns}, {one.key: one for one in stored.steps}
+        return cls(stored.rows, columns, steps, stored.seconds, stored.format)
 
     def text(self, **more: Any) -> str:
         """As JSON of one spelling, on one line, with further fields."""

@@ -8,21 +8,32 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from tasks.errors import JobError, OpenQuestionError
+from tasks.gate.verdict import Verdict
 from tasks.storage.atomic import read_json, write_json
-from tasks.storage.metadata_forms import check_form
+from tasks.storage.documents import Moment, dumped, parsed
 from tasks.storage.own_files import ASKS
 from tasks.storage.staging import Staging
 
 QUESTION = "question.json"  # in the staging folder
 FORMAT = 1
 Answer = Literal["publish", "discard"]
+FlowName = Literal["preprocess", "fit", "apply", "refit"]
 GateStage = Literal["statistics", "commit"]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What somebody has answered, and when."""
+
+    answer: Answer
+    who: str
+    when: Moment
 
 
 @dataclass(frozen=True)
@@ -33,25 +44,25 @@ class Question:
     (`run.date`; None for a job without one), in the folder `folder` with the folders `search` on Python's path. `run`
     and `deployment` are those of the run that asks; a run of a deployment waits in Prefect, and its form has the key
     `key`. `verdict` is the gate's, `of` the digest of the profile that it judged. `until`: when it ends in `stop`.
-    `answer` has `answer`, `who` and `when`; None while nobody has answered.
+    `answer` is None while nobody has answered.
     """
 
-    flow: str
+    flow: FlowName
     parameters: Mapping[str, Any]
     date: str | None
     run: str
     deployment: str | None
     stage: GateStage
-    verdict: Mapping[str, Any]
+    verdict: Verdict
     of: str
     key: str
     output: str
     folder: str
-    asked_at: str
-    until: str
+    asked_at: Moment
+    until: Moment
     search: tuple[str, ...] = ()
-    answer: Mapping[str, str] | None = None
-    format: int = field(default=FORMAT)
+    answer: Answered | None = None
+    format: int = FORMAT
 
     @property
     def is_expired(self) -> bool:
@@ -71,7 +82,7 @@ class Question:
     @property
     def findings(self) -> list[str]:
         """The sentences of the findings."""
-        return [str(finding["text"]) for finding in self.verdict["findings"]]
+        return [finding.text for finding in self.verdict.findings]
 
     @property
     def commands(self) -> str:
@@ -85,14 +96,12 @@ def read_question(folder: Path) -> Question | None:
     data = read_json(path)
     if data is None and not path.exists():
         return None
-    check_form(data, "question", path)
-    values = {name: value for name, value in data.items() if name in Question.__dataclass_fields__}
-    return Question(**values | {"search": tuple(values.get("search", ()))})
+    return parsed(Question, data, path)
 
 
 def write_question(folder: Path, question: Question) -> None:
     """Put a question into a staging folder, in the place of an earlier one."""
-    write_json(folder / QUESTION, asdict(question) | {"search": [*question.search]})
+    write_json(folder / QUESTION, dumped(question))
 
 
 def ask(staging: Staging, question: Question) -> None:
@@ -124,22 +133,23 @@ def answered(folder: Path, answer: Answer, who: str) -> Question:
             return question
         if question.is_expired:
             raise too_late(question)
-        question = replace(question, answer={"answer": answer, "who": who, "when": now()})
+        question = replace(question, answer=Answered(answer, who, now()))
         write_question(folder, question)
         return question
 
 
 def check_first_answer(question: Question, answer: Answer) -> None:
     """A JobError where a question is answered already, by the other answer."""
-    if question.answer is not None and question.answer["answer"] != answer:
+    if question.answer is not None and question.answer.answer != answer:
         raise already(question)
 
 
 def already(question: Question) -> JobError:
     """The error for a second answer that is not the first."""
-    first = question.answer or {}
-    what = f"the question of {question.night} is answered already: {first.get('answer')}"
-    return JobError(what, where=question.output, why=f"{first.get('who')} answered at {first.get('when')}",
+    first = question.answer
+    assert first is not None
+    what = f"the question of {question.night} is answered already: {first.answer}"
+    return JobError(what, where=question.output, why=f"{first.who} answered at {first.when}",
                     do="the first answer counts; `rowmill discard OUT/v0006` marks a published version")  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from datetime import date
 from statistics import median
 
 from tasks.gate.contract import percent
-from tasks.gate.expected import WINDOW, Calendar
+from tasks.gate.expected import WINDOW, WeekdayCalendar
 
 CHANCE = 1e-4  # of a false alarm in a plain night, by this check alone
 FEWER, MORE = -math.log(0.6), math.log(1.7)  # the widest bounds: 40 % fewer, 70 % more
@@ -36,7 +36,7 @@ class Expected:
 
 def expected_rows(
     rows: Sequence[float], days: Sequence[date | None], versions: Sequence[str], tonight: date | None,
-    predicted: Sequence[float], design: Calendar, early: bool,
+    predicted: Sequence[float], design: WeekdayCalendar, early: bool,
 ) -> Expected:  # fmt: skip
     """The rows that nights before (oldest first) lead to expect.
 

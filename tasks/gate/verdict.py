@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, cast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, cast
 
-from tasks.core.strict_json import decoded, encoded
 from tasks.errors import visible
+from tasks.storage.documents import Figure, Value
 
 FORMAT = 1
 ORDER = ("pass", "warn", "ask", "stop")  # of the worst finding: what stops is not asked
 Outcome = Literal["pass", "warn", "stop", "ask"]
+Level = Literal["warn", "stop", "ask"]
 
 
 @dataclass(frozen=True)
@@ -25,25 +26,16 @@ class Finding:
 
     column: str
     check: str
-    now: Any
-    before: Any
-    figure: float
-    threshold: float
-    level: Literal["warn", "stop", "ask"]
+    now: Value
+    before: Value
+    figure: Figure
+    threshold: Figure
+    level: Level
     text: str
     files: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", visible(self.text))  # names of columns may have any sign
-
-    def to_json(self) -> dict[str, Any]:
-        data: dict[str, Any] = encoded(asdict(self))
-        return data
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Finding:
-        values = {name: value for name, value in decoded(data).items() if name in cls.__dataclass_fields__}
-        return cls(**values | {"files": tuple(values.get("files", ()))})
 
 
 @dataclass(frozen=True)
@@ -58,28 +50,9 @@ class Verdict:
     verdict: Outcome
     findings: tuple[Finding, ...] = ()
     compared_with: list[str] = field(default_factory=list)
-    proposed: dict[str, dict[str, float]] = field(default_factory=dict)
+    proposed: dict[str, dict[str, Figure]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "verdict": self.verdict,
-            "findings": [finding.to_json() for finding in self.findings],
-            "compared_with": list(self.compared_with),
-            "proposed": encoded(self.proposed),
-            "notes": list(self.notes),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Verdict:
-        return cls(
-            verdict=data["verdict"],
-            findings=tuple(Finding.from_json(one) for one in data["findings"]),
-            compared_with=list(data.get("compared_with", ())),
-            proposed=decoded(data.get("proposed", {})),
-            notes=tuple(data.get("notes", ())),
-        )
+    format: int = FORMAT
 
 
 def outcome(findings: Sequence[Finding]) -> Outcome:

@@ -238,14 +238,20 @@ class Bound:
     def _extra_column(self, i: int, p: int, name: str) -> tuple[int, str] | None:
         """Where an extra column of node i, whose parent is p, comes from; None if no bound node has it.
 
-        The nearest ancestor that has the column goes before the source, the source before other nodes.
+        The nearest ancestor that has the column goes before the source, the source before other nodes. Of the entries
+        of a job above its own, which are nodes with names, what they make counts, the last one first, not what they
+        only pass on from operator to operator.
         """
         todo = [p]
         while todo:
             place = todo.pop(0)
             if name in self.schemas[place]:
                 return place, name
-            todo += [self.number[id(parent)] for parent in self.nodes[place].parents]
+            node = self.nodes[place]
+            above = [self.number[id(parent)] for parent in node.parents]
+            if node.kind == "pick" and node.name:
+                above = [entry for entry in reversed(above) if name in self.schemas[entry]]
+            todo += above
         if name in self.source:
             return SOURCE, name
         for place in [*reversed(range(i)), *range(i + 1, len(self.nodes))]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tasks.core.units import amount
 from tasks.graph.state import check_table, read_table, write_table
 from tasks.storage.atomic import read_json
-from tasks.storage.metadata_forms import damaged
+from tasks.storage.documents import damaged
 from tasks.storage.own_files import FITTED, PARTIALS, tables_of
 
 FILES = "files.vocab"

@@ -5,24 +5,37 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
+from pydantic import Field
 
-from tasks.core.schema import Schema
+from tasks.core.schema import Schema, Tags
 from tasks.core.versions import rowmill_version, versions
 from tasks.errors import DataError, GiveUpError, HostError, RowmillError, TransientError
 from tasks.graph.binding import Bound
 from tasks.graph.history import check_history, save_history
 from tasks.graph.node import Node, graph_from_json, graph_to_json
-from tasks.graph.state import FORMAT, State, copy_saved, read_json
-from tasks.manifest import current, seal
+from tasks.graph.state import FORMAT, State, TableForm, copy_saved, read_json
+from tasks.manifest import DatedForm, current, seal
 from tasks.ops.base import Learned, make_operator
 from tasks.sources.reading_rules import checked_reading, reading_lines
 from tasks.storage.atomic import write_json
-from tasks.storage.metadata_forms import DIGEST, check_columns, check_form, damaged, refuse_former
+from tasks.storage.documents import (
+    DIGEST,
+    ColumnForm,
+    Count,
+    Day,
+    Form,
+    Names,
+    Number,
+    check_columns,
+    damaged,
+    parsed,
+    refuse_former,
+)
 from tasks.storage.own_files import FITTED, WORKFLOW
 from tasks.storage.sample_data import made_up_text
 
@@ -47,21 +60,80 @@ strict, keys and sort_by always; delimiter, header and columns where they are of
 """
 
 
-def save_fitted(
-    final: Node, schema: Schema, state: State, folder: Path, source: Mapping[str, Any] | None = None,
-    saved: Path | None = None, made_up: Sequence[Mapping[str, Any]] = (), dated: Mapping[str, Any] | None = None,
-    history: tuple[Mapping[str, Any], pa.Table] | None = None, gate: Mapping[str, Any] = MappingProxyType({}),
-    ancestors: Sequence[str] = (),
-) -> None:  # fmt: skip
-    """Write the folder; `source` is how the rows were read (`tasks.sources.reading_rules`), for who applies it.
+class TagForm(Form):
+    tag: Literal[tuple(tag.value for tag in Tags)]  # type: ignore[valid-type]
 
-    `saved` is where the state is saved already, if it is; then the values are all that is looked at here. `made_up` are
-    the look-alike data among the rows (`tasks.storage.sample_data`), `dated` is the date of the run that fitted it.
-    `history` are the nights that it has learned, and the table of their files (`tasks.graph.history`). `gate` are the
-    checks and the contract of the job, of an output that has no manifest to say them. `ancestors` are the digests of
-    the states that it was learned on top of, the first one first: its ids are theirs.
+
+class NodeForm(Form):
+    kind: Literal["pick", "apply", "join", "drop"]
+    parents: list[Count]
+    op: dict[str, Any] | None = None
+    selection: list[str | Names | TagForm] = []
+    name: str = ""
+
+
+class NightForm(Form):
+    day: Day
+    rows: Count
+    files: Count
+    ids: dict[str, Count] = {}
+    rowmill: str = ""
+
+
+class HistoryForm(Form):
+    rows: Count
+    nights: list[NightForm]
+    files: TableForm | None = None
+
+
+class WorkflowForm(Form):
+    format: Number = 1
+    graph: Annotated[list[NodeForm], Field(min_length=1)]
+    schema_: list[ColumnForm] = Field(alias="schema")
+    output: list[ColumnForm] = []
+    source: dict[str, Any] = {}
+    dated: DatedForm | None = None
+    state: str = ""
+    ancestors: list[str] = []
+    ids_since: dict[str, int] = {}
+    history: HistoryForm | None = None
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class FittedNotes:
+    """What a fitted workflow says of where it comes from, besides its graph and what it has learned.
+
+    source: how the rows were read (`tasks.sources.reading_rules`), for who applies it.
+    made_up: the look-alike data among the rows (`tasks.storage.sample_data`).
+    dated: the date of the run that fitted it.
+    history: the nights that it has learned, and the table of their files (`tasks.graph.history`).
+    gate: the checks and the contract of the job, of an output that has no manifest to say them.
+    ancestors: the digests of the states that it was learned on top of, the first one first: its ids are theirs, but
+        those of columns that one of them lacks.
+    since: what `ids_since` says of the newest of them.
     """
+
+    source: Mapping[str, Any] = field(default_factory=dict)
+    made_up: Sequence[Mapping[str, Any]] = ()
+    dated: Mapping[str, Any] | None = None
+    history: tuple[Mapping[str, Any], pa.Table] | None = None
+    gate: Mapping[str, Any] = field(default_factory=dict)
+    ancestors: Sequence[str] = ()
+    since: Mapping[str, int] = field(default_factory=dict)
+
+
+def save_fitted(
+    final: Node, schema: Schema, state: State, folder: Path, notes: FittedNotes, saved: Path | None = None
+) -> None:
+    """Write the folder. `saved` is where the state is saved already, if it is; then the values are all that is looked
+    at here."""
     bound, graph = Bound(final, schema, state.values), graph_to_json(final)
+    made_up, ancestors = list(notes.made_up), list(notes.ancestors)
+    begun = {
+        c.name: before for c in bound.output.columns
+        if notes.since and Tags.CATEGORICAL.value in c.tags and (before := notes.since.get(c.name, len(ancestors)))
+    }  # fmt: skip
     for path in _of_the_script(graph):
         text = "the saved workflow names %s, which other processes lack: it is of this script; move it to a module"
         log.warning(text, path)
@@ -73,20 +145,27 @@ def save_fitted(
         "graph": graph,
         "schema": schema.to_json(),
         "output": bound.output.to_json(),
-        "source": dict(source or {}),
-        **({"made_up": list(made_up)} if made_up else {}),
-        **({"dated": dict(dated)} if dated else {}),
-        **gate,
-        **({"ancestors": list(ancestors)} if ancestors else {}),
+        "source": dict(notes.source),
+        **({"made_up": made_up} if made_up else {}),
+        **({"dated": dict(notes.dated)} if notes.dated else {}),
+        **notes.gate,
+        **({"ancestors": ancestors} if ancestors else {}),
+        **({"ids_since": begun} if begun else {}),
         "state": copy_saved(saved, folder) if saved else state.save(folder),
     }
-    if history is not None:
-        data["history"] = save_history(folder, *history)
+    if notes.history is not None:
+        data["history"] = save_history(folder, *notes.history)
     lines = [f"    {line}\n" for line in reading_lines(data["source"])]
     lines += [f"\n**It was fitted on made-up data**: {made_up_text(made_up)}.\n"] if made_up else []
     readme = README + (SOURCE + "".join(lines) if lines else "")
     (folder / "README.md").write_text(readme)
     write_json(folder / FITTED, seal({**data, "readme": hashlib.sha256(readme.encode()).hexdigest()}))
+
+
+def ids_since(data: Mapping[str, Any]) -> dict[str, int]:
+    """By output column of a `workflow.json`, how many of its ancestors have other ids in it, or none: before it came,
+    or came back."""
+    return {c["name"]: data.get("ids_since", {}).get(c["name"], 0) for c in data.get("output", ())}
 
 
 def _of_the_script(graph: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -114,7 +193,7 @@ def read_fitted(path: Path) -> dict[str, Any]:
             where=str(folder),
             do="upgrade rowmill",
         )
-    check_form(data, "workflow", path)
+    parsed(WorkflowForm, data, path)
     check_columns(data["schema"], path, "schema")
     if DIGEST in data and data[DIGEST] != seal(data)[DIGEST]:
         raise damaged(path, "", "its content has another digest than the one that it names: it was changed")

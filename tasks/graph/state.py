@@ -20,10 +20,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from tasks import engines
 from tasks.core.strict_json import decoded, encoded
@@ -31,7 +32,7 @@ from tasks.core.versions import VALUE_RULES
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Learned, Operator
 from tasks.sources.formats.bounds import validated
-from tasks.storage.metadata_forms import check_form, damaged
+from tasks.storage.documents import Count, Form, Names, Number, TableName, damaged, parsed
 from tasks.storage.own_files import CHANGES, PARTIALS
 
 # 1: every table in one file; 2: no infinities, sums of floats as one number; 3: partials in state.json; 4: no rules
@@ -43,6 +44,50 @@ CHANGES_FORMAT = 1
 SECTIONS = {PARTIALS: "partials", CHANGES: "changes"}  # files beside state.json, by which it names their digests
 NIGHT = "of_night.json"  # names tables that only the run that has learned them uses
 SUFFIX = ".vocab"  # Parquet, under a name that no reader of a folder takes for data
+
+
+class TableForm(Form):
+    table: TableName
+    rows: Count
+    sha256: str
+
+
+class FileForm(Form):
+    file: Literal["partials.json", "changes.json"]
+    sha256: str
+
+
+class StateForm(Form):
+    format: Number
+    rules: Annotated[int, Field(ge=1, le=VALUE_RULES)] = 1
+    fitted: dict[str, dict[str, Any]]
+    partials: FileForm | None = None
+    changes: FileForm | None = None
+
+
+class PartialsForm(Form):
+    format: Number
+    rows: Count = 0
+    partials: dict[str, dict[str, Any]]
+
+
+class OldAndNewForm(Form):
+    old: Count
+    new: Count
+
+
+class ChangeForm(Form):
+    op: str
+    columns: Names
+    mode: Literal["merged", "appended", "frozen", "new"]
+    why: str
+
+
+class ChangesForm(Form):
+    format: Number
+    base: str
+    rows: OldAndNewForm
+    steps: dict[str, ChangeForm]
 
 
 class State:
@@ -312,7 +357,7 @@ def _checked(folder: Path, digest: str | None = None) -> dict[str, Any]:
     if isinstance(number, int) and number != FORMAT:
         do = "upgrade rowmill" if number > FORMAT else "fit the workflow again"
         raise DataError(f"the state has format {number}, this version reads format {FORMAT}", where=str(folder), do=do)
-    check_form(data, "state", path)
+    parsed(StateForm, data, path)
     _check_tables(path, "fitted", data["fitted"])
     return data
 
@@ -323,7 +368,7 @@ def _check_tables(path: Path, section: str, steps: Mapping[str, Mapping[str, Any
         for name, value in values.items():
             for file in _files(value):
                 field = f"{section}.{key}.{name}"
-                check_form(file, "table", path, field)
+                parsed(TableForm, file, path, field)
                 if (path.parent / file["table"]).is_symlink():
                     raise damaged(path, field, f"the table {file['table']} is a link")
 
@@ -336,7 +381,7 @@ def _beside(folder: Path, data: Mapping[str, Any], name: str) -> dict[str, Any] 
     if (folder / name).is_symlink():
         raise damaged(folder / name, "", "it is a link")
     content: dict[str, Any] = read_json(folder / name, data[section]["sha256"])
-    check_form(content, section, folder / name)
+    parsed(PartialsForm if section == "partials" else ChangesForm, content, folder / name)
     inner = "steps" if section == "changes" else section
     _check_tables(folder / name, inner, content[inner])
     return content

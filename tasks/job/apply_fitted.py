@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, near
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node, graph_from_json
-from tasks.graph.saved_workflow import fitted_folder, read_fitted
+from tasks.graph.saved_workflow import fitted_folder, ids_since, read_fitted
 from tasks.graph.state import check_saved, saved_files
-from tasks.job.request import Request, new_request
+from tasks.job.request import Fitted, Request, new_request
 from tasks.job.row_rules import exact_columns, with_weight
 from tasks.manifest import current
 from tasks.sources.formats.survey import NUMBER_TEXTS
@@ -36,16 +36,16 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
     """The request that transforms a source with the fitted workflow of a folder, and learns nothing."""
     version = current(fitted)
     check_discarded(version, fitted)
-    was_discarded = {"discarded": True} if marked_folder(version) else {}  # so that the commit does not refuse it
     data, folder = read_fitted(fitted), fitted_folder(fitted)
     fit = Fit.of(source, data["source"])
     source = with_values(source, fit.reading)
     digest = data.get("state") or hashlib.sha256(saved_files(folder)[0].read_bytes()).hexdigest()
     labels = targets_of(graph_from_json(data["graph"]), Schema.from_json(data["schema"]), Tags.SAMPLE_WEIGHT)
-    return new_request(source, data["graph"], output, run, engine, labels, flow="apply",
-                       fitted={"path": str(folder), "state": digest, "schema": data["schema"],
-                               "fit": asdict(fit), "made_up": made_up_of(data),
-                               "ancestors": data.get("ancestors", []), **was_discarded})  # fmt: skip
+    applied = Fitted(
+        str(folder), digest, data["schema"], fit, made_up_of(data), tuple(data.get("ancestors", ())),
+        ids_since(data), discarded=bool(marked_folder(version)),  # so that the commit does not refuse it
+    )  # fmt: skip
+    return new_request(source, data["graph"], output, run, engine, labels, flow="apply", fitted=applied)
 
 
 def made_up_of(data: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -180,7 +180,7 @@ def subject(request: Request, source: Schema) -> tuple[Node, Schema]:
     """The graph and the schema that it is bound to; for a fitted workflow those of the fit, without what is left out,
     and in the types in which a plan reads its columns."""
     final, schema = _fitted_subject(request, source)
-    return final, as_read(schema, source) if request.base or request.fitted else schema
+    return final, as_read(schema, source) if request.origin else schema
 
 
 def _fitted_subject(request: Request, source: Schema) -> tuple[Node, Schema]:
@@ -195,7 +195,7 @@ def _fitted_subject(request: Request, source: Schema) -> tuple[Node, Schema]:
 def base_schema(request: Request, source: Schema) -> Schema:
     """The columns of the base and, where the features of the job differ from its, those that the source has besides."""
     fitted = request.fitted_schema
-    if not request.base.get("graph"):
+    if not request.changes_features:
         return fitted
     columns = with_weight(source, request.source).columns
     return Schema([*fitted.columns, *(c for c in columns if c.name not in fitted and c.name != ROW)])
@@ -263,18 +263,19 @@ def needed_columns(bound: Bound) -> list[str]:
 def adopt(request: Request) -> None:
     """A copy of the fitted state in the staging folder: the folder that it comes from may be replaced meanwhile."""
     folder, fitted = request.staging.folder / "state", request.fitted
-    if (read_json(folder / "manifest.json") or {}).get("digest") == fitted["state"]:
+    assert fitted
+    if (read_json(folder / "manifest.json") or {}).get("digest") == fitted.state:
         return
-    origin = Path(fitted["path"])
+    origin = Path(fitted.path)
     with no_space(folder), partial_folder(folder) as partial:
         for path in saved_files(origin):
             with allowed_name(path, "fitted") as name:
                 shutil.copyfile(name, partial / path.name)
-        check_saved(partial, fitted["state"])  # every table is whole, or it says which is not
-        write_json(partial / "manifest.json", {"digest": fitted["state"]})
+        check_saved(partial, fitted.state)  # every table is whole, or it says which is not
+        write_json(partial / "manifest.json", {"digest": fitted.state})
 
 
 def null_types(request: Request) -> Mapping[str, Any]:
     """The types that columns of nothing but nulls take, which have none of their own."""
-    columns: Sequence[Column] = request.fitted_schema.columns if request.fitted or request.base else ()
+    columns: Sequence[Column] = request.fitted_schema.columns if request.origin else ()
     return {c.name: c.dtype for c in columns}

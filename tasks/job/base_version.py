@@ -75,7 +75,7 @@ class BaseVersion:
 
 
 @dataclass(frozen=True)
-class Choice:
+class BaseChoice:
     """The base, or None where nothing was published yet; `damaged` are sentences on newer versions that are damaged, by
     their folders, `discarded` the names of newer ones that were taken back; `on_discarded` is a sentence on the base
     where the version that it was learned on top of was taken back."""
@@ -93,7 +93,7 @@ class Choice:
         return f"every version at {root} is discarded ({names}): this run is a fit, and all values get new ids"
 
 
-def newest_good(root: Path, thorough: bool = True) -> Choice:
+def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
     """The newest good version at a path: of a folder of versions, or of an output or fitted workflow without.
 
     `thorough` reads every byte, as `rowmill verify` does; else manifests, `workflow.json` and the sizes of files are
@@ -103,7 +103,7 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
     versions = versions_of(root)
     if not versions:
         if not root.exists() or (root.is_dir() and not any(root.iterdir())):
-            return Choice(None)
+            return BaseChoice(None)
         if not described_by(root):
             raise JobError("the base is no output of rowmill", where=f"base: {root}",
                            why=f"it has no {MANIFEST}, no {FITTED} and no versions",
@@ -117,7 +117,7 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
             continue
         try:
             good = _checked(version, thorough)
-            return Choice(good, damaged, tuple(discarded), _on_discarded(version, root))
+            return BaseChoice(good, damaged, tuple(discarded), _on_discarded(version, root))
         except HostError:
             raise
         except OSError as error:
@@ -131,7 +131,7 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
             "no version of the base is good", where=str(root), why="; ".join(damaged.values()),
             do="restore one from where there is a copy; or begin anew: base: none, which gives all values new ids",
         )  # fmt: skip
-    return Choice(None, {}, tuple(discarded))
+    return BaseChoice(None, {}, tuple(discarded))
 
 
 def _unknown(version: Path, why: str) -> HostError:
@@ -156,7 +156,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def set_aside(choice: Choice, stops: bool) -> list[str]:
+def set_aside(choice: BaseChoice, stops: bool) -> list[str]:
     """Take damaged versions back that are newer than the base, as `rowmill discard` does, so that they are not read;
     what was done, in sentences. With `stops` a DataError instead."""
     lines = list[str]()
@@ -215,10 +215,10 @@ def other_ids_text(request: Request) -> str:
 
 def check_not_discarded(request: Request) -> None:
     """A JobError if somebody has discarded, since the run began, the version that it learns on top of or applies."""
-    known = request.base or request.fitted
-    if not known or known.get("discarded"):
+    known = request.origin
+    if known is None or known.discarded:
         return
-    version = marked_folder(Path(known["path"]))
+    version = marked_folder(Path(known.path))
     if version is None:
         return
     what, do = "fitted workflow", "it applies the newest good version, where you name the output"

@@ -90,4 +90,4 @@ def _version_text(workflow: str, nights: Sequence[Mapping[str, Any]]) -> str:
 
 def night_of(request: Request) -> str:
     """The day of a run: its date, else that of the refit, else today (UTC)."""
-    return str(request.dated.get("date") or request.base.get("day") or datetime.now(UTC).date().isoformat())
+    return str(request.dated.get("date") or (request.base and request.base.day) or datetime.now(UTC).date().isoformat())

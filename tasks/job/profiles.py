@@ -20,7 +20,6 @@ from tasks.graph.seen import Seen
 from tasks.job.request import Request
 from tasks.storage.atomic import read_json, write_text
 from tasks.storage.checksum import digest
-from tasks.storage.metadata_forms import check_form
 
 STATISTICS = "profile-statistics.json"  # in the staging folder: what statistics read
 
@@ -94,7 +93,7 @@ def publish_profile(request: Request, split: str, folder: Path) -> list[Mapping[
     if not isinstance(content, dict):
         return []
     try:
-        check_form(content, "profile", whole)
+        Profile.from_json(content, whole)
     except DataError:
         return []
     path = folder / PROFILE

@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,12 @@ from tasks.graph.binding import Bound
 from tasks.graph.history import FILES, files_table, read_files, with_night
 from tasks.graph.matching import Matched, matched
 from tasks.graph.node import graph_from_json, graph_to_json
-from tasks.graph.saved_workflow import read_fitted
+from tasks.graph.saved_workflow import ids_since, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.apply_fitted import made_up_of, subject, targets_of
 from tasks.job.base_version import BaseVersion
 from tasks.job.learned_files import night_of
-from tasks.job.request import PlanOf, Request, new_request
+from tasks.job.request import PlanOf, RefitBase, Request, new_request
 from tasks.sources.reading_rules import Fit, with_values
 from tasks.storage.allowed_roots import allowed_name
 from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
@@ -43,46 +42,47 @@ def refitting_request(
     the base has them. A graph that differs from the base's is matched to it (`tasks.graph.matching`) once the columns
     of the source are known. `day` is that of the night, today if nothing is said."""
     own = graph_to_json(graph_from_json(base.data["graph"]))
-    changed = {} if graph in (None, own) else {"graph": own, "learn_from": refit.learn_from}
+    is_changed = graph not in (None, own)
     fit = Fit.of(source, base.data["source"])
     schema = base.data["schema"]
     if labels is None:
         labels = targets_of(graph_from_json(own), Schema.from_json(schema))
     return new_request(
         with_values(source, fit.reading), own if graph is None else graph, output, run, engine, labels,
-        base={
-            "path": str(base.workflow), "version": base.name, "state": base.data["state"], "schema": schema,
-            "fit": asdict(fit), "rows": base.rows, "settings": refit.settings, "all": refit.all,
-            "again": refit.again, "forget": refit.forget, "day": (day or datetime.now(UTC).date()).isoformat(),
-            "since": base.day, "made_up": made_up_of(base.data),
-            "ancestors": [*base.data.get("ancestors", ()), base.data["state"]], **changed,
-        },
+        base=RefitBase(
+            str(base.workflow), base.data["state"], schema, fit, made_up_of(base.data),
+            (*base.data.get("ancestors", ()), base.data["state"]), ids_since(base.data), version=base.name,
+            rows=base.rows, since=base.day, day=(day or datetime.now(UTC).date()).isoformat(),
+            settings=refit.settings, all=refit.all, again=refit.again, forget=refit.forget,
+            graph=own if is_changed else None, learn_from=refit.learn_from if is_changed else None,
+        ),
     )  # fmt: skip
 
 
 def matched_to_base(request: Request, source: Schema) -> Matched | None:
     """How the steps of the job follow those of its base; None where the job has the features of its base. `source` are
     the columns of the night. A JobError where ids would move."""
-    if not request.base.get("graph"):
+    if request.base is None or request.base.graph is None:
         return None
-    base = Bound(graph_from_json(request.base["graph"]), request.fitted_schema)
-    return matched(base, Bound(*subject(request, source)), request.base["version"])
+    base = Bound(graph_from_json(request.base.graph), request.fitted_schema)
+    return matched(base, Bound(*subject(request, source)), request.base.version)
 
 
 def copied_base(request: Request) -> Path:
     """A copy of the base in the staging folder, whole by its digests, as hard links where that is possible: the folder
     that it comes from may be replaced meanwhile."""
     folder, base = request.staging.folder / COPY, request.base
-    if (read_json(folder / "manifest.json") or {}).get("digest") == base["state"]:
+    assert base
+    if (read_json(folder / "manifest.json") or {}).get("digest") == base.state:
         return folder
-    origin = Path(base["path"])
+    origin = Path(base.path)
     more = [origin / name for name in (FITTED, FILES) if (origin / name).exists()]
     with no_space(folder), partial_folder(folder) as partial:
         for path in [*saved_files(origin), *more]:
             with allowed_name(path, "base") as name:
                 _link_or_copy(path, name, partial / path.name)
-        check_saved(partial, base["state"])
-        write_json(partial / "manifest.json", {"digest": base["state"]})
+        check_saved(partial, base.state)
+        write_json(partial / "manifest.json", {"digest": base.state})
     return folder
 
 
@@ -95,13 +95,13 @@ def _link_or_copy(path: Path, name: str, target: Path) -> None:
 
 def history_before(request: Request) -> tuple[dict[str, Any], pa.Table]:
     """(the history of the base, the table of its files); both empty for a fit, and where everything is learned anew."""
-    if not request.base or request.base["all"]:
+    if not request.base or request.base.all:
         return {}, files_table([], 0)
     folder = request.staging.folder / COPY
     data = read_fitted(folder)
     history = dict(data.get("history") or {})
     if not history:
-        history = {"rows": request.base["rows"], "nights": []}
+        history = {"rows": request.base.rows, "nights": []}
     return history, read_files(folder, history)
 
 
@@ -127,5 +127,5 @@ def base_note(request: Request) -> dict[str, Any]:
     names one; {} for a job without."""
     base = request.base
     if base:
-        return {"base": {name: base[name] for name in ("version", "path", "state", "rows")}}
+        return {"base": {name: getattr(base, name) for name in ("version", "path", "state", "rows")}}
     return {"base": "none"} if request.no_base else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tasks.core.strict_json import decoded
 from tasks.core.versions import rowmill_version
 from tasks.errors import DataError
 from tasks.gate.contract import Contract, make_contract
+from tasks.gate.question import FlowName
 from tasks.graph.node import Node, graph_from_json, graph_to_json, topological
 from tasks.graph.row_rules import Division, RowSet
 from tasks.job.fingerprints import fingerprint, own_code, users_code
@@ -33,18 +34,51 @@ from tasks.storage.staging import Staging
 
 
 @dataclass(frozen=True)
+class Fitted:
+    """A fitted workflow that a run applies, or learns on top of: its folder, the digest of its `state`, the `schema`
+    that it was fitted on, how its source was read, the look-alike data that it learned from, the digests of the states
+    below it, and what `ids_since` says of it. `discarded` where it was taken back before the run began."""
+
+    path: str
+    state: str
+    schema: list[dict[str, Any]]
+    fit: Fit
+    made_up: list[dict[str, Any]] = field(default_factory=list)
+    ancestors: tuple[str, ...] = ()
+    ids_since: dict[str, int] = field(default_factory=dict)
+    discarded: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefitBase(Fitted):
+    """The version (v0006) that a refit learns on top of, the rows that it has learned from and its date (`since`; ""
+    if unknown), the date of this run (`day`), and the keys of the section `refit`.
+
+    `graph` is that of the base where the job has other features; then new steps learn from the rows of `learn_from`
+    first.
+    """
+
+    version: str
+    rows: int
+    since: str
+    day: str
+    settings: dict[str, str]
+    all: bool
+    again: bool
+    forget: int | None
+    graph: list[dict[str, Any]] | None = None
+    learn_from: Any = None
+
+
+@dataclass(frozen=True)
 class Request(PickledFields):
     """What a run is to do. Equal requests have the same staging folder.
 
     `sections` are source, output and run as JSON: Prefect walks through the arguments of its tasks, and cannot walk
     through a model that has a field `keys`.
     `code` is the fingerprint of the code, `owner` the run that has the lock, `flow` the flow of the run. `fitted` is
-    the fitted workflow that is applied: path, digest of the state, schema, how its source was read (the parts of
-    `tasks.sources.reading_rules.Fit`), and discarded where it was taken back before; {} when one is learned. `roots`
-    are those that the flow's host allows.
-    `base` is what a refit starts from: path, version (v0006), digest of the state, schema and fit as those of `fitted`,
-    rows that were learned so far, and how to go on (settings, all, again, forget, day, since); {} for a fit.
-    `no_base`: the job names a base, and nothing is published there yet.
+    the workflow that is applied, None when one is learned; `base` what a refit starts from, None for a fit. `roots` are
+    those that the flow's host allows. `no_base`: the job names a base, and nothing is published there yet.
     `dated` is the date of the run and what the job's patterns became (`tasks.job.run_date.Dated`); {} without one.
     `contract` and `checks` are those of the gate, as JSON; {} without a contract, and for checks as they are.
     """
@@ -55,11 +89,11 @@ class Request(PickledFields):
     labels: tuple[str, ...] = ()
     code: str = ""
     owner: str = ""
-    flow: str = "preprocess"
-    fitted: dict[str, Any] = field(default_factory=dict)
+    flow: FlowName = "preprocess"
+    fitted: Fitted | None = None
     roots: tuple[str, ...] | None = None
     dated: dict[str, Any] = field(default_factory=dict)
-    base: dict[str, Any] = field(default_factory=dict)
+    base: RefitBase | None = None
     no_base: bool = False
     contract: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, Any] = field(default_factory=dict)
@@ -95,21 +129,31 @@ class Request(PickledFields):
     def final(self) -> Node:
         return graph_from_json(self.graph)
 
+    @property
+    def origin(self) -> Fitted | None:
+        """The workflow that is applied, or the base; None for a fit."""
+        return self.fitted or self.base
+
     @cached_property
     def fitted_schema(self) -> Schema:
         """The columns that the workflow, or the base, was fitted on."""
-        return Schema(c for c in Schema.from_json((self.fitted or self.base)["schema"]).columns if c.name != ROW)
+        assert self.origin
+        return Schema(c for c in Schema.from_json(self.origin.schema).columns if c.name != ROW)
 
-    @cached_property
+    @property
     def fit(self) -> Fit | None:
         """How the source of the workflow that is applied, or of the base, was read; None for a fit."""
-        known = self.fitted or self.base
-        return Fit(**known["fit"]) if known else None
+        return self.origin.fit if self.origin else None
+
+    @property
+    def changes_features(self) -> bool:
+        """Whether the job has other features than the base that it learns on top of."""
+        return self.base is not None and self.base.graph is not None
 
     @property
     def first_row(self) -> int:
         """The number of the first row: a refit goes on where its base ended, unless it learns everything anew."""
-        return 0 if not self.base or self.base["all"] else int(self.base["rows"])
+        return 0 if not self.base or self.base.all else self.base.rows
 
     @cached_property
     def staging(self) -> Staging:
@@ -160,9 +204,9 @@ class Request(PickledFields):
     def _fitted(self) -> list[Any]:
         """What is applied, or what is learned on top of, by its content: the folder may be moved."""
         if self.base:
-            left_out = ("path", "version", "ancestors")
-            return [self.graph, {name: value for name, value in self.base.items() if name not in left_out}]
-        return [self.graph, *(self.fitted[what] for what in ("state", "schema", "fit"))] if self.fitted else []
+            left_out = ("path", "version", "ancestors", "ids_since")
+            return [self.graph, {name: value for name, value in asdict(self.base).items() if name not in left_out}]
+        return [self.graph, self.fitted.state, self.fitted.schema, asdict(self.fitted.fit)] if self.fitted else []
 
     def state_fingerprint(self, plan: str) -> str:
         """The fingerprint of the state that is learned from a plan, whatever the output and the sizes of partitions."""

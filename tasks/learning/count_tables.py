@@ -23,22 +23,18 @@ FEW = 1 << 14  # distinct values up to which a core is faster than a GPU
 
 
 class CountTables:
-    """The tables of a phase: those that a refit shows before it merges them, and those that a fit has learned.
-
-    The tables are in host memory. Those of more than `FEW` values are sketched by `engine`, on a GPU one part after
-    another; smaller ones by the CPU.
-    """
+    """Sketches of the tables of a phase, which are in host memory. Those of more than `FEW` values are sketched by
+    `engine`, on a GPU one part after another; smaller ones by the CPU."""
 
     def __init__(self, engine: str) -> None:
         self.engine = engine
-        self.shown: dict[str, Sequence[pa.Table]] = {}
 
-    def add(self, key: str, tables: Sequence[pa.Table]) -> None:
-        """Remember the tables of a step, which are in host memory and have no value in common."""
-        self.shown[key] = tables
-
-    def seen(self, columns: Mapping[str, str], fitted: Mapping[str, Any], partials: Mapping[str, Any]) -> Seen:
-        """What the counts say of the columns (step -> column), from what was learned in a phase."""
+    def seen(
+        self, columns: Mapping[str, str], of_rows: Mapping[str, Sequence[pa.Table]], fitted: Mapping[str, Any],
+        partials: Mapping[str, Any],
+    ) -> Seen:  # fmt: skip
+        """What the counts say of the columns (step -> column): the tables of the new rows of a refit, which have no
+        value in common, else what was learned in a phase."""
         start, seen, cores = time.thread_time(), Seen(), len(os.sched_getaffinity(0))
         with (
             ThreadPoolExecutor(cores, thread_name_prefix="rowmill-profile") as threads,
@@ -46,7 +42,8 @@ class CountTables:
         ):
             futures = {}
             for key, name in columns.items():
-                tables, nulls = self._tables(key, fitted[key], partials.get(key, {}))
+                tables, nulls = _learned_tables(fitted[key], partials.get(key, {}))
+                tables, nulls = (of_rows[key], 0) if key in of_rows else (tables, nulls)
                 engine = self.engine if sum(map(len, tables)) > FEW else "pandas"
                 size, workers = PART[engine], on_gpu if engine == "cudf" else threads
                 parts = [table.slice(at, size) for table in tables for at in range(0, len(table), size)]
@@ -57,17 +54,15 @@ class CountTables:
                 sketch, seen.seconds = column_sketch.merge(sketches), seen.seconds + sum(seconds)
                 sketch.rows, sketch.nulls = sketch.rows + nulls, sketch.nulls + nulls
                 seen.columns[name] = sketch
-        self.shown = {}
         seen.seconds += time.thread_time() - start
         seen.rows = max((sketch.rows for sketch in seen.columns.values()), default=0)
         return seen
 
-    def _tables(self, key: str, fitted: Mapping[str, Any], saved: Mapping[str, Any]) -> tuple[Sequence[pa.Table], int]:
-        """(tables of values and counts without a common value, nulls that they do not count)."""
-        if key in self.shown:
-            return self.shown[key], 0
-        tables = [table for table in (fitted["values"], fitted.get("rest"), saved.get("rest")) if table is not None]
-        return [table.select([table.column_names[0], "count"]) for table in tables], int(fitted.get("nulls", 0))
+
+def _learned_tables(fitted: Mapping[str, Any], saved: Mapping[str, Any]) -> tuple[Sequence[pa.Table], int]:
+    """(tables of values and counts without a common value, nulls that they do not count)."""
+    tables = [table for table in (fitted["values"], fitted.get("rest"), saved.get("rest")) if table is not None]
+    return [table.select([table.column_names[0], "count"]) for table in tables], int(fitted.get("nulls", 0))
 
 
 def _sketched(table: pa.Table, engine: str) -> tuple[Sketch, float]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from tasks import engines
 from tasks.cluster import monitor
-from tasks.cluster.column_cache import CacheKey
 from tasks.cluster.out_of_memory import in_halves
 from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
@@ -27,12 +26,11 @@ from tasks.graph.evaluation import explained, titled
 from tasks.graph.failed_casts import Record, records
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work, block_offsets
-from tasks.graph.row_rules import ALL_ROWS, RowRules
 from tasks.graph.seen import Seen, counted, together
 from tasks.graph.state import State
 from tasks.learning import large_tables
 from tasks.learning.count_tables import CountTables
-from tasks.learning.finalize import conclude, conclude_refit
+from tasks.learning.finalize import conclude
 from tasks.learning.handles import Handles
 from tasks.learning.partials import Observed, Partial, Phase, join_siblings, merge, with_size
 from tasks.learning.refit import Base, change_of, frozen_values, working_here
@@ -42,86 +40,94 @@ from tasks.ops.continuous import Normalize
 from tasks.ops.keyed import Keyed
 
 
-def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, pool: Pool, filter: str | None = None,
-          floor: int = 0, progress: Callable[[int, int], None] | None = None,
-          halved: Callable[[int], None] | None = None,
-          known: Callable[[Mapping[str, Any]], None] | None = None,
-          cache: CacheKey | None = None,
-          failed: Callable[[list[Record]], None] | None = None,
-          base: Base | None = None,
-          seen: Callable[[Seen], None] | None = None,
-          rules: RowRules = ALL_ROWS,
-          left_out: Callable[[Mapping[str, int]], None] | None = None) -> State:  # fmt: skip
-    """The state of a graph over all rows of the plan; with `base`, of these and of all rows that the base has learned.
-    `progress(phase, rows)` is called as partitions are done.
+@dataclass(frozen=True)
+class PassOptions:
+    """How the passes of `learn` are made.
 
-    After each pass, `halved(times)` is called with how often partitions were halved in it for want of memory, and
-    `failed(records)` with the casts that failed in it. `known(values)` is called, from a thread, with what a step with
-    large tables has learned while other steps are worked on. A phase is one pass; steps whose operator left a question
-    open (exact quantiles) share further passes over their columns alone, without `progress`. The columns of
-    `cache` stay decoded on the workers. `seen` is called once, where a pass was needed, with what was seen of the rows:
-    each column that was read, over all rows. `rules` leave out rows beyond the filter; `left_out(counts)` is called
-    with how many rows split and down-sampling left out, where a pass was needed.
+    floor: partitions of fewer bytes are not halved where memory is short.
+    progress: called with (phase, rows) as partitions are done, but not in further passes of a phase.
+    known: called, from a thread, with what a step with large tables has learned while other steps are worked on.
+    profile: whether each source column that is read is profiled, over all rows.
     """
-    bound = Bound(final, schema)
-    value_rules = base.state.rules if base else VALUE_RULES
+
+    floor: int = 0
+    progress: Callable[[int, int], None] | None = None
+    known: Callable[[Mapping[str, Any]], None] = lambda _: None
+    profile: bool = False
+
+
+@dataclass
+class LearningResult:
+    """What `learn` gives: the state; how often partitions were halved for want of memory; the casts that failed, by
+    pass; what was seen of the rows (None without `PassOptions.profile`, and where no pass was needed); how many rows
+    split and down-sampling left out."""
+
+    state: State
+    halved: int = 0
+    failed: list[list[Record]] = field(default_factory=list)
+    seen: Seen | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+def learn(
+    work: Work, plan: Plan, pool: Pool, base: Base | None = None, options: PassOptions = PassOptions()
+) -> LearningResult:  # fmt: skip
+    """Learn a graph over all rows of the plan; with `base`, over these and all rows that the base has learned.
+
+    A fit is a refit on an empty base. `work` has the graph, the source and its filter. A phase is one pass; steps whose
+    operator left a question open (exact quantiles) share further passes over their columns alone.
+    """
+    final, schema, engine = work.final, work.schema, work.engine
+    bound, is_fit = Bound(final, schema), base is None
+    base = base or Base.empty(bound)
+    value_rules = VALUE_RULES if is_fit else base.state.rules
     state = State(*from_parameters(bound, base), rules=value_rules)
-    changes = _changes_of_parameters(bound, state, base) if base else {}
-    unchanged: frozenset[str] = frozenset()
-    if base:
-        if not base.night.keep_ids_only:
-            bound = Bound(final, schema, base.state.values)
-        fitted, partials = frozen_values(base, bound)
-        state = State({**state.values, **fitted}, {**state.partials, **partials}, rules=value_rules)
-        unchanged = frozenset(step.key for step in bound.learning if not base.learns(step))
-        changes |= {s.key: change_of(s, base.mode(s), {"would": None}) for s in bound.learning if s.key in unchanged}
-    passes_seen: list[Seen] = []
-    of_night: dict[str, pa.Table] = {}
+    changes = _changes_of_parameters(bound, state, base)
+    if not base.night.keep_ids_only:
+        bound = Bound(final, schema, base.state.values)
+    fitted, partials = frozen_values(base, bound)
+    state = State({**state.values, **fitted}, {**state.partials, **partials}, rules=value_rules)
+    unchanged = frozenset(step.key for step in bound.learning if not base.learns(step))
+    changes |= {s.key: change_of(s, base.mode(s), {"would": None}) for s in bound.learning if s.key in unchanged}
+    result, passes_seen, of_night = LearningResult(state), list[Seen](), dict[str, pa.Table]()
     for number, depth in enumerate(sorted({s.depth for s in bound.learning})):
-        done = functools.partial(_report, progress, plan, number) if progress else None
-        values = _applied_values(bound, depth, state, unchanged) if base else state.values
-        learned = State(values, of_night=of_night, rules=value_rules)
-        work = Work(source, final, schema, engine, learned, filter, training=True, depth=depth, cache=cache,
-                    first_row=base.first_row if base else 0, rules=rules)  # fmt: skip
-        phase = Phase(work, depth, floor, unchanged=unchanged)
+        done = functools.partial(_report, options.progress, plan, number) if options.progress else None
+        learned = State(_applied_values(bound, depth, state, unchanged), of_night=of_night, rules=value_rules)
+        of_phase = replace(work, state=learned, training=True, depth=depth, first_row=base.first_row)
+        phase = Phase(of_phase, depth, options.floor, unchanged=unchanged)
         columns: dict[str, str] = {}
-        if seen:
-            known_columns = {name for rows in passes_seen for name in rows.columns}
-            phase, columns = _profiling(phase, known_columns)
+        if options.profile:
+            phase, columns = _profiling(phase, {name for rows in passes_seen for name in rows.columns})
         counts = CountTables(working_here(pool, engine))
         while phase.steps:
             observed = Handles(pool.gather(observe, merge, phase, plan.partitions, done))
-            hooks = halved or _ignore, known or _ignore, failed or _ignore
-            if base:
-                steps = {step.key: step for step in phase.steps}
-                fitted, partials, questions, changed = conclude_refit(
-                    pool, observed, *hooks, steps, base, engine, passes_seen.append, counts.add,
-                    of_night.__setitem__
-                )  # fmt: skip
-                changes |= {key: change_of(steps[key], base.mode(steps[key]), c) for key, c in changed.items()}
-            else:
-                fitted, partials, questions = conclude(pool, observed, *hooks, passes_seen.append)
+            steps = {step.key: step for step in phase.steps}
+            concluded = conclude(pool, observed, steps, base, engine, options.known)
+            result.halved += concluded.halved
+            result.failed.append(concluded.failed)
+            passes_seen.append(concluded.seen)
+            fitted, partials = concluded.each("fitted"), concluded.each("for_refit")
+            of_night |= {key: one.of_night for key, one in concluded.done.items() if one.of_night is not None}
+            changes |= {k: change_of(steps[k], base.mode(steps[k]), c) for k, c in concluded.each("change").items()}
             state = State({**state.values, **fitted}, {**state.partials, **partials}, rules=value_rules)
             if columns:
-                passes_seen.append(counts.seen(columns, fitted, partials))
-            work = replace(phase.work, profile=None)
-            phase, done, columns = replace(phase, work=work, questions=questions), None, {}
-    if seen and passes_seen:
-        seen(together(passes_seen))
-    if left_out and passes_seen:
-        left_out(passes_seen[0].left_out)
-    if base:
-        bound = Bound(final, schema, state.values)
-        order = [s.key for s in (*bound.learned_from_parameters, *bound.learning)]
-        changed = {
-            "base": base.version,
-            "rows": {"old": base.rows, "new": plan.rows},
-            "steps": {key: changes[key] for key in order if key in changes},
-        }
-        partials = {k: state.partials[k] for k in order} | base.left_out(order)
-        values, rows = {k: state.values[k] for k in order}, base.first_row + plan.rows
-        return State(values, partials, changed, rows, of_night, value_rules)
-    return State(state.values, state.partials, rows=plan.rows, rules=value_rules)
+                passes_seen.append(counts.seen(columns, concluded.tables, fitted, partials))
+            again = replace(phase.work, profile=None)
+            phase, done, columns = replace(phase, work=again, questions=concluded.questions), None, {}
+    if passes_seen:
+        result.left_out = passes_seen[0].left_out
+        result.seen = together(passes_seen) if options.profile else None
+    bound = Bound(final, schema, state.values)  # without the columns that steps have dropped
+    order = [s.key for s in (*bound.learned_from_parameters, *bound.learning)]
+    partials = {key: state.partials[key] for key in order} | base.left_out(order)
+    values, rows = {key: state.values[key] for key in order}, base.first_row + plan.rows
+    changed = {
+        "base": base.version,
+        "rows": {"old": base.rows, "new": plan.rows},
+        "steps": {key: changes[key] for key in order if key in changes},
+    }
+    result.state = State(values, partials, {} if is_fit else changed, rows, of_night, value_rules)
+    return result
 
 
 def _applied_values(bound: Bound, depth: int, state: State, unchanged: frozenset[str]) -> dict[str, Any]:
@@ -166,24 +172,20 @@ def _check_columns(bound: Bound, state: State, base: Base) -> None:
             )
 
 
-def _ignore(_: Any) -> None:
-    return
-
-
 def _report(progress: Callable[[int, int], None], plan: Plan, phase: int, partition: int, _: Any) -> None:
     progress(phase, plan.partitions[partition].rows)
 
 
-def from_parameters(bound: Bound, base: Base | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+def from_parameters(bound: Bound, base: Base) -> tuple[dict[str, Any], dict[str, Any]]:
     """(fitted values, partials) of the steps that learn from their parameters alone, such as a side table; of frozen
     ones those of the base."""
     fitted = {}
     for step in bound.learned_from_parameters:
         assert isinstance(step.op, Learned)
-        if base and base.mode(step).mode == "frozen":
+        if base.mode(step).mode == "frozen":
             fitted[step.key] = base.state.values[step.key]
             continue
-        if base and step.op.frames and step.key in base.state.values:
+        if step.op.frames and step.key in base.state.values:
             step.op.restore_frames(base.state.values[step.key])
         try:
             fitted[step.key] = step.op.finalize_unit(None, step.unit)

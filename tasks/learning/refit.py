@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from tasks.graph.evaluation import explained, titled
 from tasks.graph.state import State
 from tasks.learning.large_table_types import Chain
 from tasks.learning.partials import Observed, whole_of
-from tasks.ops.base import Grown, Learned, Night
+from tasks.ops.base import Grown, Learned, RefitDate
 from tasks.ops.keyed import Keyed
 
 __all__ = ["Base", "Mode"]
@@ -49,8 +50,13 @@ class Base:
     state: State
     rows: int
     modes: Mapping[str, Mode]
-    night: Night
+    night: RefitDate
     version: str = ""
+
+    @staticmethod
+    def empty(bound: Bound) -> Base:
+        """What a fit starts from: every step is new."""
+        return Base(State(), 0, {step.key: Mode("new", "") for step in bound.learned}, RefitDate(date.min))
 
     @property
     def first_row(self) -> int:
@@ -102,7 +108,7 @@ class Start:
     mode: Mode
     fitted: Mapping[str, Any]
     saved: Mapping[str, Any]
-    night: Night
+    night: RefitDate
 
     @property
     def anew(self) -> bool:

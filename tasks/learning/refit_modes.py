@@ -35,7 +35,7 @@ def modes(
     A JobError for a setting that names no learned step (with near names), or that is impossible (with the reason).
     """
     steps = learned_steps(bound)
-    return _Decision(bound, steps, _chosen(bound, steps, settings), refit_all, new).all()
+    return _ModeDecision(bound, steps, _chosen(bound, steps, settings), refit_all, new).all()
 
 
 def behind(bound: Bound, step: Step) -> list[Step]:
@@ -88,7 +88,7 @@ def mode_lines(modes: Mapping[str, Mode]) -> list[str]:
     return [f"{row['operator']} of {row['columns']}: {row['mode']}, {row['why']}" for row in mode_rows(modes)]
 
 
-class _Decision:
+class _ModeDecision:
     """Decides step by step: what a step does depends on the steps that it is behind."""
 
     def __init__(

@@ -12,10 +12,10 @@ import numpy as np
 
 from tasks.errors import DataError, JobError, near
 from tasks.graph.saved_workflow import fitted_folder
-from tasks.graph.state import read_json
+from tasks.graph.state import ChangesForm, read_json
 from tasks.manifest import current
 from tasks.storage.discarded import check_discarded
-from tasks.storage.metadata_forms import check_form, damaged
+from tasks.storage.documents import damaged, parsed
 from tasks.storage.own_files import CHANGES
 
 OUTSIDE = 2  # the first id of values without an id of their own
@@ -137,7 +137,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         why = "only what a refit wrote has changes: a first fit has no night before it"
         raise DataError(f"{CHANGES} is missing", where=str(folder), why=why, do="train on it from the beginning")
     changes = read_json(folder / CHANGES)
-    check_form(changes, "changes", folder / CHANGES)
+    parsed(ChangesForm, changes, folder / CHANGES)
     return changes
 
 

@@ -76,7 +76,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Night:
+class RefitDate:
     """What a refit knows of its night.
 
     day: the date of the night: values of its rows are seen on it.
@@ -387,7 +387,7 @@ class Learned(Operator):
             ) from None
 
     def grown(
-        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: Night
+        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: RefitDate
     ) -> Grown | tuple[dict[str, Any], dict[str, Any]]:
         """(the learned values after a refit, what changed) of an operator with `on_refit` "appended".
 

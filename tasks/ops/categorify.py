@@ -21,7 +21,7 @@ from tasks.engines.algorithms.host_arrays import on_host
 from tasks.engines.algorithms.host_tables import ascending, sortable
 from tasks.engines.algorithms.reductions import any_true, total
 from tasks.errors import DataError, JobError, near
-from tasks.ops.base import Columns, Context, Entry, Grown, Night, Unit
+from tasks.ops.base import Columns, Context, Entry, Grown, RefitDate, Unit
 from tasks.ops.continuous import DURATION
 from tasks.ops.keyed import Keyed, NightLookup, ascending_place, each_match, in_types, names_of, one_chunk
 
@@ -231,7 +231,7 @@ class Categorify(Keyed):
             )
 
     def grown(
-        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: Night
+        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: RefitDate
     ) -> Grown:
         """The vocabulary with the newcomers behind it: values whose count over all nights is at least `freq_threshold`.
 
@@ -324,7 +324,7 @@ class Categorify(Keyed):
         of_night = pa.table([*night_table.select(keys).columns, pa.array(places_of_night)], [*keys, "place"])
         return Grown(learned, change, of_night)
 
-    def _rest(self, saved: Mapping[str, Any], like: pa.Table, night: Night) -> pa.Table:
+    def _rest(self, saved: Mapping[str, Any], like: pa.Table, night: RefitDate) -> pa.Table:
         """The values without an id, with the day on which each was seen last; none where counts begin anew."""
         rest = None if night.keep_ids_only else saved.get("rest")
         if rest is None:

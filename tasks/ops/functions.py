@@ -20,7 +20,7 @@ from tasks.engines.algorithms.reductions import extremes
 from tasks.engines.expression.calendar import written
 from tasks.engines.expression.dtypes import family, unit_of
 from tasks.engines.expression.evaluation import engine_of, evaluate
-from tasks.engines.expression.nodes import Node, UnreadError
+from tasks.engines.expression.nodes import ExpressionNode, UnreadError
 from tasks.engines.expression.syntax import Expression, learned_name, parse
 from tasks.engines.expression.typing import dtype_of
 from tasks.errors import JobError
@@ -167,7 +167,7 @@ class _LearnedLambda(Lambda, Learned):
         return {**super().to_json(), "op": "Lambda"}
 
     @cached_property
-    def values(self) -> dict[str, Node]:
+    def values(self) -> dict[str, ExpressionNode]:
         return {learned_name(node): node for node in self.parsed.learned}
 
     def refit_of(self, unit: Unit) -> tuple[Literal["merged", "appended", "frozen"], str]:
@@ -177,7 +177,7 @@ class _LearnedLambda(Lambda, Learned):
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> dict[str, Any]:
         return {name: self._observed(name, node, columns, unit, context) for name, node in self.values.items()}
 
-    def _observed(self, name: str, node: Node, columns: Columns, unit: Unit, context: Context) -> Any:
+    def _observed(self, name: str, node: ExpressionNode, columns: Columns, unit: Unit, context: Context) -> Any:
         engine, source = context.engine, unit[0] if node.args[0].value == HERE else node.args[0].value
         column = columns[source]
         if node.verb in ("mean", "std"):
@@ -214,7 +214,7 @@ class _LearnedLambda(Lambda, Learned):
     def finalize(self, partial: dict[str, Any]) -> dict[str, Any]:
         return {name: self._value(node, partial[name]) for name, node in self.values.items()}
 
-    def _value(self, node: Node, partial: Any) -> Any:
+    def _value(self, node: ExpressionNode, partial: Any) -> Any:
         if node.verb == "quantile":
             return quantile_of((partial[0], partial[1]), Fraction(node.args[1].value))
         if node.verb in ("min", "max"):

@@ -18,7 +18,7 @@ from tasks.engines.algorithms.arrow_arrays import one_array, raw
 from tasks.engines.algorithms.host_arrays import on_host
 from tasks.engines.algorithms.reductions import any_true
 from tasks.errors import DataError
-from tasks.ops.base import Grown, Learned, Night, Unit
+from tasks.ops.base import Grown, Learned, RefitDate, Unit
 
 PROBED = {"pandas": 1 << 19, "cudf": 1 << 25}  # rows of a base that are looked up at once, at least
 KEYS_PER_ROW = 8  # keys of the look-up per row of a part, at most: for more rows a large look-up sorts its keys
@@ -77,7 +77,7 @@ class Keyed(Learned):
         return {}
 
     def grown(
-        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: Night
+        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: RefitDate
     ) -> Grown | tuple[dict[str, Any], dict[str, Any]]:
         """The learned values of all rows, and how many groups are new or changed.
 

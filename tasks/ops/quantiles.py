@@ -54,7 +54,7 @@ class _Selecting(Learned):
     def merge_all(self, partials: Sequence[Partial]) -> Partial:
         return partials[0][0], radix_selection.merge([counted for _, counted in partials])
 
-    def refine(self, partial: Partial) -> radix_selection.Question | None:
+    def refine(self, partial: Partial) -> radix_selection.SelectionQuestion | None:
         counted = partial[1]
         return radix_selection.next_question(
             counted, sorted({r for f in self.fractions() for r in _ranks(f, counted.total)})

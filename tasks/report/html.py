@@ -20,7 +20,7 @@ from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.manifest import Manifest, outputs
 from tasks.report import page
 from tasks.report.learned import growth_rows
-from tasks.report.profile import Profile
+from tasks.report.profile import ColumnSummary
 from tasks.report.redaction import job_text, redacted
 from tasks.report.text import samples_path
 from tasks.storage.atomic import no_space
@@ -44,7 +44,7 @@ class ReportWriter:
     ) -> None:  # fmt: skip
         self.folder, self.target, self.splits, self.plan_of = folder, target, splits, plan_of
         self.job, self.run_page, self.wanted = job, run_page, wanted
-        self.sources: dict[str, tuple[list[Profile], str]] = {}
+        self.sources: dict[str, tuple[list[ColumnSummary], str]] = {}
         self.performance = ""  # Dask's own report as HTML, where the job sets run.performance_report
 
     def look(self) -> None:

@@ -37,7 +37,7 @@ class Facts:
     split: str = ""
     results: Sequence[StageResult] = ()
     samples: Mapping[str, series.Workers] = field(default_factory=dict)  # by the title of the stage
-    source: Sequence[profile.Profile] = ()
+    source: Sequence[profile.ColumnSummary] = ()
     source_note: str = ""
     job: str = ""
     run_page: str = ""
@@ -101,7 +101,7 @@ def _note(seen: int, rows: int, how: str) -> str:
     return f"of {seen:,} rows, {how} {rows:,}; shares within {profile.error_of(seen):g} points (two standard errors)"
 
 
-def source_sample(plan: Any) -> tuple[list[profile.Profile], str]:
+def source_sample(plan: Any) -> tuple[list[profile.ColumnSummary], str]:
     """The profiles of a source's columns from a few thousand rows, and a text about these rows."""
     try:
         sample = sampling.of_source(plan)
@@ -113,7 +113,7 @@ def source_sample(plan: Any) -> tuple[list[profile.Profile], str]:
     return [p for p in schema if p.name != "__row__"], _note(sample.num_rows, plan.rows, "from up to four places of")
 
 
-def known_nulls(profiles: Sequence[profile.Profile], folder: Path, manifest: Mapping[str, Any]) -> None:
+def known_nulls(profiles: Sequence[profile.ColumnSummary], folder: Path, manifest: Mapping[str, Any]) -> None:
     """The exact shares of nulls, where the files' footers have them."""
     try:
         counts = sampling.null_counts(folder, manifest)

@@ -26,7 +26,7 @@ BINS, TOP, LONG = 24, 5, 40  # bars of a histogram, top values, characters of a 
 
 
 @dataclass
-class Profile:
+class ColumnSummary:
     """A column as the report shows it. `exact` names the figures of all rows; the others are of `rows` sampled rows."""
 
     name: str
@@ -42,15 +42,15 @@ class Profile:
     exact: set[str] = field(default_factory=set)
 
 
-def of_table(table: pa.Table) -> list[Profile]:
+def of_table(table: pa.Table) -> list[ColumnSummary]:
     """The profile of every column of a sample."""
     return [of_column(name, table.column(name)) for name in table.column_names]
 
 
-def of_column(name: str, column: pa.ChunkedArray) -> Profile:
+def of_column(name: str, column: pa.ChunkedArray) -> ColumnSummary:
     """Nulls, distinct, least, mean, largest, histogram and top values of a column; of lists their elements."""
     dtype, rows = dtype_name(_decoded(column.type)), len(column)
-    profile = Profile(name, dtype, rows, column.null_count / rows if rows else None)
+    profile = ColumnSummary(name, dtype, rows, column.null_count / rows if rows else None)
     if is_list(column.type):
         column = pc.list_flatten(column)
     column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
@@ -75,7 +75,7 @@ def _decoded(dtype: pa.DataType) -> pa.DataType:
     return dtype.value_type if pa.types.is_dictionary(dtype) else dtype
 
 
-def _numbers(profile: Profile, values: pa.ChunkedArray) -> None:
+def _numbers(profile: ColumnSummary, values: pa.ChunkedArray) -> None:
     kind = kind_of(values.type)
     if kind == "bool":
         values, kind = values.cast(pa.int8()), "number"
@@ -124,18 +124,18 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONG else text[: LONG - 2] + ".."
 
 
-def columns_of(schema: Schema, sample: pa.Table | None) -> list[Profile]:
+def columns_of(schema: Schema, sample: pa.Table | None) -> list[ColumnSummary]:
     """A profile for every column of a schema; figures of those in the sample come from there."""
     seen = {p.name: p for p in of_table(sample)} if sample is not None else {}
     profiles = []
     for column in schema.columns:
-        profile = seen.get(column.name, Profile(column.name, dtype_name(column.dtype)))
+        profile = seen.get(column.name, ColumnSummary(column.name, dtype_name(column.dtype)))
         profile.dtype = dtype_name(column.dtype)
         profiles.append(profile)
     return profiles
 
 
-def add_learned(profiles: Sequence[Profile], bound: Bound, values: Mapping[str, Mapping[str, Any]]) -> None:
+def add_learned(profiles: Sequence[ColumnSummary], bound: Bound, values: Mapping[str, Mapping[str, Any]]) -> None:
     """Replace figures of the sample by those that the statistics learned from all rows."""
     by_name = {p.name: p for p in profiles}
     for step in bound.learned:
@@ -144,7 +144,7 @@ def add_learned(profiles: Sequence[Profile], bound: Bound, values: Mapping[str, 
             _add(by_name[places[0][1]], step, values[step.key])
 
 
-def _add(profile: Profile, step: Step, fitted: Mapping[str, Any]) -> None:
+def _add(profile: ColumnSummary, step: Step, fitted: Mapping[str, Any]) -> None:
     name = type(step.op).__name__
     if name == "DataStats":
         _add_stats(profile, fitted)
@@ -155,7 +155,7 @@ def _add(profile: Profile, step: Step, fitted: Mapping[str, Any]) -> None:
         profile.exact.add("mean")
 
 
-def _add_vocabulary(profile: Profile, fitted: Mapping[str, Any]) -> None:
+def _add_vocabulary(profile: ColumnSummary, fitted: Mapping[str, Any]) -> None:
     table = fitted["values"]
     if table.num_columns != 2 or table["count"].null_count:
         return
@@ -170,7 +170,7 @@ def _add_vocabulary(profile: Profile, fitted: Mapping[str, Any]) -> None:
         profile.exact.add("nulls")
 
 
-def _add_stats(profile: Profile, fitted: Mapping[str, Any]) -> None:
+def _add_stats(profile: ColumnSummary, fitted: Mapping[str, Any]) -> None:
     rows = max(int(fitted["rows"]), 1)
     profile.nulls, profile.distinct = fitted["nulls"] / rows, fitted["distinct"]
     profile.low, profile.high = shown(fitted["min"]), shown(fitted["max"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.cluster.monitor import Sample
+from tasks.cluster.monitor import UsageSample
 from tasks.core.units import amount, exact_amount
 from tasks.report import svg
 
@@ -47,7 +47,7 @@ def rates(workers: Workers, field: str, zero: float) -> dict[str, Curve]:
     return _few(curves, added=True)
 
 
-def _binned(samples: Sequence[Sample], field: str, zero: float) -> Curve:
+def _binned(samples: Sequence[UsageSample], field: str, zero: float) -> Curve:
     first, last = samples[0].at, samples[-1].at
     bins = max(1, min(BINS, int((last - first) / 0.5)))
     edges = [first + (last - first) * i / bins for i in range(bins + 1)]
@@ -70,7 +70,7 @@ def _at(moments: Sequence[float], points: Curve) -> list[float]:
     return resampled
 
 
-def _value(sample: Sample, field: str) -> Any:
+def _value(sample: UsageSample, field: str) -> Any:
     return getattr(sample, field)
 
 
@@ -85,8 +85,8 @@ def _few(curves: dict[str, Curve], added: bool) -> dict[str, Curve]:
 
 def grown(workers: Workers, field: str) -> float:
     """By how much a counter grew in all workers together."""
-    return float(sum(w["samples"][-1][Sample._fields.index(field)] - w["samples"][0][Sample._fields.index(field)]
-                     for w in workers.values() if w["samples"]))  # fmt: skip
+    place = UsageSample._fields.index(field)
+    return float(sum(w["samples"][-1][place] - w["samples"][0][place] for w in workers.values() if w["samples"]))
 
 
 def highest(workers: Workers, field: str) -> float | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from tasks.gate.notes import GateNote, read_gate
 from tasks.gate.profile import ColumnProfile, Profile, bin_edges
+from tasks.gate.question import GateStage
+from tasks.gate.verdict import Finding, Verdict
 from tasks.report.svg import COLOURS, GRID, INK, MUTED, data_url
 from tasks.report.text import escaped, markdown_table
 
@@ -17,15 +19,14 @@ MARKDOWN = 80_000  # characters
 HEIGHT, WIDTH, TOP, BOTTOM = 150, 560, 26, 34
 
 
-def verdict_rows(findings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def verdict_rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     """One row for each finding: column, check, before, now, figure, threshold, what follows, and the files in which it
     begins."""
     rows = [
         {
-            "column": one["column"], "check": one["check"],
-            "yesterday": shown(one.get("before")), "today": shown(one.get("now")),
-            "figure": shown(one.get("figure")), "threshold": shown(one.get("threshold")),
-            "then": one["level"], "begins in": ", ".join(one.get("files") or ()),
+            "column": one.column, "check": one.check, "yesterday": shown(one.before), "today": shown(one.now),
+            "figure": shown(one.figure), "threshold": shown(one.threshold),
+            "then": one.level, "begins in": ", ".join(one.files),
         }
         for one in findings[:ROWS]
     ]  # fmt: skip
@@ -39,13 +40,13 @@ def section(folder: Path) -> dict[str, Any]:
     note = read_gate(folder)
     if note is None:
         return {}
-    verdict = note.verdicts.get("commit") or note.verdicts.get("statistics") or {}
+    verdict = note.verdicts.get("commit") or note.verdicts.get("statistics") or Verdict("pass")
     return {
         "gate": note.gate,
-        "compared": verdict.get("compared_with") or [],
-        "rows": verdict_rows(verdict.get("findings") or []),
+        "compared": verdict.compared_with,
+        "rows": verdict_rows(verdict.findings),
         "lines": accepted_lines(note),
-        "notes": verdict.get("notes") or [],
+        "notes": verdict.notes,
     }
 
 
@@ -62,19 +63,18 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
-def verdict_markdown(stage: str, note: GateNote, profile: Profile | None, before: Profile | None) -> str:
+def verdict_markdown(stage: GateStage, note: GateNote, profile: Profile | None, before: Profile | None) -> str:
     """The verdict of a stage as Markdown: what was found, who accepted what, and plots of yesterday and today."""
     verdict = note.verdicts[stage]
-    findings = verdict["findings"]
-    compared = ", ".join(verdict.get("compared_with") or ()) or "nothing: there is no good version yet"
-    parts = [f"### The gate after {stage}: {verdict['verdict']}", f"Compared with {compared}."]
-    parts += [f"- {one['text']}" for one in findings[:ROWS]][:1] and [
-        "\n".join(f"- **{one['level']}**: {escaped(one['text'])}" for one in findings[:ROWS]),
-        markdown_table(verdict_rows(findings)),
-    ]
+    findings = verdict.findings
+    compared = ", ".join(verdict.compared_with) or "nothing: there is no good version yet"
+    parts = [f"### The gate after {stage}: {verdict.verdict}", f"Compared with {compared}."]
+    if findings:
+        lines = (f"- **{one.level}**: {escaped(one.text)}" for one in findings[:ROWS])
+        parts += ["\n".join(lines), markdown_table(verdict_rows(findings))]
     parts += [f"{escaped(line)}." for line in accepted_lines(note)]
     if profile is not None:
-        names = list(dict.fromkeys(str(one["column"]) for one in findings if one["column"] in profile.columns))
+        names = list(dict.fromkeys(one.column for one in findings if one.column in profile.columns))
         for name in names[:PLOTS]:
             picture = distribution(profile.columns[name], before.columns.get(name) if before else None)
             if picture:
@@ -87,8 +87,8 @@ def verdict_markdown(stage: str, note: GateNote, profile: Profile | None, before
 def accepted_lines(note: GateNote) -> list[str]:
     """Who accepted which findings, and when."""
     return [
-        f"{entry['who']} published by hand at {entry['when']}: "
-        + ", ".join(f"{one['column']} ({one['check']})" for one in entry["findings"])
+        f"{entry.who} published by hand at {entry.when}: "
+        + ", ".join(f"{one.column} ({one.check})" for one in entry.findings)
         for entry in note.accepted
     ]
 

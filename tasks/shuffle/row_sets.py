@@ -306,7 +306,7 @@ def _shared_out(rule: SplitRule, plan: Plan, pool: Pool, files: Sequence[str]) -
     return sides, {"cuts": texts}
 
 
-def _count_times(question: radix_selection.Question | None, file: str) -> Counted:
+def _count_times(question: radix_selection.SelectionQuestion | None, file: str) -> Counted:
     return radix_selection.count(array_of(file, "times"), question, np)
 
 
@@ -327,7 +327,7 @@ def _moments(work: Work, plan: Plan, rule: SplitRule, pool: Pool, floor: int) ->
     """The moments at which the last shares of all rows begin."""
     assert rule.column is not None
     counted: Counted | None = None
-    question: radix_selection.Question | None = None
+    question: radix_selection.SelectionQuestion | None = None
     kind, nulls = "i", 0
     while counted is None or question is not None:
         parts = pool.values(pool.gather(_count_partition, _together, (work, rule.column, question, floor),
@@ -358,7 +358,9 @@ def _together(parts: Sequence[_Times]) -> _Times:
     return _Times(radix_selection.merge([part.counted for part in parts]), parts[0].kind, sum(p.nulls for p in parts))
 
 
-def _count_partition(task: tuple[Work, str, radix_selection.Question | None, int], partition: Partition) -> _Times:
+def _count_partition(
+    task: tuple[Work, str, radix_selection.SelectionQuestion | None, int], partition: Partition
+) -> _Times:
     """The times of one partition (of its halves, where memory is short)."""
     work, _, _, floor = task
     gpu_setup.prepare(work.engine)
@@ -367,7 +369,7 @@ def _count_partition(task: tuple[Work, str, radix_selection.Question | None, int
     return _together(parts)
 
 
-def _count(task: tuple[Work, str, radix_selection.Question | None, int], partition: Partition) -> _Times:
+def _count(task: tuple[Work, str, radix_selection.SelectionQuestion | None, int], partition: Partition) -> _Times:
     work, name, question, _ = task
     evaluation = work.opened(partition, work.bound.targets)
     values, valid = work.kernels.numbers(evaluation.column(work.bound.targets[0][0], name))

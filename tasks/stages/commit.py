@@ -26,7 +26,7 @@ from tasks.core.stored_types import stored
 from tasks.core.versions import PERMUTATION_VERSION, rowmill_version, versions
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
-from tasks.graph.saved_workflow import save_fitted
+from tasks.graph.saved_workflow import FittedNotes, save_fitted
 from tasks.graph.state import State
 from tasks.job.apply_fitted import as_read, base_schema, differences_of, subject
 from tasks.job.base_version import check_not_discarded
@@ -46,7 +46,7 @@ NO_GATE: Mapping[str, Any] = MappingProxyType({})
 BREATH = 0.2  # seconds in which the flow sends the tasks of a stage to the workers, undisturbed by `Closing`
 
 
-class Learned(NamedTuple):
+class LearnedState(NamedTuple):
     """What the run has learned, or read of a fitted workflow, as the commit needs it."""
 
     state: State  # of large vocabularies their heads
@@ -84,7 +84,7 @@ class Closing:
 
     def __init__(self, request: Request, report: RunReport | None = None) -> None:
         self.request, self.report = request, report
-        self._begin, self._learned = threading.Event(), Future[Learned]()
+        self._begin, self._learned = threading.Event(), Future[LearnedState]()
         self._thread = threading.Thread(target=self._prepare, name="rowmill-closing", daemon=True)
 
     def __enter__(self) -> Self:
@@ -95,7 +95,7 @@ class Closing:
         self._begin.set()
         self._learned.exception()  # waits for the fitted workflow
 
-    def learned(self) -> Learned:
+    def learned(self) -> LearnedState:
         """Wait for the thread; raises its error if the state could not be read or the fitted workflow not saved."""
         self._begin.set()
         learned = self._learned.result()
@@ -119,14 +119,14 @@ def _is_large(request: Request) -> bool:
     return State.bytes_of_heads(request.staging.folder / "state") > MEMORY_LIMIT * STATE_SHARE_OF_HOST
 
 
-def read_learned(request: Request) -> Learned:
+def read_learned(request: Request) -> LearnedState:
     """Read what was learned, and save the fitted workflow in the staging folder."""
     workflow = request.staging.folder / "workflow"
     state = State.load_heads(request.staging.folder / "state")
     final, schema = subject(request, PlanOf(request).plan(request.splits[0]).schema)
     with no_space(workflow), partial_folder(workflow) as folder:
         _save_fitted(request, state, folder)
-    return Learned(state, Bound(final, schema, state.values), workflow)
+    return LearnedState(state, Bound(final, schema, state.values), workflow)
 
 
 def commit(
@@ -197,12 +197,13 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
         {name: value for name, value in one.items() if name != "fit"}
         for one in plans.made_up if (request.base or bool(request.fitted) == bool(one.get("fit"))) and "of" not in one
     ]  # fmt: skip
-    save_fitted(
-        request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
-        request.dated if request.flow == "fit" else None, None if request.fitted else history_of(request, state.values),
-        request.gate_note if request.flow == "fit" else {},
-        (request.base or request.fitted).get("ancestors", ()),
+    is_fit, origin = request.flow == "fit", request.origin
+    notes = FittedNotes(
+        reading, learned_from, request.dated if is_fit else None,
+        None if request.fitted else history_of(request, state.values), request.gate_note if is_fit else {},
+        origin.ancestors if origin else (), origin.ids_since if origin else {},
     )  # fmt: skip
+    save_fitted(request.final, schema, state, folder, notes, request.staging.folder / "state")
 
 
 def _only_parts(staging: Staging, parts: set[Path]) -> None:

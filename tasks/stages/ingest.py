@@ -67,7 +67,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     if LEARN_FROM in listed and (twice := listed[LEARN_FROM].keys() & listed[request.plan_names[0]].keys()):
         paths[LEARN_FROM] = [path for path in listed[LEARN_FROM] if path not in twice]  # the night is learned anyway
         listed[LEARN_FROM] = {path: listed[LEARN_FROM][path] for path in paths[LEARN_FROM]}
-    sample = _made_up_files(listed) + (request.fitted or request.base).get("made_up", [])
+    sample = _made_up_files(listed) + (request.origin.made_up if request.origin else [])
     reused, notes, grown = _plan(request, pool, paths, listed, sample)
     saved = PlanOf(request)
     bad = [file for split in paths for file in saved.bad_lines(split)]
@@ -128,7 +128,7 @@ def _divided_text(request: Request, saved: PlanOf) -> str:
 
 def _paths(request: Request) -> dict[str, Any]:
     """The path of each split of a job, and that of the rows which steps learn from that the base does not have."""
-    source, more = request.source, request.base.get("learn_from")
+    source, more = request.source, request.base and request.base.learn_from
     paths = {"train": source.path, "valid": source.valid} if source.valid else {"": source.path}
     return {**paths, **({LEARN_FROM: more} if more else {})}
 
@@ -147,9 +147,9 @@ def _refuse_learned(request: Request, saved: PlanOf) -> int:
     if not request.base:
         return 0
     history, files = history_before(request)
-    if not request.base["again"]:
+    if not request.base.again:
         try:
-            check_new(saved.learned_files, files, history.get("nights", ()), request.base["path"])
+            check_new(saved.learned_files, files, history.get("nights", ()), request.base.path)
         except DataError:
             saved.path.unlink(missing_ok=True)  # nothing was begun that a later run could finish
             raise
@@ -194,7 +194,7 @@ def _plan(
         planned = {split: _planned(request, split, path, pool) for split, path in paths.items() if split != LEARN_FROM}
         if LEARN_FROM in paths:  # in the types of the night
             known = base_schema(request, planned[request.plan_names[0]].plan.schema)
-            alike = replace(request, base={**request.base, "schema": known.to_json()})
+            alike = replace(request, base=request.base and replace(request.base, schema=known.to_json()))
             planned[LEARN_FROM] = _planned(alike, LEARN_FROM, paths[LEARN_FROM], pool)
         plans = {split: one.plan for split, one in planned.items()}
         notes = [note for one in planned.values() for note in one.notes]
@@ -354,7 +354,7 @@ def _check_gate(request: Request, bound: Bound) -> None:
     """A JobError for a column of a check that the gate never sees: such a check would be off without a word."""
     known = {*used_columns(request, bound), *(name for step in bound.steps.values() for name in step.unit)}
     known |= {*(request.rules.columns if request.rules else ())}
-    if request.fitted or request.base:  # the source may lack some
+    if request.origin:  # the source may lack some
         known |= {*request.fitted_schema}
     for check in sorted(request.checks):
         settings = request.checks[check]

@@ -25,7 +25,7 @@ from tasks.shuffle.rows_to_files import Exchange, RowsToFiles, rows_to_files
 from tasks.stages.cache_policy import taking_key
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.checksum import is_whole
-from tasks.storage.metadata_forms import DIGEST
+from tasks.storage.documents import DIGEST
 from tasks.storage.staging import Staging
 
 log = logging.getLogger("rowmill")

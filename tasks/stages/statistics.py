@@ -24,9 +24,9 @@ from tasks.core.stage_results import StatisticsResult
 from tasks.errors import DataError
 from tasks.graph.binding import Bound, Step
 from tasks.graph.changes import Mode
-from tasks.graph.failed_casts import Record, largest
+from tasks.graph.failed_casts import largest
 from tasks.graph.matching import Matched, learned_steps
-from tasks.graph.seen import Seen
+from tasks.graph.partition_work import Work
 from tasks.graph.state import Saving, State, check_saved, save_night
 from tasks.job import profiles
 from tasks.job.apply_fitted import subject
@@ -36,7 +36,7 @@ from tasks.job.row_rules import row_rules
 from tasks.learning import observe
 from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
-from tasks.ops.base import Learned, Night
+from tasks.ops.base import Learned, RefitDate
 from tasks.report import learned_tables
 from tasks.report.learned import growth_rows
 from tasks.stages.cache_policy import cached_for_transform
@@ -91,41 +91,38 @@ def _learned(
     """Learn and save: the state and its manifest get to `folder` by one rename; return the manifest. Large tables are
     written while others are still put in order."""
     source, run, plans, split = request.source, request.run, PlanOf(request), request.splits[0]
-    halved: list[int] = []
-    failed: list[list[Record]] = []
-    seen: list[Seen] = []
-    left: list[Mapping[str, int]] = []
     side_files = request.side_files
     base = base_of(request, plan.schema)
-    if base and request.base.get("learn_from"):
+    if base and request.base and request.base.learn_from:
         base = _taught(request, base, plan.schema, pool)
     with ExitStack() as stack:
         with no_space(folder):
             partial = stack.enter_context(partial_folder(folder))
         saving = stack.enter_context(Saving(partial))
-        state = observe.learn(plan, plan, *subject(request, plan.schema), request.engine, pool, source.filter,
-                                 run.min_partition_size, lambda _, rows: counter.add(rows), halved.append,
-                                 saving.begin, cache, failed.append, base,
-                                 seen.append if run.profile else None, row_rules(source, plans, split),
-                                 left.append)  # fmt: skip
+        work = Work(plan, *subject(request, plan.schema), request.engine, filter=source.filter, cache=cache,
+                    rules=row_rules(source, plans, split))  # fmt: skip
+        passes = observe.PassOptions(
+            run.min_partition_size, lambda _, rows: counter.add(rows), saving.begin, bool(run.profile)
+        )
+        result = observe.learn(work, plan, pool, base, passes)
+        state = result.state
         check_unchanged(*plans.sources(split))
         check_side_files(request, side_files)
         with no_space(folder):
             tables = learned_tables(bound.learned, state.values)
             if request.base:
-                tables = {f"On top of {request.base['version']}": growth_rows(state.changes)[:GROWTH_ROWS], **tables}
+                tables = {f"On top of {request.base.version}": growth_rows(state.changes)[:GROWTH_ROWS], **tables}
             digest = state.save(partial, saving, run.keep_partials)
             if state.of_night:
                 save_night(partial, state.of_night, digest)
-            casts = largest(failed)
-            manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": sum(halved)}
-            manifest |= {"failed_casts": casts}
-            manifest |= {"left_out": dict(left[0])} if left else {}
-            if request.run.profile and not seen:  # no row was read: what an earlier start has seen is of other work
+            casts = largest(result.failed)
+            manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": result.halved}
+            manifest |= {"failed_casts": casts, "left_out": dict(result.left_out)}
+            if run.profile and result.seen is None:  # no row was read: what an earlier start has seen is of other work
                 manifest["profiled"] = False
                 (request.staging.folder / profiles.STATISTICS).unlink(missing_ok=True)
-            for rows in seen:
-                profile = profiles.profile_of(rows, bound, casts, plan)
+            if result.seen is not None:
+                profile = profiles.profile_of(result.seen, bound, casts, plan)
                 profiles.save(request, profiles.STATISTICS, profile, fingerprint)
             write_json(partial / "manifest.json", manifest)
             stack.close()
@@ -135,12 +132,12 @@ def _learned(
 def modes_of(request: Request, source: Schema | None = None) -> dict[str, Mode]:
     """What the refit does with each learned step; {} for a fit, and for changed features without the columns of the
     `source`. A JobError for settings that are impossible, and for features that would move ids."""
-    if not request.base or (request.base.get("graph") and source is None):
+    if request.base is None or (request.changes_features and source is None):
         return {}
     source = source or request.fitted_schema
     changes = matched_to_base(request, source)
     bound = Bound(*subject(request, source))
-    return modes(bound, request.base["settings"], request.base["all"], changes.new if changes else {})
+    return modes(bound, request.base.settings, request.base.all, changes.new if changes else {})
 
 
 def base_of(request: Request, source: Schema) -> Base | None:
@@ -149,15 +146,13 @@ def base_of(request: Request, source: Schema) -> Base | None:
     if not base:
         return None
     folder = copied_base(request)
-    night = Night(
-        date.fromisoformat(base["day"]), base["forget"], base["all"],
-        date.fromisoformat(base["since"]) if base["since"] else None,
-    )  # fmt: skip
-    state = State.load(folder, digest=base["state"])
+    since = date.fromisoformat(base.since) if base.since else None
+    night = RefitDate(date.fromisoformat(base.day), base.forget, base.all, since)
+    state = State.load(folder, digest=base.state)
     state.partials  # noqa: B018  # a JobError where they were not saved, before any row is read
     if changes := matched_to_base(request, source):
         state = _as_matched(state, changes, learned_steps(Bound(*subject(request, source))))
-    return Base(state, request.first_row, modes_of(request, source), night, base["version"])
+    return Base(state, request.first_row, modes_of(request, source), night, base.version)
 
 
 def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
@@ -167,15 +162,17 @@ def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
         return base
     plans, subject_ = PlanOf(request), subject(request, source)
     plan, rest = plans.plan(LEARN_FROM), {key: Mode("frozen") for key in base.modes if key not in new}
-    state = observe.learn(plan, plan, *subject_, request.engine, pool, request.source.filter,
-                          request.run.min_partition_size, base=replace(base, modes={**base.modes, **rest}),
-                          rules=row_rules(request.source, plans, LEARN_FROM))  # fmt: skip
+    work = Work(plan, *subject_, request.engine, filter=request.source.filter,
+                rules=row_rules(request.source, plans, LEARN_FROM))  # fmt: skip
+    passes = observe.PassOptions(request.run.min_partition_size)
+    state = observe.learn(work, plan, pool, replace(base, modes={**base.modes, **rest}), passes).state
     check_unchanged(*plans.sources(LEARN_FROM))
     values, partials = (
         {**own, **{key: learned[key] for key in new if key in learned}}
         for own, learned in ((base.state.values, state.values), (base.state.partials, state.partials))
     )
-    ordinary = modes(Bound(*subject_), request.base["settings"], request.base["all"])
+    assert request.base
+    ordinary = modes(Bound(*subject_), request.base.settings, request.base.all)
     on_top = {key: replace(ordinary[key], why=f"{ordinary[key].why}; new, and learned from refit.learn_from first")
               for key in new}  # fmt: skip
     return replace(base, state=State(values, partials, rows=base.state.rows), modes={**base.modes, **on_top})

@@ -92,7 +92,7 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     """
     source = request.source
     final, schema = subject(request, plan.schema)
-    state = State.load(Path(request.fitted["path"])) if request.fitted else None
+    state = State.load(Path(request.fitted.path)) if request.fitted else None
     table = _rows(plan, _needed(Bound(final, schema), source.keys, source.sort_by, request), rows)
     with tempfile.TemporaryDirectory(prefix="rowmill-trial-") as scratch:
         sample = _as_source(table, source, Path(scratch) / "keyed")
@@ -104,9 +104,8 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
         if ROW in own.schema and ROW not in schema:
             columns.append(own.schema[ROW])
         bound_to = Schema(columns)
-        if state is None:
-            state = learn(sample, own, final, bound_to, "pandas", LocalPool(), source.filter, rules=rules)
-        work = Work(sample, final, bound_to, "pandas", state, source.filter, training=not request.fitted, rules=rules)
+        work = Work(sample, final, bound_to, "pandas", filter=source.filter, training=not request.fitted, rules=rules)
+        work = replace(work, state=state or learn(work, own, LocalPool()).state)
         failed: list[list[Record]] = []
         tables = [_transformed(work, partition, failed) for partition in own.partitions]
     after = pa.concat_tables(tables) if tables else work.bound.output.to_arrow().empty_table()

@@ -18,7 +18,7 @@ from tasks.gate.question import refuse_open
 from tasks.graph.failed_casts import warn
 from tasks.graph.node import Node, graph_to_json
 from tasks.graph.partition_work import StateFolder, Work
-from tasks.graph.saved_workflow import read_fitted, save_fitted
+from tasks.graph.saved_workflow import FittedNotes, read_fitted, save_fitted
 from tasks.job.row_rules import counted
 from tasks.manifest import Manifest, seal
 from tasks.shuffle.memory_exchange import memory_exchange
@@ -59,7 +59,7 @@ def write_transformed(
         shuffle = rows_to_files(work, plan, output, len(pool.workers))
         hive.check_columns(output.partition_on, shuffle.schema)
         check_types(output, shuffle.schema)
-        save_fitted(final or work.final, work.schema, work.learned, staging.new / WORKFLOW, reading)
+        save_fitted(final or work.final, work.schema, work.learned, staging.new / WORKFLOW, FittedNotes(reading))
         shuffle = replace(shuffle, cutting=replace(shuffle.cutting, work=sent(work, staging.new / WORKFLOW, pool)))
         exchange = memory_exchange(pool)
         try:

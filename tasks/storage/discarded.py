@@ -5,27 +5,37 @@ from __future__ import annotations
 import getpass
 import logging
 import socket
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from tasks.errors import DataError
 from tasks.storage.atomic import read_json, write_json
-from tasks.storage.metadata_forms import check_form
+from tasks.storage.documents import dumped, parsed
 from tasks.storage.own_files import DISCARDED, SPLITS, WORKFLOW
 
 log = logging.getLogger("rowmill")
 
 
+@dataclass(frozen=True)
+class DiscardMark:
+    """Who has taken an output back, when and why."""
+
+    who: str
+    when: str
+    why: str = ""
+    format: int = 1
+
+
 def mark(version: Path, why: str = "", who: str = "") -> bool:
-    """Mark an output, or a version of one, as taken back; False if it was marked before, which stays as it is.
+    """DiscardMark an output, or a version of one, as taken back; False if it was marked before, which stays as it is.
 
     `who` is the user and host of this process if nothing is said.
     """
     if is_discarded(version):
         return False
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(version / DISCARDED, {"format": 1, "who": who or _me(), "when": when, "why": why})
+    write_json(version / DISCARDED, dumped(DiscardMark(who or _me(), when, why)))
     return True
 
 
@@ -41,13 +51,10 @@ def is_discarded(version: Path) -> bool:
     return (version / DISCARDED).exists()
 
 
-def read_mark(version: Path) -> dict[str, Any]:
-    """Who has taken an output back, when and why; {} without a mark. A DataError if the mark is damaged."""
-    if not is_discarded(version):
-        return {}
-    content = read_json(version / DISCARDED)
-    check_form(content, "discarded", version / DISCARDED)
-    return dict(content or {})
+def read_mark(version: Path) -> DiscardMark | None:
+    """Who has taken an output back, when and why; None without a mark. A DataError if the mark is damaged."""
+    path = version / DISCARDED
+    return parsed(DiscardMark, read_json(path), path) if is_discarded(version) else None
 
 
 def discarded_by(version: Path) -> str:
@@ -56,7 +63,7 @@ def discarded_by(version: Path) -> str:
         noted = read_mark(version)
     except DataError:
         return "somebody (its mark is damaged)"
-    return f"{noted['who']} at {noted['when']}"
+    return f"{noted.who} at {noted.when}" if noted else ""
 
 
 def marked_folder(folder: Path) -> Path | None:

@@ -29,7 +29,7 @@ from tasks.errors import DataError, JobError, NoInputError, near
 from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
 from tasks.storage.credentials import masked
 from tasks.storage.discarded import check_discarded, is_discarded, warn_of
-from tasks.storage.metadata_forms import damaged
+from tasks.storage.documents import damaged
 from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, described_by, output_of, read_latest
 from tasks.storage.source_changes import check_opened, file_of, forget_folders, raise_changed, remote_file
 

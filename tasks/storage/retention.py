@@ -15,8 +15,8 @@ from tasks.errors import DataError, JobError
 from tasks.storage import own_files
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.discarded import is_discarded
+from tasks.storage.documents import dumped, parsed
 from tasks.storage.files_being_read import without_readers
-from tasks.storage.metadata_forms import check_form
 from tasks.storage.own_files import REMOVED
 from tasks.storage.staging import Staging, until_of
 
@@ -88,18 +88,34 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
     return gone
 
 
-def removed_nights(root: Path) -> list[dict[str, str]]:
-    """The nights of the versions that `drop_versions` has removed from an output, the oldest removal first: version,
-    date, run_date, created and run, as their manifests had it. A DataError if the note is damaged."""
+@dataclass(frozen=True)
+class RemovedNight:
+    """The night of a version that was removed, as its manifest had it."""
+
+    version: str
+    date: str
+    run_date: str
+    created: str
+    run: str
+
+
+@dataclass(frozen=True)
+class Removed:
+    """The nights of the versions that were removed from an output, the oldest removal first."""
+
+    nights: list[RemovedNight]
+    format: int = 1
+
+
+def removed_nights(root: Path) -> list[RemovedNight]:
+    """The nights of the versions that `drop_versions` has removed from an output, the oldest removal first. A DataError
+    if the note is damaged."""
     path = root / REMOVED
     content = read_json(path)
-    if content is None and not path.exists():
-        return []
-    check_form(content, "removed", path)
-    return [dict(night) for night in content["nights"]]
+    return [] if content is None and not path.exists() else parsed(Removed, content, path).nights
 
 
-def _noted(root: Path) -> list[dict[str, str]]:
+def _noted(root: Path) -> list[RemovedNight]:
     """As `removed_nights`, and a warning where the note is damaged: it is about to be written anew."""
     try:
         return removed_nights(root)
@@ -110,18 +126,15 @@ def _noted(root: Path) -> list[dict[str, str]]:
 
 def _note_removed(version: Path) -> None:
     """Note the night of a version that is about to be removed."""
-    nights = [night for night in _noted(version.parent) if night["version"] != version.name]
+    nights = [night for night in _noted(version.parent) if night.version != version.name]
     described = own_files.described_by(version)
     content = read_json(described) if described else None
     content = content if isinstance(content, dict) else {}
     dated = content.get("dated")
     dated = dated if isinstance(dated, dict) else {}
-    night = {
-        "version": version.name,
-        **{name: str(dated.get(name, "")) for name in ("date", "run_date")},
-        **{name: str(content.get(name, "")) for name in ("created", "run")},
-    }
-    write_json(version.parent / REMOVED, {"format": 1, "nights": [*nights, night]})
+    of_run = {name: str(dated.get(name, "")) for name in ("date", "run_date")}
+    night = RemovedNight(version.name, **of_run, **{name: str(content.get(name, "")) for name in ("created", "run")})
+    write_json(version.parent / REMOVED, dumped(Removed([*nights, night])))
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from typing import Any, Literal
 from tasks.errors import GiveUpError, JobError
 from tasks.storage import own_files
 from tasks.storage.atomic import first_cause, flush, makeable, no_space, partial_file, read_json, rename, write_json
+from tasks.storage.documents import FORMER, NAME
 from tasks.storage.files import local_folder, local_path
-from tasks.storage.metadata_forms import FORMER, NAME
 from tasks.storage.own_files import ASKS, FITTED, LATEST, MANIFEST
 
 OPENINGS = 20  # attempts to make the folders of a run

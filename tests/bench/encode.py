@@ -22,7 +22,7 @@ from tasks.cluster.pool import Pool
 from tasks.core.plan import Partition
 from tasks.dataset import Dataset
 from tasks.graph.partition_work import Work
-from tasks.graph.saved_workflow import save_fitted
+from tasks.graph.saved_workflow import FittedNotes, save_fitted
 from tasks.stages.without_prefect import sent
 from tasks.workflow import Workflow, transformed
 
@@ -36,7 +36,7 @@ def saved(workflow: Workflow, pool: Pool, folder: Path) -> float:
     start = time.perf_counter()
     if isinstance(pool, DaskPool):
         assert workflow.schema is not None
-        save_fitted(workflow.final, workflow.schema, workflow._fitted(), folder)
+        save_fitted(workflow.final, workflow.schema, workflow._fitted(), folder, FittedNotes())
     return round(time.perf_counter() - start, 3)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import subprocess
 import sys
@@ -197,6 +199,36 @@ def test_brackets_in_texts_are_no_nesting(tmp_path: Path) -> None:
     path.write_text('{"a": "' + "[{" * 1000 + '\\""}\n')
     plan = make_plan(Source(path=str(path)))
     assert read(plan, 0)["a"].to_pylist() == ["[{" * 1000 + '"']
+
+
+PACKED = {
+    "null": bytes, "deflate": lambda data: zlib.compress(data, wbits=-15), "bzip2": bz2.compress, "xz": lzma.compress,
+    "bzip2 in two streams": lambda data: bz2.compress(data[:10]) + bz2.compress(data[10:]),
+    "xz in two streams": lambda data: lzma.compress(data[:10]) + lzma.compress(data[10:]),
+    "zstandard": lambda data: pa.compress(data, "zstd", asbytes=True),
+    "snappy": lambda data: pa.compress(data, "snappy", asbytes=True) + zlib.crc32(data).to_bytes(4, "big"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_a_block_of_avro_is_decompressed_within_the_bound(codec: str, tmp_path: Path) -> None:
+    path, body = tmp_path / "rows.avro", varint(2**16) + bytes(2**16)
+    path.write_bytes(avro_of("bytes", PACKED[codec](body), 1, codec.split()[0]))
+    read_all(Source(path=str(path), max_block_bytes=len(body)))
+    assert "source.max_block_bytes is 64 KiB" in refusal(path=str(path), max_block_bytes=len(body) - 1)
+
+
+def test_a_codec_of_avro_that_is_not_known_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.avro"
+    path.write_bytes(avro_of("int", b"\0\0", 2).replace(b"\x08null", b"\x08zip9"))
+    assert "its codec 'zip9' is not known" in refusal(path=str(path))
+
+
+def test_a_header_of_avro_that_promises_too_much_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.avro"
+    for promise, why in ((varint(2**40), "it ends within a value"), (varint(1) + varint(2**40), "1,099,511,627,776")):
+        path.write_bytes(b"Obj\x01" + promise)
+        assert why in refusal(path=str(path))
 
 
 def test_avro_records_in_records_without_end_are_refused(tmp_path: Path) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from flows.job.job import load_job, make_job, merged, recipes
 from tasks.errors import DataError, JobError, RowmillError
+from tasks.graph.node import graph_from_json
+from tests.learning import rows
 
 JOB: dict[str, Any] = {
     "source": {"path": "data"},
@@ -182,6 +185,32 @@ def test_a_graph_reads_entries_from_top_to_bottom() -> None:
     graph = make_job({**JOB, "features": features}).request("pandas").graph
 
     assert [step["op"]["op"] for step in graph if "op" in step] == ["Rename", "Clip", "AddTags"]
+
+
+SCALED = {"columns": ["x"], "ops": [{"op": "Clip", "max_value": 2}, {"op": "Rename", "name": "low"}]}
+TWICE = {"columns": ["x"], "ops": [{"op": "Lambda", "expression": "x * 2", "name": "x"}], "keep": False}
+MEAN = {"columns": ["k"], "ops": [{"op": "JoinGroupby", "cont_cols": ["x"], "stats": ["mean"]}]}
+LARGE = {"columns": ["k"], "ops": [{"op": "Filter", "expression": "x > 4"}]}
+
+
+@pytest.mark.parametrize(
+    ("features", "found"),
+    [
+        ([SCALED, MEAN], {"low": [1, 2, 2], "k_x_mean": [3.0, 3.0, 9.0]}),
+        ([MEAN, SCALED], {"k_x_mean": [3.0, 3.0, 9.0], "low": [1, 2, 2]}),
+        ([SCALED, LARGE], {"low": [2, 2], "k": ["a", "b"]}),
+        ([TWICE, MEAN], {"k_x_mean": [6.0, 6.0, 18.0]}),
+        ([TWICE, TWICE, MEAN], {"k_x_mean": [12.0, 12.0, 36.0]}),
+        ([{**SCALED, "ops": [*SCALED["ops"], {"op": "Lambda", "expression": "low + x", "name": "both"}]}],
+         {"both": [2, 4, 4]}),
+    ],
+)  # fmt: skip
+def test_operators_read_what_entries_above_make_and_not_what_they_pass_on(
+    features: list[dict[str, Any]], found: dict[str, list[Any]], engine: str
+) -> None:
+    table = pa.table({"x": [1, 5, 9], "k": ["a", "a", "b"]})
+    graph = graph_from_json(make_job({**JOB, "features": features, "label": []}).request("pandas").graph)
+    assert rows(graph, table, engine) == found
 
 
 FEATURES = """

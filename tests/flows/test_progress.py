@@ -78,12 +78,12 @@ def test_progress_moves_while_a_stage_runs(tmp_path: Path, prefect_server: Any, 
 def test_a_stage_that_ends_before_anybody_looks_is_told_all_the_same(tmp_path: Path) -> None:
     from rich.console import Console
 
-    from flows.commands.progress import Watch, shown
+    from flows.commands.progress import ProgressView, shown
     from flows.run.listeners import notify
     from tasks.core.stage_results import StageResult
 
     text = io.StringIO()
-    watch = Watch(tmp_path / "progress.json", (), Console(file=text, width=100))
+    watch = ProgressView(tmp_path / "progress.json", (), Console(file=text, width=100))
     watch.start()
     with shown(watch):
         notify(StageResult(stage="ingest", rows=1000, nbytes=0, seconds=0.5))

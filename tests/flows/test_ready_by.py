@@ -14,7 +14,7 @@ import pytest
 
 from flows.job import history
 from flows.job.job import make_job
-from flows.job.ready_by import Progress, deadline, forecast
+from flows.job.ready_by import StageProgress, deadline, forecast
 from flows.preprocess import preprocess
 from flows.run import late
 from tasks.core.settings import Run
@@ -47,8 +47,8 @@ def test_the_limit_is_the_next_such_time_of_day_after_the_schedule(zone: str, sc
 
 
 def test_a_run_that_goes_as_usual_ends_as_usual() -> None:
-    before = Progress(None, {}, "ingest", 0.0, None, ("statistics", *AFTER_INGEST))
-    within = Progress(1000, {"ingest": 60.0}, "statistics", 300.0, 0.5, AFTER_INGEST)
+    before = StageProgress(None, {}, "ingest", 0.0, None, ("statistics", *AFTER_INGEST))
+    within = StageProgress(1000, {"ingest": 60.0}, "statistics", 300.0, 0.5, AFTER_INGEST)
     for progress, minutes in ((before, 41), (within, 35)):
         expected = forecast(TWO, progress, nights(5))
         assert expected is not None
@@ -59,12 +59,13 @@ def test_a_run_that_goes_as_usual_ends_as_usual() -> None:
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_without_history_nothing_is_expected(number: int) -> None:
     assert (
-        forecast(TWO, Progress(10**9, {"ingest": 60.0}, "statistics", 1e6, 0.1, AFTER_INGEST), nights(number)) is None
+        forecast(TWO, StageProgress(10**9, {"ingest": 60.0}, "statistics", 1e6, 0.1, AFTER_INGEST), nights(number))
+        is None
     )
 
 
 def test_rows_that_grew_are_named_before_their_stage_begins() -> None:
-    progress = Progress(4000, {"ingest": 60.0}, "statistics", 0.0, None, AFTER_INGEST)
+    progress = StageProgress(4000, {"ingest": 60.0}, "statistics", 0.0, None, AFTER_INGEST)
     expected = forecast(TWO, progress, nights(5))
     assert expected is not None
     assert expected.end == TWO + timedelta(minutes=4 * 40)
@@ -73,7 +74,7 @@ def test_rows_that_grew_are_named_before_their_stage_begins() -> None:
 
 
 def test_a_stage_that_became_slow_is_named() -> None:
-    progress = Progress(1100, {"ingest": 60.0}, "statistics", 3000.0, 0.5, AFTER_INGEST)
+    progress = StageProgress(1100, {"ingest": 60.0}, "statistics", 3000.0, 0.5, AFTER_INGEST)
     expected = forecast(TWO, progress, nights(5))
     assert expected is not None
     assert expected.left == 3000.0 + 1.1 * 1800.0
@@ -83,7 +84,7 @@ def test_a_stage_that_became_slow_is_named() -> None:
 
 def test_one_slow_night_among_the_earlier_ones_changes_nothing() -> None:
     several = [*nights(4), *nights(1, statistics=90_000.0)]
-    expected = forecast(TWO, Progress(1000, {"ingest": 60.0}, "statistics", 0.0, None, AFTER_INGEST), several)
+    expected = forecast(TWO, StageProgress(1000, {"ingest": 60.0}, "statistics", 0.0, None, AFTER_INGEST), several)
     assert expected is not None
     assert expected.end == TWO + timedelta(minutes=40)
 
@@ -91,13 +92,13 @@ def test_one_slow_night_among_the_earlier_ones_changes_nothing() -> None:
 def test_a_split_that_is_done_counts_and_the_other_goes_on() -> None:
     done = {"ingest": 60.0, "statistics": 600.0, "transform": 900.0}
     rest = ("transform", "shuffle_write", "shuffle_write")
-    expected = forecast(TWO, Progress(1000, done, "shuffle_write", 300.0, 0.75, rest), nights(5))
+    expected = forecast(TWO, StageProgress(1000, done, "shuffle_write", 300.0, 0.75, rest), nights(5))
     assert expected is not None
     assert expected.left == (600.0 - 300.0) + (1200.0 - 900.0)
 
 
 def test_a_run_is_late_only_by_more_than_an_expectation_errs() -> None:
-    expected = forecast(TWO, Progress(1000, {"ingest": 60.0}, "statistics", 0.0, None, AFTER_INGEST), nights(5))
+    expected = forecast(TWO, StageProgress(1000, {"ingest": 60.0}, "statistics", 0.0, None, AFTER_INGEST), nights(5))
     assert expected is not None
     assert not expected.is_late(TWO + timedelta(minutes=37))
     assert expected.is_late(TWO + timedelta(minutes=35))

@@ -148,7 +148,7 @@ def test_a_damaged_base_is_named_and_the_one_before_it_is_taken(
     assert "not the base, since it is damaged: v0002: state.json is damaged" in caplog.text
     assert f"its night is to be run again: {datetime.now(UTC).date()}" in caplog.text
     assert manifest(tmp_path / "out", "v0003")["base"]["version"] == "v0001"
-    assert read_mark(second)["why"].startswith("damaged: v0002: state.json")
+    assert read_mark(second).why.startswith("damaged: v0002: state.json")
     with pytest.raises(DataError, match=r"(?s)v0002 is damaged.*restore it"):
         restored(second)
     (second / "_workflow/state.json").write_bytes(state)

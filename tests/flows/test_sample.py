@@ -89,7 +89,7 @@ class TestDraws:
 
     def test_alias_cells_hold_the_weights_exactly(self):
         weights = np.array([5, 0, 1, 2])
-        choice = draws.Choice.of(weights)
+        choice = draws.ChoiceDraw.of(weights)
         (cells,) = choice.cells.arrays
         held = np.zeros(4)
         for cell, packed in enumerate(cells.tolist()):

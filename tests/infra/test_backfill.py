@@ -24,7 +24,7 @@ import yaml
 from prefect.client.schemas.schedules import CronSchedule
 
 from flows.commands import backfill
-from flows.job.nights import Calendar, Deployed, deployed, published
+from flows.job.nights import Calendar, DeployedJob, deployed, published
 from flows.job.nights_table import nights_text
 from tasks.errors import GiveUpError, JobError
 from tasks.storage.discarded import mark
@@ -49,7 +49,7 @@ def table_of(text: str) -> list[dict[str, str]]:
     return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
 
 
-def nights_of(folder: Path, *crons: str, timezone: str = "UTC", **job: Any) -> Deployed:
+def nights_of(folder: Path, *crons: str, timezone: str = "UTC", **job: Any) -> DeployedJob:
     schedules = tuple(CronSchedule(cron=cron, timezone=timezone) for cron in crons)
     whole = {
         "source": {"path": "in/{date-1}"},
@@ -57,7 +57,7 @@ def nights_of(folder: Path, *crons: str, timezone: str = "UTC", **job: Any) -> D
         "run": {"timezone": timezone},
         **job,
     }
-    return Deployed("preprocess/n", "id", datetime(2026, 3, 1, tzinfo=UTC), schedules, whole, folder)
+    return DeployedJob("preprocess/n", "id", datetime(2026, 3, 1, tzinfo=UTC), schedules, whole, folder)
 
 
 def test_the_days_of_versions_are_those_that_their_manifests_name(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_the_runs_of_a_job_without_a_date_stand_at_the_day_on_which_they_began(t
 # Hours
 
 
-def hours_of(folder: Path, *crons: str, **job: Any) -> Deployed:
+def hours_of(folder: Path, *crons: str, **job: Any) -> DeployedJob:
     return nights_of(folder, *crons, timezone="Europe/Berlin", source={"path": "in/{date}/{hour}"}, **job)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from flows.run.lost_workers import Workers, in_every_attempt
+from flows.run.lost_workers import WorkersAtStart, in_every_attempt
 from infra import gpu_errors, gpus
 from infra.clusters import kinds, resolve
 from infra.clusters.model import Cluster
@@ -95,7 +95,7 @@ def test_workers_that_do_not_start_are_told_with_their_gpus(host: Any) -> None:
 
 
 def test_workers_lost_in_every_attempt_with_and_without_their_gpus(host: Any) -> None:
-    before = Workers(2, 16, 64 * 10**9, tuple(H200))
+    before = WorkersAtStart(2, 16, 64 * 10**9, tuple(H200))
     host(H200)
     told = in_every_attempt("transform", 3, before)
     assert type(told) is TransientError

@@ -1,9 +1,11 @@
-"""Facts about Avro read as columns: the same values as record by record, for any plain types, codec and blocks."""
+"""Facts about Avro: the values that were written, for any types, codec and blocks; damaged blocks are refused."""
 
 from __future__ import annotations
 
 import datetime
+import io
 import os
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ from hypothesis import strategies as st
 
 from tasks.core.plan import Plan
 from tasks.core.settings import Source
+from tasks.engines.convert.python_values import stored_type
 from tasks.errors import DataError
-from tasks.sources.formats import avro, avro_columns
-from tasks.sources.formats.avro_columns import BLOCKS, NotPlain, columns_of, plain_fields
+from tasks.sources.formats import avro
 from tasks.sources.planning import make_plan
-from tasks.sources.reader import read
+from tasks.sources.reader import read, read_pieces
+
+MARKER = b"0123456789abcdef"
 
 times = st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2200, 1, 1))
 utc = times.map(lambda t: t.replace(tzinfo=datetime.UTC))
@@ -65,78 +69,107 @@ def plan_of(folder: Path, schema: Any, records: list[dict[str, Any]], codec: str
 
 
 @given(files(), st.sampled_from(["null", "deflate", "snappy", "zstandard"]), st.integers(1, 200), st.integers(1, 300))
-def test_values_are_those_of_record_by_record(
+def test_values_are_those_that_were_written(
     tmp_path_factory: pytest.TempPathFactory, file: Any, codec: str, block: int, run: int
 ) -> None:
-    plan = plan_of(tmp_path_factory.mktemp("avro"), *file, codec, block)
+    schema, records = file
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(avro, "RUN_BYTES", run)
-        patch.setattr(avro_columns, "BLOCKS", 0)
-        patch.setattr(avro, "_column", None)  # nothing is left to fastavro
-        found = pa.concat_tables(read(plan, partition) for partition in plan.partitions)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(avro, "plain_fields", refused)
-        expected = pa.concat_tables(read(plan, partition) for partition in plan.partitions)
-    assert found.schema == expected.schema
-    assert found.to_pydict() == expected.to_pydict()
+        patch.setattr(avro, "RUN_ROWS", 7)
+        plan = plan_of(tmp_path_factory.mktemp("avro"), schema, records, codec, block)
+        names, pieces = list(records[0]), [piece for block in plan.blocks for piece in block.pieces]
+        found = pa.concat_tables(read_pieces(plan, [piece], names) for piece in pieces)
+    assert found.to_pydict() == {name: [record[name] for record in records] for name in names}
 
 
-def refused(schema: Any) -> Any:
-    raise NotPlain
+def test_some_columns_of_a_file_and_none(tmp_path: Path) -> None:
+    fields = [{"name": "a", "type": "long"}, {"name": "b", "type": "string"}]
+    schema = fastavro.parse_schema({"type": "record", "name": "R", "fields": fields})
+    plan = plan_of(tmp_path, schema, [{"a": 1, "b": "x"}, {"a": 2, "b": ""}], "null", 1)
+    assert read(plan, 0, ["b"]).to_pydict() == {"b": ["x", ""]}
+    assert (read(plan, 0, []).num_rows, read(plan, 0, []).num_columns) == (2, 0)
 
 
-@pytest.fixture
-def few_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro_columns, "BLOCKS", 0)
-
-
-def test_few_large_blocks_are_read_record_by_record() -> None:
-    fields, types = plain_fields({"fields": [{"name": "a", "type": "long"}]}), pa.schema([("a", pa.int64())])
-    blocks, counts = [b"\x02"] * BLOCKS, [1] * BLOCKS
-    assert columns_of(blocks, counts, fields, types)["a"].to_pylist() == [1] * BLOCKS
-    with pytest.raises(NotPlain, match="few blocks"):
-        columns_of([*blocks[1:], b"\x02\x02"], [*counts[1:], 2], fields, types)
-
-
-def test_some_columns_of_many_and_none(few_will_do: None) -> None:
-    fields = plain_fields({"fields": [{"name": "a", "type": "long"}, {"name": "b", "type": "string"}]})
-    data = [b"\x02\x02x", b"\x01\x00\x04\x04yz"]
-    found = columns_of(data, [1, 2], fields, pa.schema([("b", pa.string())]))
-    assert found.to_pydict() == {"b": ["x", "", "yz"]}
-    assert columns_of([], [], fields, pa.schema([("a", pa.int64())])).num_rows == 0
+def one_block(path: Path, kinds: list[Any], body: bytes, records: int = 1) -> Plan:
+    """A file of one block with these bytes; its columns are a, b, c."""
+    fields = [{"name": name, "type": kind} for name, kind in zip("abc", kinds, strict=False)]
+    file, lengths = io.BytesIO(), io.BytesIO()
+    fastavro.writer(file, {"type": "record", "name": "R", "fields": fields}, [], sync_marker=MARKER)
+    for number in (records, len(body)):
+        fastavro.schemaless_writer(lengths, "long", number)
+    path.write_bytes(file.getvalue() + lengths.getvalue() + body + MARKER)
+    return make_plan(Source(path=str(path)))
 
 
 @pytest.mark.parametrize(
-    ("data", "count"),
+    ("kind", "logical", "number", "dtype", "stored"),
     [
-        (b"\x02\x04x", 1),  # a text behind the end
-        (b"\x02\x02x\x00", 1),  # bytes left over
-        (b"\x02\x01x", 1),  # a text of negative length
-        (b"\x80" * 30, 1),  # a number without an end
-        (b"\x02\x02\xff", 1),  # no UTF-8
-        (b"", 1),
+        ("int", "date", 4_000_000, pa.date32(), 4_000_000),
+        ("int", "time-millis", 86_399_999, pa.time32("ms"), 86_399_999),
+        ("long", "time-micros", 1, pa.time64("us"), 1),
+        ("long", "timestamp-millis", 2**53, pa.timestamp("us", "UTC"), 2**53 * 1000),
+        ("long", "timestamp-micros", -(2**63), pa.timestamp("us", "UTC"), -(2**63)),
+        ("long", "local-timestamp-millis", -1, pa.timestamp("us"), -1000),
+        ("long", "local-timestamp-micros", 2**63 - 1, pa.timestamp("us"), 2**63 - 1),
     ],
 )
-def test_what_is_no_avro_is_left_to_fastavro(data: bytes, count: int, few_will_do: None) -> None:
-    fields = plain_fields({"fields": [{"name": "a", "type": "long"}, {"name": "b", "type": "string"}]})
-    with pytest.raises((NotPlain, pa.ArrowInvalid)):
-        columns_of([b"\x02\x02x", data], [1, count], fields, pa.schema([("a", pa.int64()), ("b", pa.string())]))
+def test_times_are_those_of_the_file_beyond_the_years_of_python(
+    kind: str, logical: str, number: int, dtype: pa.DataType, stored: int, tmp_path: Path
+) -> None:
+    described, body = {"type": kind, "logicalType": logical}, io.BytesIO()
+    for union in (number, None):
+        fastavro.schemaless_writer(body, kind, number)
+        fastavro.schemaless_writer(body, ["null", kind], union)
+    found = read(one_block(tmp_path / "a.avro", [described, ["null", described]], body.getvalue(), 2), 0)
+    expected = {"a": [stored, stored], "b": [stored, None]}
+    assert found.schema.types == [dtype, dtype]
+    assert {name: found[name].combine_chunks().view(stored_type(dtype)).to_pylist() for name in "ab"} == expected
+
+
+def test_milliseconds_beyond_microseconds_of_64_bits_are_refused(tmp_path: Path) -> None:
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, "long", 2**62)
+    plan = one_block(tmp_path / "a.avro", [{"type": "long", "logicalType": "timestamp-millis"}], body.getvalue())
+    with pytest.raises(DataError, match="overflow"):
+        read(plan, 0)
 
 
 @pytest.mark.parametrize(
-    "kind", [{"type": "array", "items": "int"}, ["null", "int", "string"], {"type": "string", "logicalType": "uuid"}]
+    ("body", "why"),
+    [
+        (b"\x02\x04x", "Expected 2 bytes, read 1"),
+        (b"\x02\x02x\x00", "bytes are left after its last record"),
+        (b"\x02\x01x", "Expected -1 bytes"),
+        (b"\x80" * 30, "out of range"),
+        (b"\x02\x02\xff", "'utf-8' codec can't decode byte 0xff"),
+        (b"\x02", "it ends within a value"),
+    ],
 )
-def test_other_than_plain_values_are_read_record_by_record(kind: Any) -> None:
-    with pytest.raises(NotPlain):
-        plain_fields({"fields": [{"name": "a", "type": kind}]})
-
-
-def test_a_damaged_block_is_told(tmp_path: Path) -> None:
-    schema = fastavro.parse_schema({"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]})
-    plan = plan_of(tmp_path, schema, [{"a": "word"}] * 50, "null", 40)
-    path = tmp_path / "a.avro"
-    times = path.stat()
-    path.write_bytes(path.read_bytes().replace(b"\x08word", b"\x7fword", 1))
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # a bit that the disk has lost
-    with pytest.raises(DataError, match="no whole Avro file"):
+def test_a_block_that_is_damaged_is_named(body: bytes, why: str, tmp_path: Path) -> None:
+    plan = one_block(tmp_path / "a.avro", ["long", "string"], body)
+    with pytest.raises(DataError, match="this is no whole Avro file") as caught:
         read(plan, 0)
+    start = (tmp_path / "a.avro").stat().st_size - len(body) - 18
+    assert caught.value.where == f"{tmp_path / 'a.avro'}, block at byte {start}"
+    assert why in (caught.value.why or "")
+
+
+def test_a_damaged_block_is_named_by_its_place_in_the_file(tmp_path: Path) -> None:
+    schema = fastavro.parse_schema({"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(avro, "RUN_ROWS", 1)
+        plan = plan_of(tmp_path, schema, [{"a": "word"}] * 49 + [{"a": "last"}], "null", 40)
+    path, pieces = tmp_path / "a.avro", [piece for block in plan.blocks for piece in block.pieces]
+    times = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"\x08last", b"\x7flast", 1))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # a bit that the disk has lost
+    with pytest.raises(DataError, match="no whole Avro file") as caught:
+        read_pieces(plan, pieces[-1:], ["a"])
+    assert caught.value.where == f"{path}, block at byte {pieces[-1].start:,}"
+
+
+def test_a_name_that_is_used_again_has_its_type(tmp_path: Path) -> None:
+    price = {"type": "fixed", "name": "Price", "size": 2, "logicalType": "decimal", "precision": 4, "scale": 2}
+    plan = one_block(tmp_path / "a.avro", [price, "Price", ["null", "Price"]], b"\x00\x7d\x00\x01\x00")
+    assert read(plan, 0).to_pylist() == [{"a": Decimal("1.25"), "b": Decimal("0.01"), "c": None}]
+    assert read(plan, 0).schema.types == [pa.decimal128(4, 2)] * 3

@@ -140,7 +140,7 @@ def test_a_discarded_version_is_no_base_and_its_day_counts_as_missing(tmp_path: 
 
     assert lines[0].startswith("discarded ")
     assert [str(day) for day in published(str(out), tmp_path)] == ["2026-11-20"]
-    assert (is_discarded(out / "v0002"), read_mark(out / "v0002")["why"]) == (True, "half of the day was missing")
+    assert (is_discarded(out / "v0002"), read_mark(out / "v0002").why) == (True, "half of the day was missing")
     assert "was discarded before, by" in discarded(out / "v0002")[0]
 
 
@@ -168,7 +168,7 @@ def test_a_version_is_discarded_with_those_that_were_learned_on_top_of_it(tmp_pa
     lines = discarded(out / "v0002", "half of the day", "ada", and_later=True)
 
     assert lines == [f"discarded {out / 'v0003'}", f"discarded {out / 'v0002'}", "_latest is v0001 now"]
-    assert [read_mark(out / version)["who"] for version in ("v0002", "v0003")] == ["ada", "ada"]
+    assert [read_mark(out / version).who for version in ("v0002", "v0003")] == ["ada", "ada"]
     night(tmp_path, 1)  # both nights can be made again, none of their rows counts twice
     night(tmp_path, 2)
     assert (manifest(out, "v0004")["base"]["version"], manifest(out, "v0005")["base"]["version"]) == ("v0001", "v0004")

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from flows.job.job import make_job
+from flows.job.job import make_application, make_job
 from flows.preview.plan import preview
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
@@ -56,13 +56,20 @@ def night(folder: Path, number: int, features: list[dict[str, Any]], engine: str
 
 
 class Ids:
-    """What Categorify has to do, written down independently: ids by first night, then count, then value."""
+    """What Categorify has to do, written down independently: ids by first night, then count, then value.
+
+    `forget` of a night: counts of values without an id that were not seen for so many days begin anew."""
 
     def __init__(self, threshold: int = 1, max_size: int = 0) -> None:
         self.threshold, self.max_size, self.ids, self.counts = threshold, max_size, dict[Any, int](), Counter[Any]()
+        self.seen = dict[Any, int]()
 
-    def night(self, values: list[Any]) -> list[int]:
+    def night(self, values: list[Any], day: int = 0, forget: int | None = None) -> list[int]:
+        late = [v for v in self.counts if v not in self.ids and forget is not None and day - self.seen[v] >= forget]
+        for value in late:
+            del self.counts[value]
         self.counts.update(values)
+        self.seen |= {value: max(day, self.seen.get(value, day)) for value in values}
         waiting = [v for v in self.counts if v not in self.ids and self.counts[v] >= self.threshold]
         room = self.max_size - 3 - len(self.ids) if self.max_size else len(waiting)
         for value in sorted(waiting, key=lambda v: (-self.counts[v], v))[: max(room, 0)]:
@@ -202,7 +209,7 @@ def test_versions_of_several_jobs_are_read_by_their_common_columns(
     dataset = Dataset(out, versions="all", engine="pandas")
     assert [*dataset.schema] == ["k", "c", "u"]
     assert [value for frame in dataset.to_iter() for value in frame["k"].to_list()] == expected
-    left_out = "left out, since some versions lack it or have it in another type: "
+    left_out = "left out, since some versions lack it or have it in another type or with other ids: "
     assert f"{out}: {left_out}x, c5" in caplog.text
     caplog.clear()
     for device in (None, "cpu"):
@@ -215,6 +222,30 @@ def test_versions_of_several_jobs_are_read_by_their_common_columns(
     with pytest.raises(JobError, match="there is no column 'x'"):
         loader(out, ["x"], versions="all")
     assert [len(rows_of(version)) for version in (out / "v0001", out / "v0003")] == [300, 300]
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_column_of_ids_that_came_back_is_not_read_with_the_ids_that_it_had(tmp_path: Path, applied: bool) -> None:
+    """Where no version lacks it: the one that did was removed, or was never applied."""
+    out, u = tmp_path / "out", entry("u", {"op": "Categorify"})
+    of = out if not applied else tmp_path / "applied"
+    keep: dict[str, Any] = {"path": str(out), "on_existing": "version", "files": 1, "shuffle": "none"}
+    for number, values in enumerate([["p", "q"], ["p", "r"], ["q", "r"], ["q", "p"]]):
+        features = [CODES, u] if number != 1 else [CODES]
+        keep |= {"keep_versions": 1} if number == 2 and not applied else {"keep_versions": None}
+        night(tmp_path, number, features, rows={"k": ["a", "a"], "u": values}, output=keep)
+        if number == 0:
+            (out / "v0001/notes.txt").write_text("keeps this version")
+        if applied and number != 1:
+            new = {"fitted": str(out), "source": {"path": str(tmp_path / f"{number}.parquet")}}
+            run_stages(make_application({**new, "output": {**keep, "path": str(of)}}).request("pandas"))
+    (out / "v0001/notes.txt").unlink()
+
+    versions = sorted(of.glob("v*"))
+    assert [rows_of(version)["u"].to_pylist() for version in versions] == [[3, 4], [3, 4], [3, 5]]
+    for text, columns in (("all", ["k"]), (f"{versions[1].name}..", ["k", "u"]), (versions[0].name, ["k", "u"])):
+        assert list(loader(of, versions=text).names) == columns
+        assert [*Dataset(of, versions=text, engine="pandas").schema] == columns
 
 
 def test_preview_says_what_differs_and_what_becomes_of_it(tmp_path: Path, base: Path) -> None:

@@ -153,6 +153,40 @@ def test_texts_of_a_gpu_of_more_than_two_gigabytes_are_read_as_others(name: str,
     assert (None if gone is None else gone.tolist()) == (None if unread is None else unread.tolist())
 
 
+ARGUMENTS = [
+    ("split(s, '')", "separator cannot be used: it is empty", "''", "substring(x, 0, 1)"),
+    ("strip(s, 1)", "characters is a literal text", "1", "write it in quotes"),
+    ("substring(s, 0, 0.5)", "stop is a literal whole number from -2147483647 to 2147483647", "0.5", ""),
+    ("get(v, None)", "index is a literal whole number from -2147483647 to 2147483647", "None", ""),
+    ("hash(x, -1)", "seed is a literal whole number from 0 to 4294967295", "-1", ""),
+    ("hash(v)", "hash needs a column of numbers, texts, booleans or times, this is list<item: int64>", "v", ""),
+    ("len(x)", "len needs a column of strings, this is int64", "x", "cast(x, 'string')"),
+    ("hour(s)", "hour needs a column of times, this is string", "s", "parse_time(x, '%d.%m.%Y')"),
+    ("parse_number(s, group='. ')", "group cannot be used: '. ' is no sign for numbers", "'. '", "such as ','"),
+    (
+        "parse_time(s, zone='Berlin')",
+        "zone cannot be used: there is no time zone 'Berlin'",
+        "'Berlin'",
+        "Europe/Berlin",
+    ),
+    ("parse_json(s, 'a[')", "path cannot be used: it cannot be read from '[' on", "'a['", "places as [0]"),
+    ("epoch(t, 'hour')", "unit cannot be used: there is no unit 'hour'", "'hour'", "ms"),
+    ("floor_time(d, '36 hours')", "a date has no part of '36 hours'", "'36 hours'", "a number of days"),
+]
+
+
+@pytest.mark.parametrize(("text", "what", "place", "do"), ARGUMENTS, ids=[text for text, *_ in ARGUMENTS])
+def test_an_argument_of_another_kind_is_refused_at_its_place(text: str, what: str, place: str, do: str) -> None:
+    types = {"x": pa.int64(), "s": pa.string(), "v": pa.list_(pa.int64()), "t": pa.timestamp("us"), "d": pa.date32()}
+    with pytest.raises(JobError) as caught:
+        dtype_of(parse(text), Schema(Column(name, dtype) for name, dtype in types.items()))
+    assert caught.value.what == f"expression: {what}"
+    shown, caret = caught.value.where.splitlines()
+    start = caret.index("^") - len("  where: ")
+    assert shown[start : start + caret.count("^")] == place
+    assert do in caught.value.do
+
+
 @pytest.mark.parametrize("text", ["x > mean(x)", "coalesce(x, 0) < quantile(x, 0.99)"])
 def test_learned_values_are_refused_where_rows_are_left_out(text: str) -> None:
     with pytest.raises(JobError, match="is a learned value, which cannot stand here") as told:
@@ -282,6 +316,11 @@ def test_choices_are_those_of_python(engine: str, pairs: list[tuple[int | None, 
     assert evaluate("least(x, y)", engine, x=x, y=y) == least
     chosen = ["a" if a is not None and a > 0 else "b" if b is not None and b > 0 else None for a, b in pairs]
     assert evaluate("case(x > 0, 'a', y > 0, 'b')", engine, x=x, y=y) == chosen
+
+
+def test_a_number_among_dates_counts_days(engine: str) -> None:
+    d = pa.array([date(2020, 1, 1), None])
+    assert evaluate("coalesce(d, 1)", engine, d=d) == [date(2020, 1, 1), date(1970, 1, 2)]
 
 
 def test_times_apart_are_seconds(engine: str) -> None:

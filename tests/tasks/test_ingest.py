@@ -14,7 +14,7 @@ import pytest
 
 from flows.job.job import make_job
 from flows.preview.plan import _plans
-from infra.clusters.expected import Expected
+from infra.clusters.expected import ExpectedWorkers
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.parallelism import worker_memory
 from tasks.core.plan import Block, Limits, Plan, cut_partitions
@@ -112,7 +112,7 @@ def test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker(tmp_path: P
     data = {"source": {"path": str(tmp_path / "in.parquet"), "part_mem_fraction": 0.5},
             "features": [{"columns": ["n"]}],
             "output": {"path": str(tmp_path / "out")}}  # fmt: skip
-    workers = Expected("pandas", ("a", "b"), 1, 4 * 2**20, 0, "")
+    workers = ExpectedWorkers("pandas", ("a", "b"), 1, 4 * 2**20, 0, "")
     request = make_job(data).request("pandas")
 
     pool = LocalPool(1)
@@ -124,7 +124,7 @@ def test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker(tmp_path: P
 
 
 def test_with_cudf_the_memory_is_that_of_the_gpu_of_a_worker() -> None:
-    workers = Expected("cudf", ("a", "b"), 2, 64 * 10**9, 16 * 10**9, "")
+    workers = ExpectedWorkers("cudf", ("a", "b"), 2, 64 * 10**9, 16 * 10**9, "")
     assert [worker_memory(engine, workers) for engine in ("cudf", "pandas")] == [8 * 10**9, 32 * 10**9]
     share = Source(path="x", part_mem_fraction=0.25)
     assert largest_partition(share, limit=10**9, memory=worker_memory("cudf", workers)) == 2 * 10**9

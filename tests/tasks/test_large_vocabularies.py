@@ -27,9 +27,9 @@ from tasks.graph.partition_work import Work
 from tasks.learning import large_table_types, large_tables
 from tasks.learning import observe as passes
 from tasks.learning.handles import Handles
-from tasks.learning.observe import learn, observe
+from tasks.learning.observe import observe
 from tasks.learning.partials import Phase, merge
-from tests.learning import close, cut, learned
+from tests.learning import close, cut, learned, learned_on
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_partials_are_free_before_large_tables_are_put_in_order(monkeypatch: pyt
 
 def test_the_same_is_learned_on_a_cluster(client: Any, engine: str, tiny: None) -> None:
     source = cut(table(), 16, 2)
-    found = learn(source, source.plan, as_node(nodes()), source.plan.schema, engine, DaskPool(client))
+    found = learned_on(DaskPool(client), nodes(), source, engine)
     assert close(found.values, learned(nodes(), cut(table(), 16, 100), engine).values)
 
 
@@ -350,7 +350,7 @@ def test_steps_are_finished_in_several_tasks(
     source = cut(table, 1000)
     two_workers.get_task_stream(count=0)  # from here on they are kept
     began = time.time()
-    found = learn(source, source.plan, nodes, source.plan.schema, "pandas", DaskPool(two_workers))
+    found = learned_on(DaskPool(two_workers), nodes, source, "pandas")
     alone = learned(nodes, source, "pandas")
     assert list(found.values) == list(alone.values)
     assert close(found.values, alone.values)

@@ -15,13 +15,13 @@ import pytest
 from infra.clusters.model import Cluster
 from tasks.cluster import monitor
 from tasks.cluster.dask_pool import workers_at
-from tasks.cluster.monitor import Sample
+from tasks.cluster.monitor import UsageSample
 from tests.clusters import make_cluster
 
 
-def sample(at: float, **known: Any) -> Sample:
+def sample(at: float, **known: Any) -> UsageSample:
     zero = dict.fromkeys(("cpu", "rss", "to_host", "to_disk", "sent", "rows", "bytes"), 0)
-    return Sample(**{**zero, "device": None, "own": None, "busy": None, "at": at, **known})
+    return UsageSample(**{**zero, "device": None, "own": None, "busy": None, "at": at, **known})
 
 
 def counted(rows: int) -> int:

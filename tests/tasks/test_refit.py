@@ -22,12 +22,11 @@ from tasks.graph.changes import read_changes
 from tasks.graph.node import as_node
 from tasks.graph.state import State, copy_saved, save_night
 from tasks.learning import large_table_types, large_tables
-from tasks.learning.observe import learn
 from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
-from tasks.ops.base import Night
+from tasks.ops.base import RefitDate
 from tasks.workflow import Workflow
-from tests.learning import close, cut, learned
+from tests.learning import close, cut, learned, learned_on
 from tests.tasks.test_large_vocabularies import nodes, table
 
 DAY = date(2026, 11, 22)
@@ -43,14 +42,14 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refitted(
-    made_of: Any, rows: pa.Table, base: State, engine: str = "pandas", *, night: Night | None = None,
+    made_of: Any, rows: pa.Table, base: State, engine: str = "pandas", *, night: RefitDate | None = None,
     partitions: int = 1, threads: int = 2, settings: dict[str, str] | None = None,
 ) -> State:  # fmt: skip
     """What a graph has learned after a night."""
-    final, source, night = as_node(made_of), cut(rows, 16, partitions), night or Night(DAY)
+    final, source, night = as_node(made_of), cut(rows, 16, partitions), night or RefitDate(DAY)
     bound = Bound(final, source.plan.schema, base.values)
     begin = Base(base, base.rows, modes(bound, settings or {}, night.keep_ids_only), night, "v0006")
-    return learn(source, source.plan, final, source.plan.schema, engine, LocalPool(threads), base=begin)
+    return learned_on(LocalPool(threads), final, source, engine, begin)
 
 
 def one(state: State) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -126,15 +125,15 @@ def test_a_full_vocabulary_takes_no_more(engine: str) -> None:
 def test_values_without_an_id_are_forgotten_never_ids(engine: str) -> None:
     coded = ["s"] >> ops.Categorify(freq_threshold=2)
     base = learned(coded, cut(pa.table({"s": ["a", "a", "b", "c"]}), 16), engine)
-    late = Night(DAY, forget_days=30, since=DAY - timedelta(days=30))
+    late = RefitDate(DAY, forget_days=30, since=DAY - timedelta(days=30))
     after = refitted(coded, pa.table({"s": ["c", "d"]}), base, engine, night=late)
     values, saved, change = one(after)
     assert vocabulary(values) == ["a"]
     assert {r["v0"]: r["count"] for r in saved["rest"].to_pylist()} == {"c": 1, "d": 1}  # c begins anew
     assert (change["forgotten"], values["distinct"], values["occurrences"]) == (2, 3, 4)
-    again = refitted(coded, pa.table({"s": ["b"]}), after, engine, night=Night(DAY + timedelta(29), forget_days=30))
+    again = refitted(coded, pa.table({"s": ["b"]}), after, engine, night=RefitDate(DAY + timedelta(29), forget_days=30))
     assert sorted(one(again)[1]["rest"]["v0"].to_pylist()) == ["b", "c", "d"]
-    gone = refitted(coded, pa.table({"s": ["b"]}), after, engine, night=Night(DAY + timedelta(30), forget_days=30))
+    gone = refitted(coded, pa.table({"s": ["b"]}), after, engine, night=RefitDate(DAY + timedelta(30), forget_days=30))
     assert one(gone)[1]["rest"]["v0"].to_pylist() == ["b"]
 
 
@@ -143,7 +142,7 @@ def test_what_is_forgotten_does_not_depend_on_the_nights_between(engine: str, be
     coded = ["s"] >> ops.Categorify(freq_threshold=3)
     state = learned(coded, cut(pa.table({"s": ["a", "a", "a"]}), 16), engine)
     for day, rows in [(1, ["b", "b"]), *((day, ["a"]) for day in between), (12, ["b"])]:
-        night = Night(date(2026, 1, day), forget_days=5)
+        night = RefitDate(date(2026, 1, day), forget_days=5)
         state = refitted(coded, pa.table({"s": rows}), state, engine, night=night)
     assert vocabulary(one(state)[0]) == ["a"]
     assert {r["v0"]: r["count"] for r in one(state)[1]["rest"].to_pylist()} == {"b": 1}
@@ -154,7 +153,7 @@ def test_a_night_that_came_late_makes_no_count_older(engine: str) -> None:
     state = learned(coded, cut(pa.table({"s": ["a", "a", "a"]}), 16), engine)
     nights = [(20, ["y"]), (1, ["y"]), (21, ["a"]), (22, ["y"])]  # January 1 comes after January 20
     for day, rows in nights:
-        night = Night(date(2026, 1, day), forget_days=10)
+        night = RefitDate(date(2026, 1, day), forget_days=10)
         state = refitted(coded, pa.table({"s": rows}), state, engine, night=night)
         assert one(state)[2]["forgotten"] == 0
     assert vocabulary(one(state)[0]) == ["a", "y"]
@@ -178,7 +177,7 @@ def test_to_learn_all_anew_keeps_ids_and_counts_these_rows_alone(engine: str) ->
     rows = {"s": ["a", "a", "b", "b", "c"], "x": [1.0, 2.0, 3.0, 4.0, 5.0]}
     base = learned(nodes, cut(pa.table(rows), 16), engine)
     new = pa.table({"s": ["b", "d", "d", "c", None], "x": [7.0, 7.0, 9.0, None, 9.0]})
-    after = refitted(nodes, new, base, engine, night=Night(DAY, keep_ids_only=True))
+    after = refitted(nodes, new, base, engine, night=RefitDate(DAY, keep_ids_only=True))
     fresh = learned(nodes, cut(new, 16), engine)
     coded, *others = after.values
     assert vocabulary(after.values[coded]) == ["a", "b", "d"]
@@ -234,7 +233,7 @@ def test_a_refit_knows_what_a_fit_of_all_rows_knows(engine: str, large: bool, re
 
 def test_large_tables_are_learned_anew_as_in_a_fit_but_for_ids(engine: str, tiny: None) -> None:
     rows = table(400)
-    new, night = rows.slice(250), Night(DAY, keep_ids_only=True)
+    new, night = rows.slice(250), RefitDate(DAY, keep_ids_only=True)
     base = learned(nodes(), cut(rows.slice(0, 250), 16, 2), engine)
     alone = learned(nodes(), cut(new, 16, 2), engine)
     first = refitted(nodes(), new, base, engine, night=night)

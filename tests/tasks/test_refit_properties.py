@@ -27,12 +27,11 @@ from tasks.graph.binding import Bound, Step
 from tasks.graph.node import Node, as_node
 from tasks.graph.partition_work import Work
 from tasks.graph.state import State
-from tasks.learning.observe import learn
 from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
-from tasks.ops.base import Learned, Night, Operator
+from tasks.ops.base import Learned, Operator, RefitDate
 from tasks.workflow import transformed
-from tests.learning import close, cut
+from tests.learning import close, cut, learned_on
 from tests.tasks.ops.test_contract import EXAMPLES, ROWS, Example, example_table, write_side_tables
 
 DAY = datetime.date(2026, 11, 22)
@@ -77,18 +76,18 @@ def side_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fit(nodes: Any, table: pa.Table, engine: str = "pandas", pool: Pool | None = None, block: int = 7) -> State:
     source, final = cut(table, block, 2), as_node(nodes)
-    return learn(source, source.plan, final, source.plan.schema, engine, pool or LocalPool(2))
+    return learned_on(pool or LocalPool(2), final, source, engine)
 
 
 def refit(
     nodes: Any, table: pa.Table, state: State, rows: int, engine: str = "pandas", pool: Pool | None = None,
-    block: int = 7, settings: Mapping[str, str] | None = None, night: Night | None = None,
+    block: int = 7, settings: Mapping[str, str] | None = None, night: RefitDate | None = None,
 ) -> State:  # fmt: skip
     """What a graph has learned after a night: `state` is of the `rows` rows before."""
     source, final = cut(table, block, 2), as_node(nodes)
     decided = modes(Bound(final, source.plan.schema), settings or {}, bool(night and night.keep_ids_only))
-    base = Base(state, rows, decided, night or Night(DAY))
-    return learn(source, source.plan, final, source.plan.schema, engine, pool or LocalPool(2), base=base)
+    base = Base(state, rows, decided, night or RefitDate(DAY))
+    return learned_on(pool or LocalPool(2), final, source, engine, base)
 
 
 def reread(state: State, folder: Path) -> State:
@@ -277,7 +276,7 @@ def test_after_thirty_nights_ids_are_where_they_were_and_all_else_is_a_fit_of_al
             now = vocabulary(state.values[key])
             assert now[: len(order)] == order
             given[key] = now
-        state = refit(node, table, state, rows, engine, night=Night(DAY + datetime.timedelta(number)))
+        state = refit(node, table, state, rows, engine, night=RefitDate(DAY + datetime.timedelta(number)))
         rows += table.num_rows
         grown(ids, counts, table["s"].to_pylist())
     (limited,) = [k for k, s in steps(node, first).items() if isinstance(s.op, ops.Categorify) and s.op.max_size]
@@ -478,7 +477,7 @@ def test_learning_all_anew_is_a_fit_of_these_rows_but_for_ids(engine: str) -> No
     node = nightly() + (["x"] >> ops.FillMedian() >> ops.Rename(name="x_median"))
     old = refit(node, tables[1], fit(node, tables[0], engine), tables[0].num_rows, engine)
     rows = tables[0].num_rows + tables[1].num_rows
-    anew = refit(node, tables[2], old, rows, engine, night=Night(DAY, keep_ids_only=True))
+    anew = refit(node, tables[2], old, rows, engine, night=RefitDate(DAY, keep_ids_only=True))
     alone = fit(node, tables[2], engine)
     for key, mode in modes(Bound(node, cut(tables[0], ROWS).plan.schema), {}, refit_all=True).items():
         if mode.mode == "appended":
@@ -497,7 +496,7 @@ def test_a_column_that_was_dropped_comes_back_when_all_is_learned_anew(engine: s
     assert applied(node, one, old, engine=engine).column_names == ["a"]
     night = refit(node, two, old, 3, engine)
     assert applied(node, two, night, 3, engine).to_pydict() == {"a": [6, 6]}
-    anew = refit(node, two, night, 5, engine, night=Night(DAY, keep_ids_only=True))
+    anew = refit(node, two, night, 5, engine, night=RefitDate(DAY, keep_ids_only=True))
     assert applied(node, two, anew, 5, engine).to_pydict() == {"b": [3, 4]}
     again = refit(node, pa.table({"a": [2, 5], "b": ["x", "y"]}), night, 5, engine)
     assert {change["would"] for key, change in again.changes.items() if "Drop" in key} == {

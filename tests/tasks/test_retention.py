@@ -70,7 +70,7 @@ def test_only_the_newest_versions_stay(tmp_path: Path) -> None:
     ]
     assert written == ["v0001", "v0002", "v0003", "v0004", "v0005"]
     assert names(out) == ["_latest", "_removed.json", "v0003", "v0004", "v0005"]
-    assert [night["version"] for night in removed_nights(out)] == ["v0001", "v0002"]
+    assert [night.version for night in removed_nights(out)] == ["v0001", "v0002"]
     assert list(own_files.strangers(out)) == []
     assert names(tmp_path) == ["out"]
     fitted.to_parquet(str(out), files=1, on_existing="version")
@@ -99,7 +99,7 @@ def test_versions_that_were_taken_back_do_not_count_among_those_that_stay(tmp_pa
         assert drop_versions(staging, 3) == []
         assert [p.name for p in drop_versions(staging, 2)] == ["v0001", "v0002"]
         assert [p.name for p in drop_versions(staging, 1)] == ["v0003", "v0004"]
-    assert [night["version"] for night in removed_nights(out)] == ["v0001", "v0003"]  # what was taken back is missing
+    assert [night.version for night in removed_nights(out)] == ["v0001", "v0003"]  # what was taken back is missing
 
 
 @pytest.mark.parametrize("file", ["part-00000.parquet", "_workflow/state.json"])
@@ -178,7 +178,7 @@ def test_a_damaged_note_of_removed_nights_is_said_and_costs_no_run(
     with staging.locked():
         assert [p.name for p in drop_versions(staging, 1)] == ["v0001"]
     assert "_removed.json is written anew" in caplog.text
-    assert [night["version"] for night in removed_nights(out)] == ["v0001"]
+    assert [night.version for night in removed_nights(out)] == ["v0001"]
 
 
 def test_the_latest_a_used_and_a_foreign_version_stay_whatever_their_age(tmp_path: Path) -> None:

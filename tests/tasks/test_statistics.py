@@ -20,12 +20,12 @@ from tasks.errors import DataError
 from tasks.graph.node import as_node
 from tasks.graph.partition_work import Work
 from tasks.learning import observe as learning_observe
-from tasks.learning.observe import learn, passes
+from tasks.learning.observe import PassOptions, passes
 from tasks.learning.partials import join_siblings
 from tasks.ops.base import Learned
 from tasks.ops.continuous import Normalize
 from tasks.workflow import Workflow
-from tests.learning import close, cut, learned
+from tests.learning import close, cut, learned, learned_on
 
 
 def table(rows: int = 500) -> pa.Table:
@@ -61,7 +61,7 @@ def test_bit_by_bit_for_any_partitions_and_threads(engine: str) -> None:
 def test_bit_by_bit_on_a_cluster(blocks: int, client: Any, engine: str) -> None:
     source = cut(table(), 16, blocks)
     node = as_node(nodes())
-    found = learn(source, source.plan, node, source.plan.schema, engine, DaskPool(client))
+    found = learned_on(DaskPool(client), node, source, engine)
     assert close(found.values, learned(node, cut(table(), 16, 100), engine).values)
 
 
@@ -102,18 +102,14 @@ def test_the_tree_is_the_same_whatever_came_together_when(order: list[int], cuts
 
 def test_a_filter_of_the_source_is_learned_from_too(engine: str) -> None:
     source = cut(pa.table({"x": [1.0, 2.0, 100.0, 3.0]}), 2)
-    found = learn(
-        source, source.plan, ["x"] >> ops.Normalize(), source.plan.schema, engine, LocalPool(2), filter="x < 50"
-    )
+    found = learned_on(LocalPool(2), ["x"] >> ops.Normalize(), source, engine, filter="x < 50")
     assert found.values["1/Normalize/x"] == {"n": 3, "mean": 2.0, "std": 1.0}
 
 
 def test_progress_counts_the_rows_of_every_phase(engine: str) -> None:
     source, seen = cut(table(100), 10), list[tuple[int, int]]()
     node = ["s"] >> ops.Categorify() >> ops.Normalize()
-    learn(
-        source, source.plan, node, source.plan.schema, engine, LocalPool(2), progress=lambda p, n: seen.append((p, n))
-    )
+    learned_on(LocalPool(2), node, source, engine, options=PassOptions(progress=lambda p, n: seen.append((p, n))))
     assert sorted(seen) == [(0, 10)] * 10 + [(1, 10)] * 10
     assert passes(node, source.plan.schema) == 2
     assert passes(as_node(["s"]), source.plan.schema) == 0

@@ -234,6 +234,8 @@ def test_log_preview_manifest_report_and_draft_say_which_columns_stay_text(
         (b"1,0x10\n", False, True),
         (b"1|07\n", False, True),
         (b"1,-07\n2024-01-05\n", True, True),
+        (b"1, -07\n", True, True),
+        (b"-07,1\n", True, True),
         (b"1,-7\n2024-01-05\n", True, False),
     ],
 )

@@ -21,7 +21,7 @@ SAMPLE = 1 << 18  # values that show whether few distinct keys are likely
 
 
 @dataclass(frozen=True)
-class Question:
+class SelectionQuestion:
     """What a pass counts: values whose keys begin with one of `prefixes`; `before` values are smaller than each prefix.
 
     `shift` is the number of low bits of a key that the pass ignores, `total` the number of all values.
@@ -37,7 +37,7 @@ class Question:
 class Counted:
     """Values counted by key: `whole` keys, or keys without the low bits that the question ignores. Keys ascend."""
 
-    question: Question | None
+    question: SelectionQuestion | None
     whole: bool
     keys: np.ndarray
     counts: np.ndarray
@@ -78,7 +78,7 @@ def value_of(key: int, kind: str) -> int | float:
     return float(np.array([bits], dtype=np.uint64).view(np.float64)[0])
 
 
-def count(values: Any, question: Question | None, xp: Any) -> Counted:
+def count(values: Any, question: SelectionQuestion | None, xp: Any) -> Counted:
     """Count the values that the question asks for (None: all values). Values of numpy or CuPy without nulls."""
     keys = ordered_keys(values, xp)
     if question is not None:
@@ -104,7 +104,7 @@ def _unique(keys: Any, xp: Any) -> tuple[np.ndarray, np.ndarray]:
     return on_host(distinct), on_host(counts).astype(np.int64)
 
 
-def _cut(question: Question | None, keys: np.ndarray, counts: np.ndarray, shift: int) -> Counted:
+def _cut(question: SelectionQuestion | None, keys: np.ndarray, counts: np.ndarray, shift: int) -> Counted:
     return Counted(question, False, *_added(keys >> np.uint64(shift), counts))
 
 
@@ -139,14 +139,14 @@ def _starts(counted: Counted) -> np.ndarray:
     return running + base[group]
 
 
-def next_question(counted: Counted, ranks: Sequence[int]) -> Question | None:
+def next_question(counted: Counted, ranks: Sequence[int]) -> SelectionQuestion | None:
     """The question of the next pass, to learn the values of these ranks (from 0); None if they are known."""
     if counted.answered or not counted.total:
         return None
     starts = _starts(counted)
     places = np.unique(np.searchsorted(starts, np.array(ranks), side="right") - 1)
     prefixes, before = counted.keys[places].tolist(), starts[places].tolist()
-    return Question(counted.shift - BITS, tuple(prefixes), tuple(before), counted.total)
+    return SelectionQuestion(counted.shift - BITS, tuple(prefixes), tuple(before), counted.total)
 
 
 def values_at(counted: Counted, ranks: Sequence[int], kind: str) -> list[int | float]:

@@ -40,14 +40,14 @@ CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
 
 @dataclass(frozen=True)
-class Format:
+class TimeFormat:
     """How a text writes a time: a pattern whose groups are the parts of the time."""
 
     pattern: str
     parts: frozenset[str]
 
 
-def format_of(text: str | None) -> Format:
+def format_of(text: str | None) -> TimeFormat:
     """The format of a text with signs of `strptime`; None is ISO 8601. ValueError for one that gives no time.
 
     >>> sorted(format_of("%d.%m.%y %H:%M").parts)
@@ -58,7 +58,7 @@ def format_of(text: str | None) -> Format:
     ValueError: there is no sign %q; there are %Y %y %m %d %H %I %M %S %f %j %p %b %z %s %a %A %F %T %R %D %B %e %%
     """
     if text is None:
-        return Format(f"^{ISO}$", frozenset("YmdHMSfz"))
+        return TimeFormat(f"^{ISO}$", frozenset("YmdHMSfz"))
     for _ in range(2):
         text = re.sub(r"%([FTRDBe])", lambda sign: _SHORT[sign[1]], text)
     pattern, parts = "", list[str]()
@@ -85,18 +85,19 @@ def format_of(text: str | None) -> Format:
         raise ValueError("a time needs a year, a month and a day: %Y-%m-%d, %d.%m.%y, %d %b %Y, %Y%j, or %s")
     if ("I" in present) != ("p" in present):
         raise ValueError("%I (hours from 1 to 12) and %p (AM, PM) go together")
-    return Format(f"^{pattern}$", present)
+    return TimeFormat(f"^{pattern}$", present)
 
 
-def check_zone(name: str) -> None:
-    """ValueError, with near names, for a zone that does not exist."""
+def check_zone(name: str) -> str:
+    """The name of a zone; ValueError, with near names, for one that does not exist."""
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise ValueError(near(name, sorted(available_timezones()))) from None
+        raise ValueError(f"there is no time zone {name!r}", near(name, sorted(available_timezones()))) from None
+    return name
 
 
-def times_in(texts: pa.Array, written: Format, zone: str = "UTC") -> pa.Array:
+def times_in(texts: pa.Array, written: TimeFormat, zone: str = "UTC") -> pa.Array:
     """Times, timestamp[us] in UTC, of texts; null where a text is no time in this format.
 
     A text without an offset is a time of day in `zone`: of one that the clock shows twice the first, of one that it

@@ -188,29 +188,32 @@ def whole_numbers(texts: pa.Array | pa.ChunkedArray, dtype: pa.DataType, name: s
 
 
 def may_be_padded(data: bytes, signs: str, signed: bool) -> bool:
-    """Whether a value of a text may be a number with leading zeros or `0x`; of `signed` ones also behind a minus. It
-    begins behind a line end or one of the `signs`. One look at the bytes costs less than to read numbers as texts."""
-    array, most = np.frombuffer(data, np.uint8), ord("." if signed else "-")
+    """Whether a value of a text may be a number with leading zeros or `0x`; if `signed`, one with a minus before them,
+    else one without. It begins behind a line end or one of the `signs`. One look at the bytes costs less than to read
+    numbers as texts."""
+    array, width = np.frombuffer(data, np.uint8), 1 + signed  # bytes from the one before the value to the zero
     begins = np.array([10, 13, *signs.encode()], np.uint8)
     begin, blank = np.zeros((2, 256), bool)  # whether a byte is such a sign, or a blank or sign before a number
     begin[begins] = blank[[32, 9, ord("+"), ord("-")]] = True
     if re.match(PADDED.encode(), data):
         return True
-    for at in range(1, len(array) - 1, CHUNK):
+    for at in range(width, len(array) - 1, CHUNK):
         stop = min(at + CHUNK, len(array) - 1)
-        before = array[at - 1 : stop - 1]
+        before = array[at - width : stop - width]
         zeros = (array[at:stop] == 48) & (array[at + 1 : stop + 1] > 47)
-        begun = before < most  # line ends, blanks, and most delimiters and quotes
-        for sign in begins[begins >= most]:
+        if signed:
+            zeros &= array[at - 1 : stop - 1] == ord("-")
+        begun = before < ord("-")  # line ends, blanks, and most delimiters and quotes
+        for sign in begins[begins >= ord("-")]:
             begun |= before == sign
         zeros &= begun
         if not zeros.any():
             continue
         places = np.flatnonzero(zeros) + at
         after = array[places + 1]
-        places = places[(after <= 57) | (after == ord("x")) | (after == ord("X"))]
-        last, second = array[places - 1], array[np.maximum(places - 2, 0)]
-        if (begin[last] | (blank[last] & (begin[second] | blank[second] | (places < 2)))).any():
+        places = places[(after <= 57) | (after == ord("x")) | (after == ord("X"))] - width
+        last, second = array[places], array[np.maximum(places - 1, 0)]
+        if (begin[last] | (blank[last] & (begin[second] | blank[second] | (places < 1)))).any():
             return True
     return False
 

@@ -20,6 +20,11 @@ def family(dtype: pa.DataType) -> str:
     return next((name for name, test in tests.items() if test(dtype)), "other")
 
 
+def time_type(unit: str, zone: str | None = None) -> pa.DataType:
+    """The time type of a unit, which for day is that of dates."""
+    return pa.date32() if unit == "day" else pa.timestamp(unit, zone)
+
+
 def unit_of(dtype: pa.DataType) -> str:
     """The unit of a time type: day for dates, else s, ms, us or ns."""
     return "day" if pa.types.is_date32(dtype) else dtype.unit

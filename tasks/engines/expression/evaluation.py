@@ -64,7 +64,7 @@ def without_beyond(answer: Flat, sides: Sequence[Flat]) -> Flat:
 
 def can_fail(step: Typed) -> bool:
     """Whether a value that the step loses is a cast or a parse that failed; else it is a number beyond 64 bits."""
-    return step.verb in ("convert", "by text")
+    return step.verb == "convert" or step.verb.startswith("parse_")
 
 
 def evaluate(
@@ -150,7 +150,7 @@ def _answer(
 ) -> Any:
     like = columns[of.columns[0]]
     with np.errstate(all="ignore"):
-        runner = _Runner(columns, engine_of(like), len(like), of, learned or {}, strict)
+        runner = _StepRunner(columns, engine_of(like), len(like), of, learned or {}, strict)
         value = runner.settled(runner.value(root))
     if failed is not None and runner.failed is not None:
         failed[of.text] += int(runner.failed.sum())
@@ -184,25 +184,21 @@ def with_lost(value: Any, lost: Lost) -> Any:
     return Lossy(bare(value), lost_in(value) + lost)
 
 
-class _Runner:
+@dataclass
+class _StepRunner:
     """Computes the values of steps: a Flat for numbers, booleans and times, a text for strings, else the column itself.
 
     A text, or lists, with lost rows are Lossy. `failed` are the rows in which a cast or a parse failed, None without
     such rows.
     """
 
-    def __init__(
-        self,
-        columns: Mapping[str, Any],
-        engine: ModuleType,
-        rows: int,
-        of: Expression,
-        learned: Mapping[str, Any],
-        strict: bool,
-    ) -> None:
-        self.columns, self.engine, self.rows, self.of = columns, engine, rows, of
-        self.learned, self.strict = learned, strict
-        self.failed: Any = None
+    columns: Mapping[str, Any]
+    engine: ModuleType
+    rows: int
+    of: Expression
+    learned: Mapping[str, Any]
+    strict: bool
+    failed: Any = None
 
     def settled(self, value: Any) -> Any:
         """The value without lost rows, of which those count that are null in it: DataError for integers beyond their
@@ -265,10 +261,12 @@ class _Runner:
         args = [self.value(arg) for arg in step.args]
         if step.verb in ("where", "case", "coalesce"):
             return self.choice(step, args)
-        if step.verb in ("by text", "by list", "local time"):
+        if step.verb in text_functions.ON_HOST or step.verb in list_functions.ON_HOST:
             return self.on_host(step, args[0])
         if step.verb == "hash":
             return self.hash(step, args[0])
+        if step.verb == "is None":
+            return self.is_null(args[0])
         if family(step.args[0].dtype) == "string":
             return self.text(step, args)
         return self.numeric(step, args)
@@ -307,16 +305,12 @@ class _Runner:
 
     def on_host(self, step: Typed, value: Any) -> Any:
         """A function that Arrow computes in host memory, for both engines."""
-        arrow, gone = self.arrow(value, step.args[0].dtype), None
-        if step.verb == "by text":
-            result, gone = text_functions.apply(step.value[0], arrow, step.value[1:])
-        elif step.verb == "local time":
-            zoned = arrow.cast(pa.timestamp(step.dtype.unit)).cast(pa.timestamp(step.dtype.unit, "UTC"))
-            result = pc.local_timestamp(zoned.cast(pa.timestamp(step.dtype.unit, step.value)))
-        elif step.value[0] == "sum":
-            result, gone = list_functions.sum(arrow, step.dtype)
+        arrow = self.arrow(value, step.args[0].dtype)
+        if step.verb in text_functions.ON_HOST:
+            result, gone = text_functions.apply(step.verb, arrow, step.value)
         else:
-            result = getattr(list_functions, step.value[0])(arrow, *step.value[1:])
+            answer = list_functions.ON_HOST[step.verb](arrow, *step.value)
+            result, gone = answer if isinstance(answer, tuple) else (answer, None)
         lost = lost_in(value) + (() if gone is None else ((step, self.engine.xp.asarray(gone)),))
         if family(step.dtype) in FLAT:
             return with_lost(self.engine.from_arrow(result, step.dtype), lost)
@@ -326,7 +320,7 @@ class _Runner:
 
     def hash(self, step: Typed, value: Any) -> Flat:
         like, null = self.columns[self.of.columns[0]], self.nulls(value)
-        hashes = self.engine.hashed(self.engine.column(bare(value), step.args[0].dtype, like), step.value)
+        hashes = self.engine.hashed(self.engine.column(bare(value), step.args[0].dtype, like), *step.value)
         valid = None if null is None else self.engine.xp.broadcast_to(~null, (self.rows,))
         return Flat(hashes.astype("int64"), valid, lost_in(value), bounds=(0, 2**32 - 1))
 
@@ -350,7 +344,7 @@ class _Runner:
             case "+" | "-" | "*" | "/" | "//" | "%":
                 return verbs_numbers.arithmetic(step, args[0], args[1], xp)
             case "==" | "!=" | "<" | "<=" | ">" | ">=":
-                return verbs_numbers.compare(verb, args[0], args[1], xp)
+                return verbs_numbers.compare(verb, args[0], args[1])
             case "and" | "or" | "not":
                 return verbs_numbers.logic(verb, args, xp)
             case "in":
@@ -359,15 +353,13 @@ class _Runner:
                 return verbs_numbers.ticks(args[0], unit_of(step.args[0].dtype), step.value, xp)
             case "least" | "greatest":
                 return verbs_numbers.answered(without_beyond(verbs_numbers.extreme(verb, args, xp), args))
-            case "time part":
-                values = calendar.part(args[0].values, unit_of(step.args[0].dtype), step.value, xp)
+            case "second" | "minute" | "hour" | "weekday" | "day" | "dayofyear" | "month" | "year":
+                values = calendar.part(args[0].values, unit_of(step.args[0].dtype), verb, xp)
                 return replace(args[0], values=values, bounds=None)
-            case "floor time":
+            case "floor_time":
                 of, every, from_monday = step.value
                 values = calendar.floored(args[0].values, unit_of(step.dtype), of, every, from_monday, xp)
                 return replace(args[0], values=values, bounds=None)
-            case "is None":
-                return self.is_null(args[0])
             case "list length":
                 return self.engine.list_length(bare(args[0]))
         return verbs_numbers.function(step, args[0], xp)
@@ -378,23 +370,14 @@ class _Runner:
 
     def text(self, step: Typed, args: list[Any]) -> Any:
         """A function of texts; rows that are lost in one of them are lost."""
-        if step.verb == "is None":
-            return self.is_null(args[0])
-        lost = sum((lost_in(arg) for arg in args), ())
-        return with_lost(self._text(step, [bare(arg) for arg in args]), lost)
-
-    def _text(self, step: Typed, args: list[Any]) -> Any:
-        engine, verb = self.engine, step.verb
-        if verb.startswith("text "):
-            if verb == "text in":
-                return engine.text_in(args[0], [item.value for item in step.value])
-            return engine.text_compare(verb.removeprefix("text "), *args)
-        match verb:
-            case "join":
-                return engine.join(*args)
-            case "contains" | "startswith":
-                return getattr(engine, verb)(args[0], step.value)
-        return getattr(engine, verb)(args[0])
+        texts, verb = [bare(arg) for arg in args], step.verb
+        if verb == "text in":
+            result = self.engine.text_in(texts[0], [item.value for item in step.value])
+        elif verb.startswith("text "):
+            result = self.engine.text_compare(verb.removeprefix("text "), *texts)
+        else:
+            result = getattr(self.engine, verb)(*texts, *(step.value or ()))
+        return with_lost(result, sum((lost_in(arg) for arg in args), ()))
 
     def convert(self, step: Typed) -> Any:
         (source,) = step.args

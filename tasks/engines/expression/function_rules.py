@@ -1,10 +1,14 @@
-"""The type rules of functions in expressions: from a call to typed steps, before any data is read."""
+"""The type rules of functions in expressions: from a call to typed steps, before any data is read.
+
+`checked` holds each argument against the kind that the declaration in `functions` gives its parameter. A function whose
+result follows from its declaration needs no more. Any other has a rule: the method with its name and an underscore.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,41 +16,161 @@ import pyarrow as pa
 from tasks.core.dtypes import parse_dtype, plain_type
 from tasks.core.units import microseconds
 from tasks.engines.algorithms.text_times import check_zone, format_of
-from tasks.engines.expression.dtypes import BOOL, FLOAT64, INT64, NANOSECONDS, STRING, UINT64, family, unit_of
-from tasks.engines.expression.nodes import Node, Typed, converted, failure
+from tasks.engines.expression.dtypes import (
+    BOOL,
+    FLOAT64,
+    INT64,
+    NANOSECONDS,
+    STRING,
+    UINT64,
+    family,
+    time_type,
+    unit_of,
+)
+from tasks.engines.expression.functions import FUNCTIONS, Parameter
+from tasks.engines.expression.nodes import ExpressionNode, Typed, converted, failure
 from tasks.engines.expression.syntax import learned_name
 from tasks.engines.expression.text_functions import json_path, regex_error, regex_groups, regex_size
 from tasks.errors import JobError, near
 
 CHOSEN = ("bool", "int", "float", "string", "time")  # families of values that where, case and coalesce choose from
-EVERY = {"second": "s", "minute": "s", "hour": "s", "day": "day", "week": "day", "month": "month", "quarter": "month",
-         "year": "month"}  # fmt: skip
+NUMBERS = {"bool", "int", "float"}
+PERIODS = {"second": ("s", 1), "minute": ("s", 60), "hour": ("s", 3600), "day": ("day", 1), "week": ("day", 7),
+           "month": ("month", 1), "quarter": ("month", 3), "year": ("month", 12)}  # fmt: skip
 MOST_PATTERN = 5_000  # of regex_size: a column of long texts then takes seconds, not hours
-LENGTHS = {"second": 1, "minute": 60, "hour": 3600, "day": 1, "week": 7, "month": 1, "quarter": 3, "year": 12}
+CASTS = {"bool": "bool", "int": "int64", "float": "float64", "string": "string", "time": "timestamp[us]"}
+CASTABLE = {"bool": NUMBERS | {"string"}, "int": NUMBERS | {"string", "time"}, "float": NUMBERS | {"string"},
+            "string": NUMBERS | {"string", "time"}, "time": {"int", "string", "time"},
+            "decimal": {"float", "int", "string"}}  # fmt: skip
+
+RESULTS = {"bool": BOOL, "int64": INT64, "float64": FLOAT64, "string": STRING, "list of string": pa.list_(STRING),
+           "timestamp[us]": pa.timestamp("us")}  # fmt: skip
+
+
+def _nonempty(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty", 'substring(x, 0, 1) takes single characters, x + ".." joins texts')
+    return text
+
+
+def _sign(text: str) -> str:
+    if len(text) != 1 or text.isalnum() or text in "+-":
+        raise ValueError(f"{text!r} is no sign for numbers", "write one sign, such as ',' or '.'")
+    return text
+
+
+def _pattern(text: str) -> str:
+    if (size := regex_size(text)) > MOST_PATTERN:
+        raise ValueError(f"a pattern that stands for {size:,} characters: at most {MOST_PATTERN:,}",
+                         "repeat less in it ({1000} counts a thousand times); compare whole texts by `in`")  # fmt: skip
+    if error := regex_error(text) or (regex_error(f"({text})") and r"\Q has no \E"):
+        raise ValueError(error, "patterns are those of RE2, without lookaround and backreferences")
+    return text
+
+
+def _format(text: str) -> str:
+    format_of(text)
+    return text
+
+
+def _dtype(text: str) -> pa.DataType:
+    try:
+        return plain_type(parse_dtype(text))
+    except (JobError, ValueError):
+        raise ValueError(f"{text!r} is no type", near(text, CASTS.values())) from None
+
+
+def _unit(text: str) -> str:
+    if text not in NANOSECONDS:
+        raise ValueError(f"there is no unit {text!r}", near(text, NANOSECONDS))
+    return text
+
+
+def _period(text: str) -> tuple[str, int, bool]:
+    """(s, day or month; how many of them; whether they begin on a Monday) of a unit such as "15 minutes"."""
+    match = re.fullmatch(r"\s*(\d{1,6})?\s*([a-z]+?)s?\s*", text)
+    if not match or match[2] not in PERIODS or int(match[1] or 1) < 1:
+        raise ValueError(f"{text!r} is no unit", f"write one of {', '.join(PERIODS)}, or '15 minutes'")
+    of, length = PERIODS[match[2]]
+    return of, int(match[1] or 1) * length, match[2] == "week"
+
+
+# Kinds of parameters: columns (families, their name, what to do about others), whole numbers (least, most), texts.
+COLUMNS = {
+    "string": (("string",), "strings", "write cast(x, 'string')"),
+    "time": (("time",), "times", "write parse_time(x, '%d.%m.%Y') for texts"),
+    "list": (("list",), "lists", ""),
+    "value": (CHOSEN, "numbers, texts, booleans or times", ""),
+}
+WHOLE = {"int": (1 - 2**31, 2**31 - 1), "digits": (0, 15), "seed": (0, 2**32 - 1)}
+LITERALS: dict[str, Callable[[str], Any]] = {
+    "str": str, "nonempty": _nonempty, "sign": _sign, "pattern": _pattern, "format": _format, "zone": check_zone,
+    "path": json_path, "unit": _unit, "period": _period, "dtype": _dtype,
+}  # fmt: skip
 
 
 class FunctionRules:
-    """A rule for each function, and what rules share; a typed step for each call, or a JobError with the place."""
+    """The rules of calls: a typed step, or a JobError with the place."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def function(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        """The typed step of a call."""
-        rule = getattr(self, node.verb + "_")
-        return rule(node, args)  # type: ignore[no-any-return]
-
-    def fail(self, step: Typed | Node, what: str, do: str = "") -> JobError:
+    def fail(self, step: Typed | ExpressionNode, what: str, do: str = "") -> JobError:
         return failure(what, self.text, step.place, do)
 
-    def compare(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        """The rule of comparisons, which `typing` has."""
-        raise NotImplementedError
+    def call(self, node: ExpressionNode, args: tuple[Typed, ...]) -> Typed:
+        """The typed step of a call: by the rule of the function, else by the result that its declaration names."""
+        function = FUNCTIONS[node.verb]
+        checked = [self.checked(node, *pair) for pair in zip(function.parameters, args, strict=False)]
+        values = [*checked, *args[len(checked) :]]
+        if rule := getattr(self, node.verb + "_", None):
+            return rule(node, *values)  # type: ignore[no-any-return]
+        is_kept = function.result.startswith("that of the ")
+        return self.step(node, args[0].dtype if is_kept else RESULTS[function.result], *values)
+
+    def step(self, node: ExpressionNode, dtype: pa.DataType, *values: Any) -> Typed:
+        """The step of a call with checked arguments: columns are its arguments, literals its value."""
+        columns = tuple(value for value in values if isinstance(value, Typed))
+        literals = tuple(value for value in values if not isinstance(value, Typed))
+        return Typed(node.verb, columns, dtype, literals, node.place)
+
+    def checked(self, node: ExpressionNode, parameter: Parameter, arg: Typed) -> Any:
+        """An argument of the kind of its parameter: a step for a column, the value of a literal."""
+        name, kind = parameter.name, parameter.kind
+        if kind in ("any", "column"):
+            return arg
+        if kind in ("number", "float"):
+            self.common([arg])
+            return converted(arg, FLOAT64) if kind == "float" else arg
+        if kind in COLUMNS:
+            return self.column(node, kind, arg)
+        if arg.is_literal and arg.value is None and parameter.optional and parameter.default is None:
+            return None
+        if kind in WHOLE:
+            low, high = WHOLE[kind]
+            if not (arg.is_literal and arg.dtype == INT64 and low <= arg.value <= high):
+                raise self.fail(arg, f"{name} is a literal whole number from {low} to {high}")
+            return arg.value
+        if not (arg.is_literal and family(arg.dtype) == "string"):
+            raise self.fail(arg, f"{name} is a literal text", 'write it in quotes: ".."')
+        try:
+            return LITERALS[kind](arg.value)
+        except ValueError as error:
+            why, *do = error.args
+            raise self.fail(arg, f"{name} cannot be used: {why}", *do) from None
+
+    def column(self, node: ExpressionNode, kind: str, step: Typed) -> Typed:
+        """A step that is a column of the types of a kind."""
+        families, what, do = COLUMNS[kind]
+        if family(step.dtype) not in families or step.is_literal:
+            this = "a literal" if step.is_literal else step.dtype
+            raise self.fail(step, f"{node.verb} needs a column of {what}, this is {this}", do)
+        return step
 
     def is_number(self, step: Typed) -> bool:
-        return family(step.dtype) in ("bool", "int", "float")
+        return family(step.dtype) in NUMBERS
 
-    def common(self, steps: list[Typed]) -> pa.DataType:
+    def common(self, steps: Sequence[Typed]) -> pa.DataType:
         """The type in which numbers are computed: float64 if one is a float, uint64 if one is uint64, else int64."""
         for step in steps:
             if family(step.dtype) == "decimal":
@@ -63,25 +187,52 @@ class FunctionRules:
                 raise self.fail(step, "uint64 does not mix with negative numbers", "write cast(x, 'int64')")
         return UINT64
 
-    def abs_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        here = args[0].dtype
-        dtype = here if pa.types.is_floating(here) or pa.types.is_unsigned_integer(here) else self.common(list(args))
-        return Typed("abs", (converted(args[0], dtype),), dtype, place=node.place)
+    # numbers
 
-    def to_float(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        self.common(list(args))
-        return Typed(node.verb, (converted(args[0], FLOAT64),), FLOAT64, place=node.place)
+    def abs_(self, node: ExpressionNode, x: Typed) -> Typed:
+        is_kept = pa.types.is_floating(x.dtype) or pa.types.is_unsigned_integer(x.dtype)
+        dtype = x.dtype if is_kept else self.common([x])
+        return self.step(node, dtype, converted(x, dtype))
 
-    log_ = exp_ = sqrt_ = to_float
+    def round_(self, node: ExpressionNode, x: Typed, digits: int) -> Typed:
+        if family(x.dtype) != "float":
+            return converted(x, x.dtype if family(x.dtype) == "int" else INT64)
+        return self.step(node, FLOAT64, converted(x, FLOAT64), digits)
 
-    def round_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        digits = args[1] if len(args) == 2 else Typed("literal", (), INT64, 0)
-        if not (digits.is_literal and digits.dtype == INT64 and 0 <= digits.value <= 15):
-            raise self.fail(digits, "digits is a whole number from 0 to 15")
-        self.common([args[0]])
-        if family(args[0].dtype) != "float":
-            return converted(args[0], args[0].dtype if family(args[0].dtype) == "int" else INT64)
-        return Typed("round", (converted(args[0], FLOAT64),), FLOAT64, digits.value, node.place)
+    def circle(self, node: ExpressionNode, angle: Typed, period: Typed) -> Typed:
+        """sin and cos of x, or of 2 pi x / period."""
+        if not (period.is_literal and period.value is None):
+            if not (period.is_literal and self.is_number(period) and period.value > 0):
+                raise self.fail(period, "the period is a literal number above 0", f"write {node.verb}(x, 24)")
+            share = Typed("/", (angle, Typed("literal", (), FLOAT64, float(period.value))), FLOAT64, place=node.place)
+            angle = Typed("*", (share, Typed("literal", (), FLOAT64, 2 * math.pi)), FLOAT64, place=node.place)
+        return self.step(node, FLOAT64, angle)
+
+    sin_ = cos_ = circle
+
+    def extreme(self, node: ExpressionNode, *args: Typed) -> Typed:
+        dtype, values = self._choices(node, args)
+        if family(dtype) in ("string", "bool"):
+            raise self.fail(node, f"{node.verb} compares numbers or times, this is {dtype}")
+        if all(value.is_literal for value in args):
+            raise self.fail(node, "compares literals only", "name a column")
+        return self.step(node, dtype, *values)
+
+    least_ = greatest_ = extreme
+
+    def learned_value(self, node: ExpressionNode, column: Typed, *q: Typed) -> Typed:
+        is_end, is_time = node.verb in ("min", "max"), family(column.dtype) == "time"
+        if not (is_time and is_end) and (not self.is_number(column) or column.dtype == BOOL):
+            what = f"{node.verb} learns from a column of {'numbers or times' if is_end else 'numbers'}"
+            hints = {"time": 'make a column of its seconds first: Lambda(expression="epoch(_)")',
+                     "string": "make a column of numbers first: Lambda(expression=\"cast(_, 'float64')\")"}  # fmt: skip
+            raise self.fail(column, f"{what}, this is {column.dtype}", hints.get(family(column.dtype), ""))
+        dtype = plain_type(column.dtype) if is_end else FLOAT64
+        return Typed("learned", (), dtype, learned_name(node), node.place)
+
+    min_ = max_ = mean_ = std_ = quantile_ = learned_value
+
+    # times
 
     def moment(self, step: Typed) -> Typed:
         """The literal time of a literal ISO 8601 text."""
@@ -98,328 +249,125 @@ class FunctionRules:
             "literal", (), pa.timestamp("s" if whole else "us"), ticks // 10**6 if whole else ticks, step.place
         )
 
-    def circle(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        """sin and cos of x, or of 2 pi x / period."""
-        self.common([args[0]])
-        angle, period = converted(args[0], FLOAT64), args[1]
-        if not (period.is_literal and period.value is None):
-            if not (period.is_literal and self.is_number(period) and period.value > 0):
-                raise self.fail(period, "the period is a literal number above 0", f"write {node.verb}(x, 24)")
-            share = Typed("/", (angle, Typed("literal", (), FLOAT64, float(period.value))), FLOAT64, place=node.place)
-            angle = Typed("*", (share, Typed("literal", (), FLOAT64, 2 * math.pi)), FLOAT64, place=node.place)
-        return Typed(node.verb, (angle,), FLOAT64, place=node.place)
-
-    sin_ = cos_ = circle
-
-    def extreme(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        dtype, values = self._choices(node, args)
-        if family(dtype) in ("string", "bool"):
-            raise self.fail(node, f"{node.verb} compares numbers or times, this is {dtype}")
-        if all(value.is_literal for value in args):
-            raise self.fail(node, "compares literals only", "name a column")
-        return Typed(node.verb, tuple(values), dtype, place=node.place)
-
-    least_ = greatest_ = extreme
-
-    def hash_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        value, seed = args
-        if value.is_literal or family(value.dtype) not in CHOSEN:
-            raise self.fail(value, "hash takes a column of numbers, texts, booleans or times")
-        if not (seed.is_literal and seed.dtype == INT64 and 0 <= seed.value < 2**32):
-            raise self.fail(seed, "the seed is a whole number from 0 to 4294967295")
-        return Typed("hash", (value,), INT64, seed.value, node.place)
-
-    def between_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        value, low, high = args
-        sides = [self.compare(Node("<=", (), None, node.place), pair) for pair in ((low, value), (value, high))]
-        return Typed("and", tuple(sides), BOOL, place=node.place)
-
-    # learned values
-
-    def learned_value(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        column, is_end = args[0], node.verb in ("min", "max")
-        is_time = family(column.dtype) == "time"
-        if not (is_time and is_end) and (not self.is_number(column) or column.dtype == BOOL):
-            what = f"{node.verb} learns from a column of {'numbers or times' if is_end else 'numbers'}"
-            hints = {"time": 'make a column of its seconds first: Lambda(expression="epoch(_)")',
-                     "string": "make a column of numbers first: Lambda(expression=\"cast(_, 'float64')\")"}  # fmt: skip
-            hint = hints.get("time" if is_time else family(column.dtype), "")
-            raise self.fail(column, f"{what}, this is {column.dtype}", hint)
-        dtype = plain_type(column.dtype) if is_end else FLOAT64
-        return Typed("learned", (), dtype, learned_name(node), node.place)
-
-    min_ = max_ = mean_ = std_ = quantile_ = learned_value
-
-    # times
-
-    def _time(self, step: Typed, what: str) -> Typed:
-        if family(step.dtype) != "time":
-            raise self.fail(step, f"{what} needs a column of times, this is {step.dtype}",
-                            "write parse_time(x, '%d.%m.%Y') for texts")  # fmt: skip
-        return step
-
-    def seconds_between(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        """A time minus a time as float64 seconds, exact before one division."""
+    def times(self, args: Sequence[Typed]) -> tuple[list[Typed], str]:
+        """(the times, of which literal texts are moments; the finest of their units)."""
         steps = [self.moment(arg) if family(arg.dtype) == "string" else arg for arg in args]
-        unit = min((unit_of(step.dtype) for step in steps), key=lambda name: NANOSECONDS[name])
-        dtype = pa.date32() if unit == "day" else pa.timestamp(unit)
-        ticks = tuple(converted(converted(step, dtype), INT64) for step in steps)
+        return steps, min((unit_of(step.dtype) for step in steps), key=lambda unit: NANOSECONDS[unit])
+
+    def seconds_between(self, node: ExpressionNode, *args: Typed) -> Typed:
+        """A time minus a time as float64 seconds, exact before one division."""
+        steps, unit = self.times(args)
+        ticks = tuple(converted(converted(step, time_type(unit)), INT64) for step in steps)
         count = converted(Typed("-", ticks, INT64, place=node.place), FLOAT64)
         verb, factor = ("*", 86_400) if unit == "day" else ("/", NANOSECONDS["s"] // NANOSECONDS[unit])
         return Typed(verb, (count, Typed("literal", (), FLOAT64, float(factor))), FLOAT64, place=node.place)
 
-    def epoch_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        time, unit = self._time(args[0], "epoch"), self.text_of(args[1], "the unit")
-        if unit not in NANOSECONDS:
-            raise self.fail(args[1], f"there is no unit {unit!r}", near(str(unit), NANOSECONDS))
-        counted = converted(time, pa.date32() if unit == "day" else pa.timestamp(unit))
-        return Typed("convert", (counted,), INT64, place=node.place)
+    def epoch_(self, node: ExpressionNode, time: Typed, unit: str) -> Typed:
+        return Typed("convert", (converted(time, time_type(unit)),), INT64, place=node.place)
 
-    def floor_time_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        time, written = self._time(args[0], "floor_time"), self.text_of(args[1], "the unit")
-        match = re.fullmatch(r"\s*(\d{1,6})?\s*([a-z]+?)s?\s*", str(written))
-        if not match or match[2] not in EVERY or int(match[1] or 1) < 1:
-            raise self.fail(args[1], f"{written!r} is no unit", f"write one of {', '.join(EVERY)}, or '15 minutes'")
-        every = int(match[1] or 1) * LENGTHS[match[2]]
-        if unit_of(time.dtype) == "day" and EVERY[match[2]] == "s" and every > 86_400 and every % 86_400:
-            raise self.fail(args[1], f"a date has no part of {written!r}", "write a number of days")
-        return Typed("floor time", (time,), time.dtype, (EVERY[match[2]], every, match[2] == "week"), node.place)
+    def floor_time_(self, node: ExpressionNode, time: Typed, period: tuple[str, int, bool]) -> Typed:
+        of, every, _ = period
+        if unit_of(time.dtype) == "day" and of == "s" and every > 86_400 and every % 86_400:
+            raise self.fail(node.args[1], f"a date has no part of {node.args[1].value!r}", "write a number of days")
+        return self.step(node, time.dtype, time, *period)
 
-    def local_time_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        time, zone = self._time(args[0], "local_time"), self._zone(args[1])
+    def local_time_(self, node: ExpressionNode, time: Typed, zone: str) -> Typed:
         if unit_of(time.dtype) == "day":
             raise self.fail(time, "a date has no time of day", "write cast(x, 'timestamp[s]')")
-        return Typed("local time", (time,), pa.timestamp(time.dtype.unit), zone, node.place)
-
-    def time_part(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        return Typed("time part", (self._time(args[0], node.verb),), INT64, node.verb, node.place)
-
-    second_ = minute_ = hour_ = weekday_ = day_ = dayofyear_ = month_ = year_ = time_part
+        return self.step(node, pa.timestamp(time.dtype.unit), time, zone)
 
     # lists
 
-    def by_list(self, node: Node, values: Typed, dtype: pa.DataType, *parameters: Any) -> Typed:
-        if family(values.dtype) != "list":
-            raise self.fail(values, f"{node.verb} needs a column of lists, this is {values.dtype}")
-        return Typed("by list", (values,), dtype, (node.verb, *parameters), node.place)
-
-    def get_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        values, index = args[0], self.whole_of(args[1], "the index")
-        leaf = plain_type(values.dtype.value_type) if family(values.dtype) == "list" else pa.null()
-        if family(values.dtype) == "list" and family(leaf) not in CHOSEN:
+    def get_(self, node: ExpressionNode, values: Typed, index: int) -> Typed:
+        leaf = plain_type(values.dtype.value_type)
+        if family(leaf) not in CHOSEN:
             raise self.fail(values, f"get does not take elements of type {leaf}")
-        return self.by_list(node, values, leaf, index)
+        return self.step(node, leaf, values, index)
 
-    def slice_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        start, stop = self.whole_of(args[1], "start"), self.whole_of(args[2], "stop", none=True)
-        return self.by_list(node, args[0], args[0].dtype, start, stop)
-
-    def sum_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        values = args[0]
-        leaf = plain_type(values.dtype.value_type) if family(values.dtype) == "list" else values.dtype
-        if family(values.dtype) == "list" and family(leaf) not in ("bool", "int", "float"):
+    def sum_(self, node: ExpressionNode, values: Typed) -> Typed:
+        if family(values.dtype) != "list":
+            what = f"sum adds the elements of lists, this is {values.dtype}"
+            raise self.fail(values, what, "write x + y for columns")
+        leaf = plain_type(values.dtype.value_type)
+        if family(leaf) not in NUMBERS:
             raise self.fail(values, f"sum adds numbers, the elements are {leaf}")
-        if family(values.dtype) != "list":
-            raise self.fail(
-                values, f"sum adds the elements of lists, this is {values.dtype}", "write x + y for columns"
-            )
         dtype = FLOAT64 if family(leaf) == "float" else UINT64 if leaf == UINT64 else INT64
-        return self.by_list(node, values, dtype)
+        return self.step(node, dtype, values, dtype)
 
-    # text
+    # texts
 
-    def _text(self, step: Typed, verb: str) -> Typed:
-        if family(step.dtype) != "string" or step.is_literal:
-            what = "a literal" if step.is_literal else str(step.dtype)
-            raise self.fail(step, f"{verb} needs a column of strings, this is {what}", "write cast(x, 'string')")
-        return step
+    def length_(self, node: ExpressionNode, x: Typed) -> Typed:
+        if family(x.dtype) == "list":
+            return Typed("list length", (x,), INT64, (), node.place)
+        return Typed("length", (self.column(node, "string", x),), INT64, (), node.place)
 
-    def change_case(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        return Typed(node.verb, (self._text(args[0], node.verb),), STRING, place=node.place)
+    len_ = length_
 
-    lower_ = upper_ = change_case
-
-    def len_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        return self.length_(node, args)
-
-    def length_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        if family(args[0].dtype) == "list":
-            return Typed("list length", args, INT64, place=node.place)
-        return Typed("length", (self._text(args[0], "length"),), INT64, place=node.place)
-
-    def search(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        text, pattern = args
-        if not (pattern.is_literal and family(pattern.dtype) == "string"):
-            raise self.fail(pattern, f"{node.verb} looks for a literal text", f'write {node.verb}(x, "text")')
-        return Typed(node.verb, (self._text(text, node.verb),), BOOL, pattern.value, node.place)
-
-    startswith_ = search
-
-    def contains_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        values, wanted = args
-        if family(values.dtype) != "list":
-            return self.search(node, args)
-        leaf, here = plain_type(values.dtype.value_type), family(wanted.dtype)
-        numbers = {"bool", "int", "float"}
-        alike = (family(leaf) in numbers and here in numbers) or (family(leaf) == here == "string")
+    def contains_(self, node: ExpressionNode, x: Typed, wanted: Typed) -> Typed:
+        is_list = family(x.dtype) == "list"
+        leaf = plain_type(x.dtype.value_type) if is_list else self.column(node, "string", x).dtype
+        alike = any({family(leaf), family(wanted.dtype)} <= families for families in (NUMBERS, {"string"}))
         if not (wanted.is_literal and alike):
-            raise self.fail(wanted, f"contains looks for a literal element of type {leaf}", "write contains(x, 1)")
-        return self.by_list(node, values, BOOL, wanted.value)
+            what = f"a literal element of type {leaf}" if is_list else "a literal text"
+            do = "write contains(x, 1)" if is_list else 'write contains(x, "text")'
+            raise self.fail(wanted, f"contains looks for {what}", do)
+        return Typed("list contains" if is_list else "contains", (x,), BOOL, (wanted.value,), node.place)
 
-    def endswith_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        return self.by_text(node, args[0], BOOL, self.text_of(args[1], "the end"))
-
-    def strip_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        return self.by_text(node, args[0], STRING, self.text_of(args[1], "the characters", none=True))
-
-    def replace_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        old, new = (self.text_of(arg, "a text to replace or to put in") for arg in args[1:])
-        if not old:
-            raise self.fail(args[1], "an empty text cannot be replaced", 'write x + ".." to join texts')
-        return self.by_text(node, args[0], STRING, old, new)
-
-    def substring_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        start, stop = self.whole_of(args[1], "start"), self.whole_of(args[2], "stop", none=True)
-        return self.by_text(node, args[0], STRING, start, stop)
-
-    def split_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        return self.by_text(node, args[0], pa.list_(STRING), self._separator(args[1]))
-
-    def split_part_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        return self.by_text(node, args[0], STRING, self._separator(args[1]), self.whole_of(args[2], "index"))
-
-    def _separator(self, step: Typed) -> str:
-        separator = self.text_of(step, "the separator")
-        if not separator:
-            raise self.fail(step, "an empty separator", "write substring(x, 0, 1) for single characters")
-        return separator
-
-    def _pattern(self, step: Typed) -> str:
-        pattern = self.text_of(step, "a pattern")
-        assert pattern is not None
-        if (size := regex_size(pattern)) > MOST_PATTERN:
-            why = f"a pattern that stands for {size:,} characters: at most {MOST_PATTERN:,}"
-            raise self.fail(
-                step, why, "repeat less in it ({1000} counts a thousand times); compare whole texts by `in`"
-            )
-        if error := regex_error(pattern) or (regex_error(f"({pattern})") and r"\Q has no \E"):
-            do = "patterns are those of RE2, without lookaround and backreferences"
-            raise self.fail(step, f"this is no regular expression: {error}", do)
-        return pattern
-
-    def matches_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        return self.by_text(node, args[0], BOOL, self._pattern(args[1]))
-
-    def regex_extract_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        pattern, group = self._pattern(args[1]), self.whole_of(args[2], "group", none=True)
+    def regex_extract_(self, node: ExpressionNode, text: Typed, pattern: str, group: int | None) -> Typed:
         groups = regex_groups(pattern)
-        if group is None:
-            group = min(groups, 1)
+        group = min(groups, 1) if group is None else group
         if not 0 <= group <= min(groups, 8):
-            raise self.fail(args[2], f"there is no group {group}", f"the pattern has {groups} group(s), 0 is the whole")
-        return self.by_text(node, args[0], STRING, pattern, group)
+            do = f"the pattern has {groups} group(s), 0 is the whole"
+            raise self.fail(node.args[2], f"there is no group {group}", do)
+        return self.step(node, STRING, text, pattern, group)
 
-    def regex_replace_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        pattern, new = self._pattern(args[1]), self.text_of(args[2], "the new text")
+    def regex_replace_(self, node: ExpressionNode, text: Typed, pattern: str, new: str) -> Typed:
         if error := regex_error(pattern, new):
-            raise self.fail(args[2], f"cannot be put in: {error}", r"groups are written \1 to \9")
-        return self.by_text(node, args[0], STRING, pattern, new)
+            raise self.fail(node.args[2], f"cannot be put in: {error}", r"groups are written \1 to \9")
+        return self.step(node, STRING, text, pattern, new)
 
-    # texts that are read
-
-    def parse_number_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        decimal, group = self.text_of(args[1], "the decimal sign"), self.text_of(args[2], "the group sign", none=True)
-        for step, sign in ((args[1], decimal), (args[2], group)):
-            if sign is not None and (len(sign) != 1 or sign.isalnum() or sign in "+-"):
-                raise self.fail(step, f"{sign!r} is no sign for numbers", "write one sign, such as ',' or '.'")
+    def parse_number_(self, node: ExpressionNode, text: Typed, decimal: str, group: str | None) -> Typed:
         if decimal == group:
-            raise self.fail(args[2], "the group sign is the decimal sign", 'write decimal=",", group="."')
-        return self.by_text(node, args[0], FLOAT64, decimal, group)
-
-    def parse_time_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        written, zone = self.text_of(args[1], "the format", none=True), self._zone(args[2])
-        try:
-            format_of(written)
-        except ValueError as error:
-            raise self.fail(args[1], f"{written!r} is no format: {error}") from None
-        return self.by_text(node, args[0], pa.timestamp("us"), written, zone)
-
-    def parse_json_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        path = self.text_of(args[1], "the path")
-        assert path is not None
-        try:
-            return self.by_text(node, args[0], STRING, json_path(path))
-        except ValueError as error:
-            raise self.fail(args[1], f"{path!r} is no path: it {error}") from None
-
-    def by_text(self, node: Node, text: Typed, dtype: pa.DataType, *parameters: Any) -> Typed:
-        """A function that Arrow computes on the host: its name and parameters are the value."""
-        return Typed("by text", (self._text(text, node.verb),), dtype, (node.verb, *parameters), node.place)
-
-    def text_of(self, step: Typed, what: str, none: bool = False) -> str | None:
-        """The value of a literal text."""
-        if none and step.is_literal and step.value is None:
-            return None
-        if not (step.is_literal and family(step.dtype) == "string"):
-            raise self.fail(step, f"{what} is a literal text", 'write it in quotes: ".."')
-        return str(step.value)
-
-    def whole_of(self, step: Typed, what: str, none: bool = False) -> int | None:
-        """The value of a literal whole number."""
-        if none and step.is_literal and step.value is None:
-            return None
-        if not (step.is_literal and step.dtype == INT64 and -(2**31) < step.value < 2**31):
-            raise self.fail(step, f"{what} is a literal whole number")
-        return int(step.value)
-
-    def _zone(self, step: Typed) -> str:
-        zone = self.text_of(step, "the zone")
-        assert zone is not None
-        try:
-            check_zone(zone)
-        except ValueError as error:
-            raise self.fail(step, f"there is no time zone {zone!r}", str(error)) from None
-        return zone
+            raise self.fail(node.args[2], "the group sign is the decimal sign", 'write decimal=",", group="."')
+        return self.step(node, FLOAT64, text, decimal, group)
 
     # choice and change of type
 
-    def where_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        condition, *choices = args
+    def where_(self, node: ExpressionNode, condition: Typed, *choices: Typed) -> Typed:
         self._condition(condition)
-        dtype, choices = self._choices(node, choices)
-        return Typed("where", (condition, *choices), dtype, place=node.place)
+        dtype, values = self._choices(node, choices)
+        return self.step(node, dtype, condition, *values)
 
-    def case_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
+    def case_(self, node: ExpressionNode, *args: Typed) -> Typed:
         otherwise = args[-1] if len(args) % 2 else Typed("literal", (), pa.null(), None, node.place)
         pairs = args[: len(args) // 2 * 2]
-        conditions = pairs[::2]
-        for condition in conditions:
+        for condition in pairs[::2]:
             self._condition(condition)
         dtype, values = self._choices(node, [*pairs[1::2], otherwise])
-        steps = [step for pair in zip(conditions, values[:-1], strict=True) for step in pair]
-        return Typed("case", (*steps, values[-1]), dtype, place=node.place)
+        steps = [step for pair in zip(pairs[::2], values[:-1], strict=True) for step in pair]
+        return self.step(node, dtype, *steps, values[-1])
 
-    def coalesce_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
+    def coalesce_(self, node: ExpressionNode, *args: Typed) -> Typed:
         dtype, values = self._choices(node, args)
-        return Typed("coalesce", tuple(values), dtype, place=node.place)
+        return self.step(node, dtype, *values)
+
+    def is_null_(self, node: ExpressionNode, x: Typed) -> Typed:
+        if x.is_literal:
+            raise self.fail(node, "asks whether a literal is None", "name a column")
+        return Typed("is None", (x,), BOOL, place=node.place)
 
     def _condition(self, step: Typed) -> None:
         if step.dtype != BOOL:
             raise self.fail(step, f"a condition is true or false, this is {step.dtype}", "compare it: x != 0")
 
-    def _choices(self, node: Node, choices: Sequence[Typed]) -> tuple[pa.DataType, list[Typed]]:
+    def _choices(self, node: ExpressionNode, choices: Sequence[Typed]) -> tuple[pa.DataType, list[Typed]]:
         """(the type of what is chosen, the choices in that type)."""
         dtype = self._chosen(node, list(choices))
         if family(dtype) not in CHOSEN:
             raise self.fail(node, f"{node.verb} does not choose between values of type {dtype}")
         return dtype, [self._as(choice, dtype) for choice in choices]
 
-    def is_null_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        if args[0].is_literal:
-            raise self.fail(node, "asks whether a literal is null", "name a column")
-        return Typed("is None", args, BOOL, place=node.place)
-
-    def _chosen(self, node: Node, choices: list[Typed]) -> pa.DataType:
+    def _chosen(self, node: ExpressionNode, choices: list[Typed]) -> pa.DataType:
         """The type of the columns if it is one and all literals fit it, else the common type of the numbers."""
         real = [c for c in choices if family(c.dtype) != "none"]
         if not real:
@@ -429,44 +377,25 @@ class FunctionRules:
         if all(c.dtype == first for c in columns) and all(c.dtype == first or _fits(c, first) for c in real):
             return first
         if {family(c.dtype) for c in columns} == {"time"}:
-            return self._finest(columns)
+            zones = {getattr(c.dtype, "tz", None) for c in columns}
+            return time_type(self.times(columns)[1], zones.pop() if len(zones) == 1 else None)
         return self.common(real)
-
-    def _finest(self, times: Sequence[Typed]) -> pa.DataType:
-        """The timestamp that holds times of several types: of the finest unit, in their zone if it is one."""
-        unit = min((unit_of(step.dtype) for step in times), key=lambda name: NANOSECONDS[name])
-        zones = {getattr(step.dtype, "tz", None) for step in times}
-        return pa.timestamp(unit, zones.pop() if len(zones) == 1 else None)
 
     def _as(self, step: Typed, dtype: pa.DataType) -> Typed:
         if family(dtype) == "time" and step.is_literal and family(step.dtype) == "string":
             return converted(self.moment(step), dtype)
         return converted(step, dtype)
 
-    def cast_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        step, name = args
-        if not (name.is_literal and family(name.dtype) == "string"):
-            raise self.fail(name, "cast takes the type as text", "write cast(x, 'int64')")
-        try:
-            dtype = plain_type(parse_dtype(name.value))
-        except (JobError, ValueError):
-            raise self.fail(name, f"{name.value!r} is no type", near(name.value, CASTS.values())) from None
-        if step.is_literal:
-            raise self.fail(step, "a literal needs no cast", "write it as it should be")
-        here, there = family(step.dtype), family(dtype)
-        numbers = {"bool", "int", "float"}
-        allowed = {"bool": numbers | {"string"}, "int": numbers | {"string", "time"}, "float": numbers | {"string"},
-                   "string": numbers | {"string", "time"}, "time": {"int", "string", "time"},
-                   "decimal": {"float", "int", "string"}}  # fmt: skip
+    def cast_(self, node: ExpressionNode, x: Typed, dtype: pa.DataType) -> Typed:
+        if x.is_literal:
+            raise self.fail(x, "a literal needs no cast", "write it as it should be")
+        here, there = family(x.dtype), family(dtype)
         numbers_in_text = here == "string" and there == "list" and family(dtype.value_type) in ("int", "float")
-        if step.dtype != dtype and there not in allowed.get(here, ()) and not numbers_in_text:
-            known = [name for kind, name in CASTS.items() if kind in allowed.get(here, ())]
+        if x.dtype != dtype and there not in CASTABLE.get(here, ()) and not numbers_in_text:
+            known = [name for kind, name in CASTS.items() if kind in CASTABLE.get(here, ())]
             hint = f"cast it to {' or '.join(known)}" if known else "name another column"
-            raise self.fail(node, f"{step.dtype} cannot be cast to {dtype}", hint)
-        return step if step.dtype == dtype else Typed("convert", (step,), dtype, place=node.place)
-
-
-CASTS = {"bool": "bool", "int": "int64", "float": "float64", "string": "string", "time": "timestamp[us]"}
+            raise self.fail(node, f"{x.dtype} cannot be cast to {dtype}", hint)
+        return x if x.dtype == dtype else Typed("convert", (x,), dtype, place=node.place)
 
 
 def literal_type(value: Any) -> pa.DataType:

@@ -1,8 +1,9 @@
-"""The functions of expressions on lists that Arrow computes in host memory: the same on both engines."""
+"""The functions of expressions on lists, and on zones, that Arrow computes in host memory: the same on both engines."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -95,3 +96,18 @@ def _exact(elements: np.ndarray) -> float:
     except (OverflowError, ValueError):
         with np.errstate(over="ignore", invalid="ignore"):
             return float(np.sum(elements))
+
+
+def local_time(times: pa.Array, zone: str) -> pa.Array:
+    """What the clock shows in a zone."""
+    moments = times.cast(pa.timestamp(times.type.unit)).cast(pa.timestamp(times.type.unit, "UTC"))
+    return pc.local_timestamp(moments.cast(pa.timestamp(times.type.unit, zone)))
+
+
+ON_HOST: dict[str, Callable[..., Any]] = {
+    "get": get,
+    "slice": slice,
+    "sum": sum,
+    "list contains": contains,
+    "local_time": local_time,
+}

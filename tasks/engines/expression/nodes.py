@@ -11,11 +11,11 @@ from tasks.errors import DataError, JobError
 
 
 @dataclass(frozen=True)
-class Node:
+class ExpressionNode:
     """One step of an expression: a verb, its arguments, its literal value, its place (start, end) in the text."""
 
     verb: str
-    args: tuple[Node, ...]
+    args: tuple[ExpressionNode, ...]
     value: Any
     place: tuple[int, int]
 

@@ -105,7 +105,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.engines.expression.functions import FUNCTIONS, Function
-from tasks.engines.expression.nodes import Node, failure
+from tasks.engines.expression.nodes import ExpressionNode, failure
 from tasks.errors import JobError, near
 
 MAX_DEPTH = 100
@@ -141,9 +141,9 @@ class Expression:
     """
 
     text: str
-    root: Node = field(compare=False, repr=False)
+    root: ExpressionNode = field(compare=False, repr=False)
     columns: tuple[str, ...] = field(compare=False, repr=False)
-    learned: tuple[Node, ...] = field(default=(), compare=False, repr=False)
+    learned: tuple[ExpressionNode, ...] = field(default=(), compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return parse, (self.text, bool(self.learned))
@@ -224,20 +224,20 @@ def _refuse_depth(tree: ast.expr, text: str) -> None:
                   do="split it over several Lambda operators")  # fmt: skip
 
 
-def _conjuncts(node: Node) -> list[Node]:
+def _conjuncts(node: ExpressionNode) -> list[ExpressionNode]:
     return [part for arg in node.args for part in _conjuncts(arg)] if node.verb == "and" else [node]
 
 
-def _in_float64(node: Node) -> bool:
+def _in_float64(node: ExpressionNode) -> bool:
     to_float = node.verb == "cast" and node.args[1].value in ("float32", "float64")
     return (to_float or node.verb in _CALCULATING) and all(_in_float64(arg) for arg in node.args)
 
 
-def _columns(node: Node) -> list[str]:
+def _columns(node: ExpressionNode) -> list[str]:
     return [node.value] if node.verb == "column" else [name for arg in node.args for name in _columns(arg)]
 
 
-def learned_name(node: Node) -> str:
+def learned_name(node: ExpressionNode) -> str:
     """The name of a learned value in the state.
 
     >>> [learned_name(node) for node in parse("x / max(x) + quantile(y, 0.5)", learned=True).learned]
@@ -247,7 +247,7 @@ def learned_name(node: Node) -> str:
     return f"{node.verb}({', '.join(str(arg.value) for arg in (column, *more))})"
 
 
-def _learned(node: Node) -> tuple[Node, ...]:
+def _learned(node: ExpressionNode) -> tuple[ExpressionNode, ...]:
     here = (node,) if node.verb in FUNCTIONS and FUNCTIONS[node.verb].runs == "learned" else ()
     return here + tuple(part for arg in node.args for part in _learned(arg))
 
@@ -269,25 +269,25 @@ class _Reader:
     def fail(self, tree: Any, what: str, do: str = "") -> JobError:
         return failure(what, self.text, self.place(tree), do)
 
-    def read(self, tree: ast.expr) -> Node:
+    def read(self, tree: ast.expr) -> ExpressionNode:
         place = self.place(tree)
         match tree:
             case ast.Name(id=name):
-                return Node("column", (), name, place)
+                return ExpressionNode("column", (), name, place)
             case ast.Attribute(value=ast.Name() | ast.Attribute() as struct, attr=field):
-                return Node("column", (), f"{self.read(struct).value}.{field}", place)
+                return ExpressionNode("column", (), f"{self.read(struct).value}.{field}", place)
             case ast.Constant(value=value):
                 return self.literal(tree, value)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
                 return self.literal(tree, -value)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return Node("negate", (self.read(operand),), None, place)
+                return ExpressionNode("negate", (self.read(operand),), None, place)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return Node("not", (self.read(operand),), None, place)
+                return ExpressionNode("not", (self.read(operand),), None, place)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return Node(_BINARY[type(op)], (self.read(left), self.read(right)), None, place)
+                return ExpressionNode(_BINARY[type(op)], (self.read(left), self.read(right)), None, place)
             case ast.BoolOp(op=op, values=values):
-                return Node(
+                return ExpressionNode(
                     "and" if isinstance(op, ast.And) else "or", tuple(self.read(v) for v in values), None, place
                 )
             case ast.Compare():
@@ -297,35 +297,35 @@ class _Reader:
         reason = type(getattr(tree, "op", None)) if isinstance(tree, ast.BinOp | ast.UnaryOp) else type(tree)
         raise self.fail(tree, "this is not part of the language", _INSTEAD.get(reason, "write " + ", ".join(FUNCTIONS)))
 
-    def literal(self, tree: ast.expr, value: Any) -> Node:
+    def literal(self, tree: ast.expr, value: Any) -> ExpressionNode:
         if not (value is None or isinstance(value, bool | int | float | str)):
             raise self.fail(tree, f"a literal of type {type(value).__name__} is not part of the language")
         if isinstance(value, float) and value in (float("inf"), float("-inf")):
             raise self.fail(tree, "this number is too large for float64")
         if isinstance(value, int) and not -(2**63) <= value < 2**64:
             raise self.fail(tree, "this number is too large for 64 bits", "write it as a float, such as 1e20")
-        return Node("literal", (), value, self.place(tree))
+        return ExpressionNode("literal", (), value, self.place(tree))
 
-    def comparison(self, tree: ast.Compare, place: tuple[int, int]) -> Node:
+    def comparison(self, tree: ast.Compare, place: tuple[int, int]) -> ExpressionNode:
         sides = [tree.left, *tree.comparators]
         pairs = [self.pair(op, sides[i], sides[i + 1], place) for i, op in enumerate(tree.ops)]
-        return pairs[0] if len(pairs) == 1 else Node("and", tuple(pairs), None, place)
+        return pairs[0] if len(pairs) == 1 else ExpressionNode("and", tuple(pairs), None, place)
 
-    def pair(self, op: ast.cmpop, left: ast.expr, right: ast.expr, place: tuple[int, int]) -> Node:
+    def pair(self, op: ast.cmpop, left: ast.expr, right: ast.expr, place: tuple[int, int]) -> ExpressionNode:
         if type(op) in _COMPARE:
             for side in (left, right):
                 if isinstance(side, ast.Constant) and side.value is None:
                     raise self.fail(side, "nothing is equal to None", "write x is None or x is not None")
-            return Node(_COMPARE[type(op)], (self.read(left), self.read(right)), None, place)
+            return ExpressionNode(_COMPARE[type(op)], (self.read(left), self.read(right)), None, place)
         if isinstance(op, ast.Is | ast.IsNot):
             if not (isinstance(right, ast.Constant) and right.value is None):
                 raise self.fail(right, "`is` goes with None only", "write ==")
-            node = Node("is None", (self.read(left),), None, place)
+            node = ExpressionNode("is None", (self.read(left),), None, place)
         else:
-            node = Node("in", (self.read(left),), self.items(right), place)
-        return Node("not", (node,), None, place) if isinstance(op, ast.IsNot | ast.NotIn) else node
+            node = ExpressionNode("in", (self.read(left),), self.items(right), place)
+        return ExpressionNode("not", (node,), None, place) if isinstance(op, ast.IsNot | ast.NotIn) else node
 
-    def items(self, tree: ast.expr) -> tuple[Node, ...]:
+    def items(self, tree: ast.expr) -> tuple[ExpressionNode, ...]:
         if not isinstance(tree, ast.List | ast.Tuple):
             raise self.fail(
                 tree, "`in` needs a list of literals", 'write x in [1, 2]; for text in text contains(x, "..")'
@@ -338,11 +338,11 @@ class _Reader:
                 raise self.fail(item, "nothing is equal to None", "write x is None or x in [..]")
         return nodes
 
-    def call(self, tree: ast.Call, name: str, place: tuple[int, int]) -> Node:
+    def call(self, tree: ast.Call, name: str, place: tuple[int, int]) -> ExpressionNode:
         if name == "col":
             match tree:
                 case ast.Call(args=[ast.Constant(value=str() as column)], keywords=[]):
-                    return Node("column", (), column, place)
+                    return ExpressionNode("column", (), column, place)
             raise self.fail(tree, "col takes one column name as text", 'write col("a b")')
         if name not in FUNCTIONS:
             raise self.fail(tree.func, f"there is no function {name!r}", near(name, FUNCTIONS))
@@ -353,9 +353,9 @@ class _Reader:
         args = self.arguments(tree, function)
         if function.runs == "learned":
             self.check_learned(tree, args)
-        return Node(name, args, None, place)
+        return ExpressionNode(name, args, None, place)
 
-    def check_learned(self, tree: ast.Call, args: tuple[Node, ...]) -> None:
+    def check_learned(self, tree: ast.Call, args: tuple[ExpressionNode, ...]) -> None:
         assert isinstance(tree.func, ast.Name)
         if args[0].verb != "column":
             raise failure(f"{tree.func.id} learns from one column", self.text, args[0].place,
@@ -364,7 +364,7 @@ class _Reader:
             if not (q.verb == "literal" and type(q.value) in (int, float) and 0 <= q.value <= 1):
                 raise failure("q is a literal number from 0 to 1", self.text, q.place, "write quantile(x, 0.5)")
 
-    def arguments(self, tree: ast.Call, function: Function) -> tuple[Node, ...]:
+    def arguments(self, tree: ast.Call, function: Function) -> tuple[ExpressionNode, ...]:
         """The arguments in the order of the parameters; for what is left out, the default as a literal."""
         for arg in tree.args:
             if isinstance(arg, ast.Starred):
@@ -383,7 +383,7 @@ class _Reader:
             if parameter.name in named:
                 args.append(named[parameter.name])
             elif parameter.optional:
-                args.append(Node("literal", (), parameter.default, self.place(tree)))
+                args.append(ExpressionNode("literal", (), parameter.default, self.place(tree)))
         number = len(tree.args) + len(named)
         most = len(names)
         if len(args) < most or (len(args) > most and not function.any_number):

@@ -1,7 +1,7 @@
 """The functions of expressions on texts that Arrow computes in host memory: the same on both engines.
 
 A function gets distinct texts and its parameters, and gives a value for each, null for null. A function that reads
-(`parse_..`) also gives null where it cannot, which the caller counts.
+(`parse_..`) gives an Answer: null where it cannot read, too, which the caller counts.
 """
 
 from __future__ import annotations
@@ -17,53 +17,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.engines.algorithms.text_times import format_of, times_in
+from tasks.engines.expression import list_functions
 
 Answer = tuple[pa.Array, np.ndarray | None]  # the values; which texts could not be read (None: all could)
 
 
-def strip(texts: pa.Array, characters: str | None) -> Answer:
-    return (pc.utf8_trim_whitespace(texts) if characters is None else pc.utf8_trim(texts, characters)), None
+def strip(texts: pa.Array, characters: str | None) -> pa.Array:
+    return pc.utf8_trim_whitespace(texts) if characters is None else pc.utf8_trim(texts, characters)
 
 
-def replace(texts: pa.Array, old: str, new: str) -> Answer:
-    return pc.replace_substring(texts, old, new), None
+def split_part(texts: pa.Array, separator: str, index: int) -> pa.Array:
+    return list_functions.get(pc.split_pattern(texts, separator), index)
 
 
-def substring(texts: pa.Array, start: int, stop: int | None) -> Answer:
-    return pc.utf8_slice_codeunits(texts, start, stop), None
-
-
-def split_part(texts: pa.Array, separator: str, index: int) -> Answer:
-    parts = pc.split_pattern(texts, separator)
-    offsets = np.asarray(parts.offsets).astype(np.int64)
-    first, stop = offsets[:-1], offsets[1:]
-    place = (first if index >= 0 else stop) + index
-    inside = (place >= first) & (place < stop)
-    return parts.values.take(pa.array(np.where(inside, place, 0), mask=~inside)), None
-
-
-def split(texts: pa.Array, separator: str) -> Answer:
-    return pc.split_pattern(texts, separator), None
-
-
-def endswith(texts: pa.Array, pattern: str) -> Answer:
-    return pc.ends_with(texts, pattern), None
-
-
-def matches(texts: pa.Array, pattern: str) -> Answer:
-    return pc.match_substring_regex(texts, pattern), None
-
-
-def regex_extract(texts: pa.Array, pattern: str, group: int) -> Answer:
+def regex_extract(texts: pa.Array, pattern: str, group: int) -> pa.Array:
     whole = rf"\A(?s:.*?)({pattern})(?s:.*)\z"
-    there = pc.match_substring_regex(texts, pattern)
-    return pc.if_else(
-        there, pc.replace_substring_regex(texts, whole, rf"\{group + 1}"), pa.scalar(None, pa.string())
-    ), None
-
-
-def regex_replace(texts: pa.Array, pattern: str, new: str) -> Answer:
-    return pc.replace_substring_regex(texts, pattern, new), None
+    extracted = pc.replace_substring_regex(texts, whole, rf"\{group + 1}")
+    return pc.if_else(pc.match_substring_regex(texts, pattern), extracted, pa.scalar(None, pa.string()))
 
 
 def parse_time(texts: pa.Array, written: str | None, zone: str) -> Answer:
@@ -113,7 +83,7 @@ def json_path(path: str) -> tuple[str | int, ...]:
     while rest:
         step = re.match(r"""\.?([^.\[\]"'$]+)|\[(-?\d+)\]|\["([^"]*)"\]|\['([^']*)'\]""", rest)
         if not step:
-            raise ValueError(f"cannot be read from {rest!r} on: write names with points, places as [0]")
+            raise ValueError(f"it cannot be read from {rest!r} on", "write names with points, places as [0]")
         name, number, *quoted = step.groups()
         steps.append(int(number) if number is not None else next(t for t in (name, *quoted) if t is not None))
         rest = rest[step.end() :]
@@ -149,17 +119,19 @@ def _unread(texts: pa.Array, values: pa.Array) -> np.ndarray | None:
     return pc.and_(texts.is_valid(), values.is_null()).to_numpy(zero_copy_only=False)
 
 
-_BY_NAME: dict[str, Callable[..., Answer]] = {
-    function.__name__: function
-    for function in (strip, replace, substring, split, split_part, endswith, matches, regex_extract, regex_replace,
-                     parse_time, parse_number, parse_json)
+ON_HOST: dict[str, Callable[..., pa.Array | Answer]] = {
+    "strip": strip, "replace": pc.replace_substring, "substring": pc.utf8_slice_codeunits, "split": pc.split_pattern,
+    "split_part": split_part, "endswith": pc.ends_with, "matches": pc.match_substring_regex,
+    "regex_extract": regex_extract, "regex_replace": pc.replace_substring_regex, "parse_time": parse_time,
+    "parse_number": parse_number, "parse_json": parse_json,
 }  # fmt: skip
 
 
 def apply(name: str, texts: pa.Array, parameters: tuple[Any, ...]) -> Answer:
     """The values of a function by its name; each distinct text is worked on once."""
     encoded = texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
-    values, unread = _BY_NAME[name](encoded.dictionary, *parameters)
+    answer = ON_HOST[name](encoded.dictionary, *parameters)
+    values, unread = answer if isinstance(answer, tuple) else (answer, None)
     if unread is not None:
         places = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
         unread = unread[places] & encoded.indices.is_valid().to_numpy(zero_copy_only=False)

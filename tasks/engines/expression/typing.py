@@ -5,16 +5,16 @@ A typed step has the exact operation and the type of its result, so that engines
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
 from tasks.core.dtypes import plain_type
 from tasks.core.schema import Schema
-from tasks.engines.expression.dtypes import BOOL, FLOAT64, INT64, NANOSECONDS, STRING, UINT64, family, unit_of
+from tasks.engines.expression.dtypes import BOOL, FLOAT64, INT64, STRING, UINT64, family
 from tasks.engines.expression.function_rules import FunctionRules, literal_type
 from tasks.engines.expression.functions import FUNCTIONS
-from tasks.engines.expression.nodes import Node, Typed, converted
+from tasks.engines.expression.nodes import ExpressionNode, Typed, converted
 from tasks.engines.expression.syntax import Expression
 from tasks.errors import near
 
@@ -35,8 +35,13 @@ class _Rules(FunctionRules):
     def __init__(self, schema: Schema, text: str) -> None:
         super().__init__(text)
         self.schema = schema
+        self.operators: dict[str, Callable[..., Typed]] = {
+            "is None": self.is_null_, "in": self.is_in, "negate": self.negate, "+": self.add,
+            **dict.fromkeys(("-", "*", "/", "//", "%"), self.arithmetic),
+            **dict.fromkeys(("and", "or", "not"), self.logic),
+        }  # fmt: skip
 
-    def type(self, node: Node) -> Typed:
+    def type(self, node: ExpressionNode) -> Typed:
         if node.verb == "column":
             if node.value not in self.schema:
                 raise self.fail(node, f"there is no column {node.value!r}", near(node.value, self.schema))
@@ -45,39 +50,35 @@ class _Rules(FunctionRules):
             return Typed("literal", (), literal_type(node.value), node.value, node.place)
         args = tuple(self.type(arg) for arg in node.args)
         if node.verb in FUNCTIONS:
-            return self.function(node, args)
-        rule = {"is None": self.is_none, "in": self.is_in, "and": self.logic, "or": self.logic, "not": self.logic,
-                "negate": self.negate, "+": self.add}.get(node.verb)  # fmt: skip
-        if rule is None and node.verb in ("-", "*", "/", "//", "%"):
-            rule = self.arithmetic
-        return (rule or self.compare)(node, args)
+            return self.call(node, args)
+        return self.operators.get(node.verb, self.compare)(node, *args)
 
     # numbers
 
-    def arithmetic(self, node: Node, args: tuple[Typed, ...]) -> Typed:
+    def arithmetic(self, node: ExpressionNode, *args: Typed) -> Typed:
         kinds = [family(arg.dtype) for arg in args]
         if node.verb == "-" and "time" in kinds and {*kinds} <= {"time", "string"}:
-            return self.seconds_between(node, args)
-        common = self.common(list(args))
+            return self.seconds_between(node, *args)
+        common = self.common(args)
         dtype = FLOAT64 if node.verb == "/" else common
         return Typed(node.verb, tuple(converted(arg, dtype) for arg in args), dtype, place=node.place)
 
-    def add(self, node: Node, args: tuple[Typed, ...]) -> Typed:
+    def add(self, node: ExpressionNode, *args: Typed) -> Typed:
         if all(family(arg.dtype) == "string" for arg in args):
             if all(arg.is_literal for arg in args):
                 raise self.fail(node, "joins two literals", "write them as one")
             return Typed("join", args, STRING, place=node.place)
-        return self.arithmetic(node, args)
+        return self.arithmetic(node, *args)
 
-    def negate(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        dtype = self.common(list(args))
+    def negate(self, node: ExpressionNode, x: Typed) -> Typed:
+        dtype = self.common([x])
         if dtype == UINT64:
             raise self.fail(node, "uint64 has no negative numbers", "write -cast(x, 'int64')")
-        return Typed("negate", (converted(args[0], dtype),), dtype, place=node.place)
+        return Typed("negate", (converted(x, dtype),), dtype, place=node.place)
 
     # truth
 
-    def logic(self, node: Node, args: tuple[Typed, ...]) -> Typed:
+    def logic(self, node: ExpressionNode, *args: Typed) -> Typed:
         for arg in args:
             if arg.dtype != BOOL:
                 raise self.fail(
@@ -85,13 +86,20 @@ class _Rules(FunctionRules):
                 )
         return Typed(node.verb, args, BOOL, place=node.place)
 
-    def compare(self, node: Node, args: tuple[Typed, ...]) -> Typed:
+    def compare(self, node: ExpressionNode, *args: Typed) -> Typed:
         return Typed(*self._comparable(node, args, node.verb), place=node.place)
 
-    def _comparable(self, node: Node, args: tuple[Typed, ...], verb: str) -> tuple[str, tuple[Typed, ...], pa.DataType]:
+    def between_(self, node: ExpressionNode, x: Typed, low: Typed, high: Typed) -> Typed:
+        sides = [self.compare(ExpressionNode("<=", (), None, node.place), *pair) for pair in ((low, x), (x, high))]
+        return Typed("and", tuple(sides), BOOL, place=node.place)
+
+    def _comparable(
+        self, node: ExpressionNode, args: tuple[Typed, ...], verb: str
+    ) -> tuple[str, tuple[Typed, ...], pa.DataType]:
         kinds = {family(arg.dtype) for arg in args}
         if "time" in kinds and kinds <= {"time", "string"}:
-            return verb, self._ticks(list(args)), BOOL
+            steps, unit = self.times(args)
+            return verb, tuple(Typed("ticks", (step,), INT64, unit, step.place) for step in steps), BOOL
         if kinds == {"string"}:
             if all(arg.is_literal for arg in args):
                 raise self.fail(node, "compares literals only", "name a column")
@@ -99,34 +107,23 @@ class _Rules(FunctionRules):
         if "string" in kinds or not kinds <= {"bool", "int", "float", "decimal"}:
             types = " with ".join(str(arg.dtype) for arg in args[:2])
             raise self.fail(node, f"cannot compare {types}", _alike(args, kinds))
-        dtype = self.common(list(args))
+        dtype = self.common(args)
         return verb, tuple(converted(arg, dtype) for arg in args), BOOL
 
-    def _ticks(self, args: list[Typed]) -> tuple[Typed, ...]:
-        """Times as int64 counts of the finest unit among them, clipped to the range of int64."""
-        steps = [self.moment(arg) if family(arg.dtype) == "string" else arg for arg in args]
-        unit = min((unit_of(step.dtype) for step in steps), key=lambda u: NANOSECONDS[u])
-        return tuple(Typed("ticks", (step,), INT64, unit, step.place) for step in steps)
-
-    def is_in(self, node: Node, args: tuple[Typed, ...]) -> Typed:
+    def is_in(self, node: ExpressionNode, x: Typed) -> Typed:
         items = tuple(self.type(item) for item in node.value)
-        if args[0].is_literal:
-            raise self.fail(args[0], "looks for a literal in literals", "name a column")
+        if x.is_literal:
+            raise self.fail(x, "looks for a literal in literals", "name a column")
         if not items:
-            return Typed("in", (args[0],), BOOL, (), node.place) if self.is_number(args[0]) else self._never(node, args)
-        verb, steps, _ = self._comparable(node, (args[0], *items), "in")
+            return Typed("in", (x,), BOOL, (), node.place) if self.is_number(x) else self._never(node, x)
+        verb, steps, _ = self._comparable(node, (x, *items), "in")
         return Typed(verb, steps[:1], BOOL, steps[1:], node.place)
 
-    def _never(self, node: Node, args: tuple[Typed, ...]) -> Typed:
+    def _never(self, node: ExpressionNode, x: Typed) -> Typed:
         """`x in []` of a type that is not a number: false, null for null."""
-        never = Typed("is None", args, BOOL, place=node.place)
+        never = Typed("is None", (x,), BOOL, place=node.place)
         null = Typed("literal", (), pa.null(), None, node.place)
         return Typed("where", (never, converted(null, BOOL), Typed("literal", (), BOOL, False)), BOOL, place=node.place)
-
-    def is_none(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        if args[0].is_literal:
-            raise self.fail(node, "asks whether a literal is None", "name a column")
-        return Typed("is None", args, BOOL, place=node.place)
 
 
 def _alike(args: Sequence[Typed], kinds: set[str]) -> str:

@@ -22,14 +22,7 @@ from tasks.engines.expression.verbs_numbers import Flat, nan_to_null
 from tasks.engines.hashing.canonical import raw_values
 
 xp: ModuleType = np
-_COMPARE = {
-    "==": pc.equal,
-    "!=": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
+_COMPARE = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 
 def arrow_type(column: Any) -> pa.DataType:
@@ -110,7 +103,7 @@ def is_null(value: Any) -> np.ndarray:
 
 
 def text_compare(verb: str, a: Any, b: Any) -> Flat:
-    return from_arrow(_COMPARE[verb](a, b), pa.bool_())
+    return from_arrow(getattr(pc, _COMPARE[verb])(a, b), pa.bool_())
 
 
 def text_in(a: pa.Array, items: list[str]) -> Flat:

@@ -7,7 +7,6 @@ of text), Arrow computes on the host. Needs a GPU: imported only for cuDF Series
 
 from __future__ import annotations
 
-import operator
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 
 from tasks.engines.convert.gpu_types import is_foreign, mark_of, stand_in
 from tasks.engines.expression.dtypes import family
-from tasks.engines.expression.verbs_numbers import Flat, nan_to_null
+from tasks.engines.expression.verbs_numbers import COMPARISONS, Flat, nan_to_null
 from tasks.engines.gpu.columns import column as from_host
 from tasks.engines.gpu.columns import device, from_pylibcudf
 from tasks.engines.gpu.groups import hash_columns
@@ -28,14 +27,6 @@ from tasks.engines.gpu.text import joined
 
 xp: ModuleType = cupy
 LARGE = 2**31 - 1  # bytes of texts that Arrow's type string holds in one array
-_COMPARE = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 def arrow_type(column: Any) -> pa.DataType:
@@ -136,7 +127,7 @@ def text_compare(verb: str, a: Any, b: Any) -> Flat:
             here, side = _valid(side), _filled(side)
             valid = here if valid is None else valid if here is None else valid & here
         sides.append(side)
-    return Flat(_COMPARE[verb](*sides).astype("bool").values, valid)
+    return Flat(COMPARISONS[verb](*sides).astype("bool").values, valid)
 
 
 def text_in(a: Any, items: list[str]) -> Flat:

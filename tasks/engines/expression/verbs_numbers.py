@@ -9,6 +9,7 @@ If the result is null for this reason, `evaluation` raises DataError for the int
 
 from __future__ import annotations
 
+import operator as op
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -22,6 +23,7 @@ from tasks.engines.expression.dtypes import NANOSECONDS, family, unit_of
 from tasks.engines.expression.nodes import Typed
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+COMPARISONS = {"==": op.eq, "!=": op.ne, "<": op.lt, "<=": op.le, ">": op.gt, ">=": op.ge}
 FEW_ITEMS = 8  # `in` compares with each of so few items; more items are sorted
 
 Lost = tuple[tuple[Typed, Any], ...]  # (step, mask of the rows whose value the step lost)
@@ -156,16 +158,8 @@ def _divide_whole(step: Typed, left: Flat, right: Flat, valid: Any | None, xp: M
     return quotient
 
 
-def compare(verb: str, a: Flat, b: Flat, xp: ModuleType) -> Flat:
-    body = {
-        "==": xp.equal,
-        "!=": xp.not_equal,
-        "<": xp.less,
-        "<=": xp.less_equal,
-        ">": xp.greater,
-        ">=": xp.greater_equal,
-    }
-    return Flat(body[verb](a.values, b.values), _meet(a.valid, b.valid), a.lost + b.lost)
+def compare(verb: str, a: Flat, b: Flat) -> Flat:
+    return Flat(COMPARISONS[verb](a.values, b.values), _meet(a.valid, b.valid), a.lost + b.lost)
 
 
 def is_in(a: Flat, items: Sequence[Flat], xp: ModuleType) -> Flat:
@@ -197,9 +191,8 @@ def _kleene(both: bool, a: Flat, b: Flat) -> Flat:
 def function(step: Typed, a: Flat, xp: ModuleType) -> Flat:
     """negate, abs, log, exp, sqrt, sin, cos and round of one column."""
     if step.verb == "round":
-        return Flat(_round(a.values, step.value or 0, xp), a.valid, a.lost)
-    body = {"negate": xp.negative, "abs": xp.absolute, "log": xp.log, "exp": xp.exp, "sqrt": xp.sqrt, "sin": xp.sin,
-            "cos": xp.cos}[step.verb]  # fmt: skip
+        return Flat(_round(a.values, step.value[0], xp), a.valid, a.lost)
+    body = getattr(xp, {"negate": "negative"}.get(step.verb, step.verb))
     computed = Flat(body(a.values), a.valid, a.lost)
     if computed.values.dtype.kind != "i":
         return nan_to_null(computed, xp)

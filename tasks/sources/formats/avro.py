@@ -1,4 +1,4 @@
-"""Avro: runs of its blocks, counted once by their headers, read through fastavro."""
+"""Avro: runs of its blocks, counted once by their headers, decoded record by record by fastavro."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.core.plan import File, Piece, Unit
+from tasks.engines.convert.python_values import stored_type
 from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, RowmillError
-from tasks.sources.formats.avro_blocks import check_records, check_stored, header, is_deep, stored_blocks
-from tasks.sources.formats.avro_columns import NotPlain, columns_of, plain_fields
+from tasks.sources.formats.avro_blocks import Header, Walk, checked_blocks, header
 from tasks.sources.formats.conform import conform
 from tasks.sources.formats.survey import Inspected
 from tasks.sources.formats.text_ranges import merged
 from tasks.storage.files import open_binary
 
 RUN_ROWS = 64 * 2**10
+RUN_BYTES = 2 * 2**20  # of records that are Python objects at once, which take twenty times as much
 INSPECTED, HEADER = 2**22, 2**14  # bytes that are read at once: of a file read from end to end, of its beginning
-RUN_BYTES = 32 * 2**20  # of blocks that are decoded at once
 TYPES = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -36,11 +37,10 @@ TYPES = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
-LOGICAL = {
+TIMES = {
     "date": pa.date32(),
     "time-millis": pa.time32("ms"),
     "time-micros": pa.time64("us"),
-    "uuid": pa.string(),
     "timestamp-millis": pa.timestamp("us", "UTC"),
     "timestamp-micros": pa.timestamp("us", "UTC"),
     "local-timestamp-millis": pa.timestamp("us"),
@@ -59,9 +59,8 @@ def inspect(file: File, options: dict[str, Any]) -> Inspected:
         _buffered(raw, INSPECTED) as source,
     ):
         begun = header(source, file.path)
-        schema = arrow_schema(begun.schema, file.path)
-        for block in stored_blocks(source, begun.end, file.size, begun.sync):
-            check_stored(block, begun.codec, file.path, options)
+        schema = Types(begun.schema).schema
+        for block in checked_blocks(source, begun, begun.end, file.size, file.path, options):
             start = block.start if start is None else start
             rows += block.records
             digest.update(block.data)
@@ -74,50 +73,54 @@ def inspect(file: File, options: dict[str, Any]) -> Inspected:
     return Inspected(replace(file, digest=digest.hexdigest()), schema, tuple(units))
 
 
-def arrow_schema(record: Any, path: str) -> pa.Schema:
-    """The Arrow schema of an Avro record: records are structs, fixed bytes of one size, unions of numbers the wider
-    number; other unions, and records that hold themselves, are JSON texts."""
-    if not isinstance(record, dict) or record.get("type") != "record":
-        raise DataError("an Avro file does not hold records", where=path, do="write records with named fields")
-    named: dict[str, pa.DataType] = dict.fromkeys(_names(record), pa.string())
-    return pa.schema([(f["name"], _arrow_type(f["type"], named)) for f in record["fields"]])
+class Types:
+    """The Arrow types of an Avro schema: records are structs, fixed bytes of one size, unions of numbers the wider
+    number; other unions, and records that hold themselves, are JSON texts.
+
+    `unbounded`: whether a few bytes of such records may hold any number of values: records in records of the same name,
+    lists of what takes no byte.
+    """
+
+    def __init__(self, record: dict[str, Any]) -> None:
+        import fastavro
+
+        self.unbounded = False
+        self.named: dict[str, pa.DataType | None] = {}  # None: the definition has not ended
+        self.schema = pa.schema(list(self._type(fastavro.parse_schema(record))))
+
+    def _type(self, avro: Any) -> pa.DataType:
+        if isinstance(avro, list):
+            return _union([self._type(t) for t in avro if t != "null"])
+        if isinstance(avro, str):
+            known = TYPES[avro] if avro in TYPES else self.named[avro]
+            self.unbounded |= known is None
+            return pa.string() if known is None else known
+        if "name" not in avro:
+            return self._described(avro)
+        self.named[avro["name"]] = None
+        dtype = self.named[avro["name"]] = self._described(avro)
+        return dtype
+
+    def _described(self, avro: dict[str, Any]) -> pa.DataType:
+        kind, logical = avro["type"], avro.get("logicalType")
+        self.unbounded |= avro.get("size") == 0
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            return pa.decimal128(avro["precision"], avro.get("scale", 0))
+        if kind == "array":
+            items = self._type(avro["items"])
+            self.unbounded |= _takes_no_byte(items)
+            return pa.list_(items)
+        if kind == "map":
+            return pa.map_(pa.string(), self._type(avro["values"]))
+        if kind in ("record", "error"):
+            return pa.struct([(f["name"], self._type(f["type"])) for f in avro["fields"]])
+        if kind in ("fixed", "enum"):
+            return pa.binary(avro["size"]) if kind == "fixed" else pa.string()
+        return TIMES[logical] if kind in ("int", "long") and logical in TIMES else TYPES[kind]
 
 
-def _arrow_type(avro: Any, named: dict[str, pa.DataType]) -> pa.DataType:
-    if isinstance(avro, list):
-        return _union([_arrow_type(t, named) for t in avro if t != "null"])
-    described = avro if isinstance(avro, dict) else {"type": avro}
-    kind, logical = described["type"], described.get("logicalType")
-    if logical == "decimal":
-        return pa.decimal128(described["precision"], described.get("scale", 0))
-    if logical in LOGICAL:
-        return LOGICAL[logical]
-    if isinstance(kind, (dict, list)):
-        return _arrow_type(kind, named)
-    if kind == "array":
-        return pa.list_(_arrow_type(described["items"], named))
-    if kind == "map":
-        return pa.map_(pa.string(), _arrow_type(described["values"], named))
-    if kind in ("record", "error", "fixed", "enum"):
-        return _named_type(kind, described, named)
-    return TYPES[kind] if kind in TYPES else named[kind]
-
-
-def _named_type(kind: str, described: dict[str, Any], named: dict[str, pa.DataType]) -> pa.DataType:
-    """The type of what has a name, by which others call it: whole, or without its namespace."""
-    names = _names(described)
-    named |= dict.fromkeys(names, pa.string())
-    if kind == "fixed":
-        named |= dict.fromkeys(names, pa.binary(described["size"]))
-    elif kind != "enum":
-        fields = [(f["name"], _arrow_type(f["type"], named)) for f in described["fields"]]
-        named |= dict.fromkeys(names, pa.struct(fields))
-    return named[described["name"]]
-
-
-def _names(described: Any) -> set[str]:
-    short = described["name"].rpartition(".")[2]
-    return {described["name"], short, f"{described['namespace']}.{short}" if described.get("namespace") else short}
+def _takes_no_byte(dtype: pa.DataType) -> bool:
+    return pa.types.is_null(dtype) or (pa.types.is_struct(dtype) and all(_takes_no_byte(f.type) for f in dtype))
 
 
 def _union(types: Sequence[pa.DataType]) -> pa.DataType:
@@ -128,18 +131,34 @@ def _union(types: Sequence[pa.DataType]) -> pa.DataType:
 
 
 def _column(values: Sequence[Any], dtype: pa.DataType, avro: Any) -> pa.Array:
-    if pa.types.is_nested(dtype) or (pa.types.is_string(dtype) and not _is_text(avro)):
+    if logical := _time(avro):
+        numbers = pa.array(values, stored_type(dtype))
+        millis = logical in ("timestamp-millis", "local-timestamp-millis")
+        return (pc.multiply_checked(numbers, 1000) if millis else numbers).view(dtype)
+    if pa.types.is_nested(dtype) or pa.types.is_string(dtype):
         values = [_plain(value, dtype) for value in values]
     return pa.array(values, dtype)
 
 
-def _is_text(avro: Any) -> bool:
-    """Whether values of an Avro type are texts already, or null."""
+def _time(avro: Any) -> str | None:
+    """The logical type of a field of times, or null."""
+    kinds = [kind for kind in avro if kind != "null"] if isinstance(avro, list) else [avro]
+    if len(kinds) != 1 or not isinstance(kinds[0], dict) or kinds[0]["type"] not in ("int", "long"):
+        return None
+    logical = kinds[0].get("logicalType")
+    return logical if logical in TIMES else None
+
+
+def _with_numbers(record: dict[str, Any]) -> dict[str, Any]:
+    """The schema with the numbers that store times: Python's times end at the year 9999, and take long to make."""
+    fields = [f | {"type": _stored(f["type"])} if _time(f["type"]) else f for f in record["fields"]]
+    return record | {"fields": fields}
+
+
+def _stored(avro: Any) -> Any:
     if isinstance(avro, list):
-        return all(_is_text(t) for t in avro)
-    if isinstance(avro, dict):  # Java's writers add of which class their texts are
-        return avro["type"] == "string" and "logicalType" not in avro
-    return avro in ("string", "null")
+        return [_stored(kind) for kind in avro]
+    return avro["type"] if isinstance(avro, dict) else avro
 
 
 def _plain(value: Any, dtype: pa.DataType) -> Any:
@@ -157,54 +176,51 @@ def _plain(value: Any, dtype: pa.DataType) -> Any:
 
 def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
     """The rows of the pieces, in their order, as `schema` says."""
-    import fastavro
-
-    storage = options.get("storage_options")
     tables: list[pa.Table] = []
     for piece in merged(pieces):
-        path = files[piece.file].path
-        with _whole(path):
-            with open_binary(files[piece.file], storage) as raw, _buffered(raw, HEADER) as source:
-                begun = header(source, path)
-                source.seek(0)
-                data = source.read(begun.end)
+        file = files[piece.file]
+        with _whole(file.path):
+            with open_binary(file, options.get("storage_options")) as raw, _buffered(raw, HEADER) as source:
+                begun = header(source, file.path)
                 source.seek(piece.start)
-                data += source.read(piece.stop - piece.start)
-            for block in stored_blocks(io.BytesIO(data), begun.end, len(data), begun.sync):
-                check_stored(block, begun.codec, path, options)
-            file_schema = arrow_schema(begun.schema, path)
-            types = pa.schema([file_schema.field(n) for n in schema.names or file_schema.names[:1]])
-            blocks = fastavro.block_reader(io.BytesIO(data))
-            runs = _runs(cast("Iterator[Any]", blocks))
-            tables += [_table(run, blocks.writer_schema, types, path) for run in runs]
+                data = source.read(piece.stop - piece.start)
+            types, avro_types = Types(begun.schema), {f["name"]: f["type"] for f in begun.schema["fields"]}
+            fields = [types.schema.field(name) for name in schema.names or types.schema.names[:1]]
+            for run in _runs(begun, data, piece, types.unbounded, file.path, options):
+                columns = {f.name: _column([row[f.name] for row in run], f.type, avro_types[f.name]) for f in fields}
+                tables.append(pa.table(columns))
     return conform(pa.concat_tables(tables), schema)
 
 
-def _runs(blocks: Iterator[Any]) -> Iterator[list[Any]]:
-    """Blocks of together as many bytes as are decoded at once."""
-    run, nbytes = [], 0
-    for block in blocks:
-        run.append(block)
-        nbytes += len(block.bytes_.getbuffer())
+def _runs(
+    begun: Header, data: bytes, piece: Piece, unbounded: bool, path: str, options: dict[str, Any]
+) -> Iterator[list[Any]]:
+    """Decode the records of a piece, in runs; times of columns are numbers."""
+    import fastavro
+
+    named: dict[str, Any] = {}
+    schema = _with_numbers(begun.schema)
+    record = fastavro.parse_schema(schema, named)
+    stored = checked_blocks(io.BytesIO(data), begun, piece.start, piece.stop, path, options)
+    blocks: Any = fastavro.block_reader(begun.file_of(schema, data))
+    run: list[Any] = []
+    nbytes = 0
+    for block, decoded in zip(stored, blocks, strict=True):  # the stored block is checked before it is decompressed
+        size = len(decoded.bytes_.getbuffer())
+        with _whole(f"{path}, block at byte {block.start:,}"):
+            if unbounded:
+                walk = Walk(decoded.bytes_, size, named, path)
+                for _ in range(block.records):
+                    walk.check(record)
+                decoded.bytes_.seek(0)
+            run += decoded
+            if decoded.bytes_.read(1):
+                raise ValueError("bytes are left after its last record")
+        nbytes += size
         if nbytes >= RUN_BYTES:
             yield run
             run, nbytes = [], 0
-    if run:
-        yield run
-
-
-def _table(blocks: list[Any], record: Any, types: pa.Schema, path: str) -> pa.Table:
-    """The columns of blocks: all values of a field at once where they are plain, else record by record."""
-    try:
-        fields, counts = plain_fields(record), [block.num_records for block in blocks]
-        return columns_of([block.bytes_.getbuffer() for block in blocks], counts, fields, types)
-    except (NotPlain, pa.ArrowException):  # fastavro says what is wrong with values that are none
-        if is_deep(record):
-            for block in blocks:
-                check_records(record, bytes(block.bytes_.getbuffer()), block.num_records, path)
-        rows: list[Any] = [row for block in blocks for row in block]
-    avro_types = {f["name"]: f["type"] for f in record["fields"]}
-    return pa.table({f.name: _column([row[f.name] for row in rows], f.type, avro_types[f.name]) for f in types})
+    yield run
 
 
 def _buffered(source: Any, nbytes: int) -> Any:
@@ -217,18 +233,13 @@ def _whole(path: str) -> Iterator[None]:
     """Turns errors of codecs and of fastavro, which have classes of their own, into a DataError that names the file."""
     try:
         yield
-    except RowmillError:
-        raise
-    except MemoryError:
+    except (RowmillError, MemoryError):
         raise
     except Exception as error:
-        raise _broken(path, error) from None
-
-
-def _broken(path: str, error: Exception) -> DataError:
-    return DataError(
-        "this is no whole Avro file",
-        where=path,
-        why=str(error).split("\n")[0] or type(error).__name__,
-        do="write it again, leave it out of source.path, or say its format in source.format",
-    )
+        ended = isinstance(error, EOFError)
+        raise DataError(
+            "this is no whole Avro file",
+            where=path,
+            why=str(error).split("\n")[0] or ("it ends within a value" if ended else type(error).__name__),
+            do="write it again, leave it out of source.path, or say its format in source.format",
+        ) from None

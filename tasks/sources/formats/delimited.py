@@ -146,7 +146,7 @@ class Delimited:
         if options.get("bad_lines"):  # values that do not fit make lines bad, so that types come before the counts
             seen = inferred(list(parallel_map(partial(text_ranges.has_rows, options), heads)))
             options = {**options, TYPES: line_types(seen[0], options["schema"])}
-        counted = [text_ranges.Counted(())] * len(heads)
+        counted = [text_ranges.CountedLines(())] * len(heads)
         for parser in dict.fromkeys(self.of_columns(len(n)) for n in names):
             its = [i for i, n in enumerate(names) if self.of_columns(len(n)) == parser]
             sieves = [parser._sieve(names[i], options) for i in its]

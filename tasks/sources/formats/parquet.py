@@ -80,7 +80,7 @@ def _fixed_width(dtype: pa.DataType) -> int:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _RowGroupRun:
     """Neighbouring row groups of one file that are read in one call; the rows [start, stop) of them are wanted."""
 
     file: int
@@ -183,17 +183,17 @@ def _is_plain(chunk: pq.ColumnChunkMetaData) -> bool:
     return bool(chunk.num_values * (4 + len(shown.max_raw)) <= 2 * chunk.total_uncompressed_size)
 
 
-def _runs(file: pq.ParquetFile, pieces: list[Piece]) -> list[_Run]:
+def _runs(file: pq.ParquetFile, pieces: list[Piece]) -> list[_RowGroupRun]:
     """Whole row groups are read together, parts of row groups one by one."""
-    runs: list[_Run] = []
+    runs: list[_RowGroupRun] = []
     for piece in pieces:
         whole = piece.start == 0 and piece.stop == file.metadata.row_group(piece.group).num_rows
         if whole and runs and runs[-1].stop is None:
             runs[-1] = replace(runs[-1], groups=(*runs[-1].groups, piece.group))
         elif whole:
-            runs.append(_Run(piece.file, (piece.group,), 0, None))
+            runs.append(_RowGroupRun(piece.file, (piece.group,), 0, None))
         else:
-            runs.append(_Run(piece.file, (piece.group,), piece.start, piece.stop))
+            runs.append(_RowGroupRun(piece.file, (piece.group,), piece.start, piece.stop))
     return runs
 
 
@@ -202,7 +202,7 @@ def _read_runs(file: pq.ParquetFile, pieces: list[Piece], names: list[str]) -> p
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 
-def _read_groups(file: pq.ParquetFile, run: _Run, names: list[str]) -> pa.Table:
+def _read_groups(file: pq.ParquetFile, run: _RowGroupRun, names: list[str]) -> pa.Table:
     if run.stop is None:
         return file.read_row_groups(list(run.groups), columns=names, use_threads=False)
     batches, row = [], 0

@@ -97,7 +97,7 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
     if not quotes and data.find(b"\r", max(low - 2, 0), high) < 0:
         inside = Ends(0, -1, False, True, False) if dialect.quoted else None
         return _plain_ends(data, low, high, dialect.blank), inside
-    sides = (_Side(), _Side())  # begun outside quotes, and inside
+    sides = (_SideOfRange(), _SideOfRange())  # begun outside quotes, and inside
     odd = False  # an odd number of quotes so far
     for at in range(low, high, CHUNK):
         odd = _count(data, low, at, min(at + CHUNK, high), dialect, odd, sides)
@@ -114,7 +114,7 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
 
 
 @dataclass
-class _Side:
+class _SideOfRange:
     """The counts of a range for one state at its beginning; `can_tell`: parity is right, since all quotes are legal."""
 
     records: int = 0
@@ -125,7 +125,7 @@ class _Side:
 
 
 def _count(
-    data: bytes, low: int, start: int, stop: int, dialect: Dialect, odd: bool, sides: tuple[_Side, _Side]
+    data: bytes, low: int, start: int, stop: int, dialect: Dialect, odd: bool, sides: tuple[_SideOfRange, _SideOfRange]
 ) -> bool:
     """Add bytes [start, stop) of the range from `low` on; whether the number of quotes in the range is odd then.
 
@@ -164,7 +164,7 @@ def _letters(window: np.ndarray, closing: np.ndarray) -> bool:
     return not np.isin(window[places + 1], BLANKS).all()
 
 
-def _add(side: _Side, ends: np.ndarray, empty: np.ndarray, offset: int) -> None:
+def _add(side: _SideOfRange, ends: np.ndarray, empty: np.ndarray, offset: int) -> None:
     """Add record ends of a window that begins two bytes before `offset`."""
     side.records += int(np.bitwise_count(ends & ~empty).sum())
     if side.first < 0 and len(words := np.flatnonzero(ends)):

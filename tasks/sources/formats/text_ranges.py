@@ -301,7 +301,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedLines:
     """The units of a file, and its lines that are left out, since they cannot be read."""
 
     units: tuple[Unit, ...]
@@ -311,7 +311,7 @@ class Counted:
 def count(
     heads: Sequence[Head], options: dict[str, Any], dialect: Dialect, limits: Limits,
     parallel_map: Callable[..., Any], sieves: Sequence[Sieve | None],
-) -> list[Counted]:  # fmt: skip
+) -> list[CountedLines]:  # fmt: skip
     """The units of each file, all ranges of all files counted by one parallel pass; by a second one what the sieves of
     the files leave. A file whose records can only be followed in order is counted from its beginning by one task."""
     tallies: dict[int, list[Tally]] = {}
@@ -350,14 +350,14 @@ def _without_gaps(head: Head, tallies: Sequence[Tally]) -> list[Range]:
     return [Range(head.file, start, stop) for start, stop in pairwise(edges)]
 
 
-def _counted(head: Head, tallies: Sequence[Tally]) -> Counted:
+def _counted(head: Head, tallies: Sequence[Tally]) -> CountedLines:
     units = tuple(Unit(Piece(0, t.start, t.stop), t.rows, t.stop - t.start) for t in tallies if t.rows)
     line = head.lines
     for tally in tallies:
         if tally.bad:
-            return Counted(units, BadLines(sum(t.bad for t in tallies), line + tally.first + 1, tally.why))
+            return CountedLines(units, BadLines(sum(t.bad for t in tallies), line + tally.first + 1, tally.why))
         line += tally.lines
-    return Counted(units)
+    return CountedLines(units)
 
 
 def _line(file: File, place: int, options: dict[str, Any]) -> int:

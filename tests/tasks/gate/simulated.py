@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import dtype_name
 from tasks.core.settings import Checks
 from tasks.gate.checks import judge
+from tasks.gate.contract import Contract, make_contract
 from tasks.gate.history import Past
 from tasks.gate.profile import ColumnProfile, Profile, StepProfile
 from tasks.gate.verdict import Verdict
@@ -123,6 +125,22 @@ class Shop:
         strange = int(((users >= limit) | (users < 500_000_000)).sum())
         return [StepProfile("2:user_id", "Categorify", ("user_id",), table.num_rows, out_of_vocabulary=strange)]
 
+    def all_steps(self, night: int, table: pa.Table) -> list[StepProfile]:
+        """What the steps of a job would say whose columns are there: Categorify of users, a join with a list of the
+        products that is three nights old, and a cast of the numbers of brands."""
+        types = {field.name: field.type for field in table.schema}
+        found = self.steps(night, table) if types["user_id"] == pa.int64() else []
+        if types["product_id"] == pa.int64():
+            number, rest = np.divmod(table.column("product_id").to_numpy() - 1_000_003, 7919)
+            listed = (rest == 0) & (number >= 0) & (number < 3000)
+            listed &= self.started[np.clip(number, 0, 2999)] <= night - 3
+            unmatched = int((~listed).sum())
+            found.append(StepProfile("3:product_id", "JoinExternal", ("product_id",), len(table), unmatched=unmatched))
+        if pa.types.is_string(types["brand"]):
+            failed = pc.sum(pc.invert(pc.match_substring_regex(table["brand"], "^brand[0-9]+$"))).as_py() or 0
+            found.append(StepProfile("4:brand", "Lambda", ("brand",), len(table), failed_casts=failed))
+        return found
+
     def profile(self, night: int, fault: Callable[[pa.Table], pa.Table] | None = None) -> Profile:
         table = self.table(night) if fault is None else fault(self.table(night))
         has_user = "user_id" in table.column_names and pa.types.is_integer(table.schema.field("user_id").type)
@@ -181,7 +199,8 @@ def clean_alarms(shop: RowsShop, seed: int, nights: int, whole: Shop | None = No
         if whole is None:
             findings = judged_rows(shop, rows, night).findings
         else:
-            profiles.append(profile_of(table := whole.table(night, rows[night] // 4), whole.steps(night, table)))
+            table = whole.table(night, rows[night] // 4)
+            profiles.append(profile_of(table, whole.all_steps(night, table)))
             past = [Past(f"v{n + 1:04d}", shop.day(n), profiles[n]) for n in shop.known(night)]
             findings = judge(profiles[-1], past, None, Checks(on_finding="stop"), "commit", shop.day(night)).findings
         alarms += [(night, finding.text) for finding in findings]
@@ -197,3 +216,153 @@ def found_by_week(shop: RowsShop, fault: str, seeds: Iterable[int], weeks: int =
             verdict = judged_rows(shop, rows, night, int(rows[night] * FAULTS_OF_ROWS[fault]))
             found[night // 7 + 1].append("rows" in {finding.check for finding in verdict.findings})
     return {week: sum(hits) / len(hits) for week, hits in found.items()}
+
+
+class Fault(NamedTuple):
+    """A fault of one night: the columns that it is in ('' for rows), the change of the table, and a contract."""
+
+    columns: str
+    plant: Callable[[pa.Table], pa.Table]
+    contract: Contract | None = None
+
+
+def in_a_share(name: str, share: float, make: Callable[[np.ndarray], Any], rule: dict[str, Any] | None = None) -> Fault:
+    """A fault in the values of a share of the rows, drawn at random; NaN and None are null."""
+
+    def plant(table: pa.Table) -> pa.Table:
+        values = table.column(name).to_numpy(zero_copy_only=False)
+        there = np.random.default_rng(7).random(len(table)) < share
+        values = np.where(there, make(values), values)
+        return table.set_column(table.column_names.index(name), name, pa.array(values, from_pandas=True))
+
+    return Fault(name, plant, make_contract({"columns": {name: rule}}) if rule else None)
+
+
+def each(change: Callable[[str], str | None]) -> Callable[[np.ndarray], np.ndarray]:
+    """A change of each text that is not null."""
+    return lambda values: np.array([value and change(value) for value in values], object)
+
+
+def first(name: str, value: Any, rule: dict[str, Any] | None = None) -> Fault:
+    """One other value, in the first row."""
+    return in_a_share(name, 1.0, lambda values: np.where(np.arange(len(values)) == 0, value, values), rule)
+
+
+def cast(name: str, kind: pa.DataType) -> Fault:
+    return Fault(name, lambda table: table.set_column(
+        table.column_names.index(name), name, table[name].cast(kind, safe=False)))  # fmt: skip
+
+
+def shifted_columns(table: pa.Table) -> pa.Table:
+    """A value too many at the beginning of the lines: each text stands in the column to the right."""
+    moved = {"brand": table["event_type"], "country": table["brand"], "event_type": table["country"]}
+    return pa.table({name: moved.get(name, table[name]) for name in table.column_names})
+
+
+def half_swapped(table: pa.Table) -> pa.Table:
+    there = np.arange(len(table)) % 2 == 0
+    price, margin = (table.column(name).to_numpy() for name in ("price", "margin"))
+    crossed = {"price": np.where(there, margin, price), "margin": np.where(there, price, margin)}
+    return pa.table({name: crossed.get(name, table[name]) for name in table.column_names})
+
+
+AGAIN = "the rows of the night before"
+DAY = np.timedelta64(24 * 3600 * 10**6, "us")
+FURTHER = {  # faults on which no check was developed, and which no other test plants
+    "empty texts in a twentieth": in_a_share("country", 0.05, lambda _: ""),
+    "null as a word in 3 %": in_a_share("country", 0.03, lambda _: "NULL"),
+    "nulls in a tenth": in_a_share("country", 0.1, lambda _: None),
+    "a column all null": in_a_share("margin", 1.0, lambda _: np.nan),
+    "0 as the default of a twentieth": in_a_share("price", 0.05, lambda _: 0.0),
+    "-1 as the default of 1 %": in_a_share("quantity", 0.01, lambda _: -1),
+    "1970 as the default of 1 %": in_a_share("event_time", 0.01, lambda _: np.datetime64(0, "us")),
+    "times a year ahead in 1 %": in_a_share("event_time", 0.01, lambda times: times + 365 * DAY),
+    "times of the day before": in_a_share("event_time", 1.0, lambda times: times - DAY),
+    "a clock that stands still": in_a_share("event_time", 1.0, lambda times: times[0]),
+    "euros in place of cents": in_a_share("price", 1.0, lambda prices: prices / 100),
+    "cents in a tenth": in_a_share("price", 0.1, lambda prices: prices * 100),
+    "prices without their tax": in_a_share("price", 1.0, lambda prices: prices / 1.19),
+    "prices 3 % too high": in_a_share("price", 1.0, lambda prices: prices * 1.03),
+    "another unit in 1 %": in_a_share("margin", 0.01, lambda margins: margins * 1000),
+    "another sign in a tenth": in_a_share("margin", 0.1, lambda margins: -margins),
+    "decimals cut off": in_a_share("margin", 1.0, np.floor),
+    "one decimal left": in_a_share("score", 1.0, lambda scores: np.round(scores, 1)),
+    "values cut at a limit": in_a_share("margin", 1.0, lambda margins: np.minimum(margins, 10)),
+    "one huge value": first("price", 1e9),
+    "a mean a fifth of a deviation away": in_a_share("score", 1.0, lambda scores: scores + np.float32(0.2)),
+    "a column one row out of step": in_a_share("price", 1.0, lambda prices: np.roll(prices, 1)),
+    "columns shifted by one": Fault("brand, country, event_type", shifted_columns),
+    "columns swapped in half of the rows": Fault("price, margin", half_swapped),
+    "upper case": in_a_share("event_type", 1.0, each(str.upper)),
+    "lower case in 2 %": in_a_share("country", 0.02, each(str.lower)),
+    "texts cut to a letter": in_a_share("country", 1.0, each(lambda text: text[:1])),
+    "damaged letters in 3 %": in_a_share("brand", 0.03, each(lambda text: text.replace("a", "\u00c3\u00a4"))),
+    "two categories exchanged": in_a_share("country", 1.0, each(lambda text: {"US": "DE", "DE": "US"}.get(text, text))),
+    "another spelling of half a category": in_a_share("country", 0.5, each(lambda text: text.replace("US", "USA"))),
+    "a new kind of event in 1 %": in_a_share("event_type", 0.01, lambda _: "refund"),
+    "a country lost": Fault("country", lambda table: table.filter(pc.not_equal(table["country"], "IN"))),
+    "ids of another range": in_a_share("user_id", 1.0, lambda ids: ids + 2**40),
+    "ids of another shop in a tenth": in_a_share("product_id", 0.1, lambda ids: ids + 10**9),
+    "ids drawn evenly": in_a_share(
+        "product_id", 1.0, lambda ids: np.random.default_rng(8).choice(np.unique(ids), len(ids))
+    ),
+    "one product in a tenth": in_a_share("product_id", 0.1, lambda ids: ids[0]),
+    "a counter that begins anew": in_a_share("order_id", 1.0, lambda ids: ids - ids.min() + 1),
+    "ids without a match in a twentieth": in_a_share("product_id", 0.05, lambda ids: ids + 1),
+    "ids out of the vocabulary in a twentieth": in_a_share("user_id", 0.05, lambda ids: ids + 31 * 10**7),
+    "casts that fail in 2 %": in_a_share("brand", 0.02, each(lambda text: text + "?")),
+    "ids as texts": cast("product_id", pa.string()),
+    "whole numbers as decimals": cast("quantity", pa.float64()),
+    "decimals as whole numbers": cast("price", pa.int64()),
+    "a column missing": Fault("margin", lambda table: table.drop_columns(["margin"])),
+    "a column added": Fault("extra", lambda table: table.append_column("extra", table["score"])),
+    "a column renamed": Fault("price, Price", lambda table: table.rename_columns({"price": "Price"})),
+    "the last hour missing": Fault("event_time", lambda table: table.filter(pc.less(pc.hour(table["event_time"]), 23))),
+    "half of the users lost": Fault(
+        "", lambda table: table.filter(pa.array(table.column("user_id").to_numpy() // 31 % 2 == 0))
+    ),
+    "a row 500 times": Fault("", lambda table: pa.concat_tables([table, table.take([0] * 500)])),
+    "contract: a price below 0": first("price", -0.01, {"range": [0, 100_000]}),
+    "contract: a country beyond the domain": first(
+        "country", "XX", {"values": ["US", "DE", "FR", "GB", "JP", "BR", "IN"]}
+    ),
+    "contract: nulls above 1 %": in_a_share("score", 0.02, lambda _: np.nan, {"nulls": 0.01}),
+    "contract: a time before 2020": first("event_time", np.datetime64(0, "us"), {"range": ["2020-01-01", None]}),
+}
+
+
+def planted_faults(
+    shop: RowsShop, seed: int, kinds: Mapping[str, Fault], weeks: int = 4, days: Iterable[int] = (3, 5)
+) -> dict[str, dict[str, list[int]]]:
+    """By kind of fault, in how many nights of each week a fault makes a stop, only a warning, or nothing that the clean
+    night does not make, and in how many of them a finding names a column of the fault. The nights are Thursdays and
+    Saturdays, whole profiles of about 5,000 rows; the nights before are clean."""
+    whole, rows = Shop(seed, rows=5_000, nights=7 * weeks), shop.rows(seed, 7 * weeks)
+    tables = [whole.table(night, count // 4) for night, count in enumerate(rows)]
+    profiles = [profile_of(table, whole.all_steps(night, table)) for night, table in enumerate(tables)]
+    counts: Counter[tuple[str, str, int]] = Counter()
+    for night in (7 * week + day for week in range(weeks) for day in days):
+        table, before, week = tables[night], tables[night - 1], night // 7
+        past = [Past(f"v{n + 1:04d}", shop.day(n), profiles[n]) for n in shop.known(night)]
+        clean = findings_of(profiles[night], past, shop.day(night))
+        planted = {name: whole.table(night, int(len(table) * share)) for name, share in FAULTS_OF_ROWS.items()}
+        planted |= {AGAIN: before, f"{AGAIN} as well": pa.concat_tables([table, before])}
+        planted |= {name: fault.plant(table) for name, fault in kinds.items()}
+        for name, faulty in planted.items():
+            columns, _, contract = kinds.get(name, Fault("", pa.Table.slice))
+            profile = profile_of(faulty, whole.all_steps(night, faulty))
+            found = {key: level for key, level in findings_of(profile, past, shop.day(night), contract).items()
+                     if key not in clean}  # fmt: skip
+            named = any({*columns.split(", ")} & {*column.split(", ")} for column, _ in found)
+            level = "stop" if "stop" in found.values() else "warning" if found else "not found"
+            counts.update([(name, level, week), *([(name, "named", week)] if named else [])])
+    levels, names = ("stop", "warning", "not found", "named"), dict.fromkeys(name for name, _, _ in counts)
+    return {name: {level: [counts[name, level, week] for week in range(weeks)] for level in levels} for name in names}
+
+
+def findings_of(
+    profile: Profile, past: list[Past], day: date, contract: Contract | None = None
+) -> dict[tuple[str, str], str]:
+    """The level of each finding, by (column, check)."""
+    verdict = judge(profile, past, contract, Checks(on_finding="stop"), "commit", day)
+    return {(finding.column, finding.check): finding.level for finding in verdict.findings}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from tasks.gate.figures import figures_of
 from tasks.gate.history import Past
 from tasks.gate.profile import ColumnProfile, Profile, StepProfile
 from tasks.gate.verdict import Finding, Verdict, outcome
+from tasks.storage.documents import dumped, parsed
 from tests.tasks.gate.simulated import FIRST, SHOPS_OF_ROWS, Shop, profile_of
 
 NIGHTS = 30
@@ -305,6 +307,19 @@ def test_a_column_that_was_all_null_or_constant_for_ever_makes_no_alarm() -> Non
     assert verdict.verdict == "pass"
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_visitors_of_a_first_weekend_of_half_the_rows_are_not_new_values(seed: int) -> None:
+    """Each leaves as many rows as on a workday: their shares are twice as large."""
+    made = Shop(seed, rows=5_000)
+    nights = [profile_of(made.table(n, 2_500 if n == 5 else 5_000).select(["user_id"])) for n in range(6)]
+    past = [Past(f"v{n}", made.day(n), nights[n]) for n in range(5)]
+    verdict = judge(nights[5], past[::-1], None, STOP, "commit", made.day(5))
+    assert [f.text for f in verdict.findings if f.check == "new_values"] == []
+    crowd = with_column(made.table(5, 2_500).select(["user_id"]), "user_id", np.arange(2_500) % 50)
+    found = judge(profile_of(crowd), past[::-1], None, STOP, "commit", made.day(5)).findings
+    assert [f.figure for f in found if f.check == "new_values"] == [1.0]
+
+
 def test_the_worst_finding_decides() -> None:
     finding = Finding("x", "mean", 1, 2, 3.0, 1.0, "warn", "..")
     assert outcome([finding]) == "warn"
@@ -314,8 +329,8 @@ def test_the_worst_finding_decides() -> None:
 
 def test_a_verdict_is_read_as_it_was_written() -> None:
     verdict = verdict_of(with_column(tonight(), "price", plain(tonight(), "price") * 100))
-    data = json.loads(json.dumps(verdict.to_json(), allow_nan=False))
-    assert Verdict.from_json(data) == verdict
+    data = json.loads(json.dumps(dumped(verdict), allow_nan=False))
+    assert parsed(Verdict, data, Path("gate.json")) == verdict
     assert set(data) == {"format", "verdict", "findings", "compared_with", "proposed", "notes"}
     assert all(type(value) in (int, float, str, list, type(None)) for f in data["findings"] for value in f.values())
 

@@ -12,7 +12,16 @@ from tasks.gate.checks import judge
 from tasks.gate.history import Past
 from tasks.gate.profile import Profile
 from tests.bench import gate_nights
-from tests.tasks.gate.simulated import FIRST, SHOPS_OF_ROWS, clean_alarms, found_by_week, judged_rows
+from tests.tasks.gate.simulated import (
+    AGAIN,
+    FIRST,
+    FURTHER,
+    SHOPS_OF_ROWS,
+    clean_alarms,
+    found_by_week,
+    judged_rows,
+    planted_faults,
+)
 
 STOP = Checks(on_finding="stop")
 
@@ -134,3 +143,19 @@ def test_the_command_reports_false_alarms_and_findings_by_week(capsys: pytest.Ca
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "a weekly pattern: false alarms in 7 nights of each week: week 1 0, week 2 0"
     assert "  10 % of the rows: found in week 1 100%, week 2 100%, week 3 100%, week 4 100%" in lines
+
+
+def test_planted_faults_are_counted_by_what_they_make_of_a_night() -> None:
+    names = ("a clock that stands still", "contract: a price below 0", "a column one row out of step")
+    kinds = {name: FURTHER[name] for name in names}
+    found = planted_faults(SHOPS_OF_ROWS["a weekly pattern"], 0, kinds, weeks=1, days=[3])
+    outcomes = {name: next(level for level in ("stop", "warning", "not found") if found[name][level] == [1])
+                for name in (*names, AGAIN, "90 % of the rows")}  # fmt: skip
+    assert outcomes == {
+        "a clock that stands still": "warning",
+        "contract: a price below 0": "stop",
+        "a column one row out of step": "not found",  # the figures of the column are as ever
+        "the rows of the night before": "stop",
+        "90 % of the rows": "not found",
+    }
+    assert [found[name]["named"] for name in names] == [[1], [1], [0]]

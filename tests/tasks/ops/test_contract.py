@@ -23,9 +23,9 @@ from tasks.graph.binding import Bound, Step
 from tasks.graph.node import Node, as_node
 from tasks.graph.partition_work import Work
 from tasks.graph.state import State
-from tasks.learning.finalize import finalize
 from tasks.learning.observe import observe
 from tasks.learning.partials import Phase, merge
+from tasks.learning.refit import Base, finalize
 from tasks.ops.base import Context, Learned, Operator, make_operator
 from tasks.sources.reader import FramePlan
 from tasks.workflow import Workflow
@@ -353,8 +353,9 @@ def in_random_order(node: Node, table: pa.Table, engine: str) -> dict[str, Any]:
         while len(found) > 1:
             some = [found.pop(draw.randrange(len(found))) for _ in range(min(draw.randrange(2, 4), len(found)))]
             found.append(merge(some))
-        fitted, _, questions = finalize(found[0])
-        values |= fitted
+        starts = {key: Base.empty(work.bound).starts(partial.step) for key, partial in found[0].partials.items()}
+        done, questions = finalize(found[0], starts)
+        values |= {key: one.fitted for key, one in done.items()}
     return values
 
 

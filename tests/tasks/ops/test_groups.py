@@ -14,7 +14,6 @@ from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.local_pool import LocalPool
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.learning.observe import learn
 from tasks.workflow import Workflow
 from tests.tasks.ops.fitting import learned, transformed
 
@@ -163,7 +162,7 @@ def test_the_extremes_of_decimals_are_exact(engine, parts):
 
 
 def test_on_a_cluster_the_same_is_learned(engine, client):
-    from tests.learning import cut
+    from tests.learning import cut, learned_on
 
     assert client.status == "running"
     table = pa.Table.from_pandas(_frame(500))
@@ -171,8 +170,7 @@ def test_on_a_cluster_the_same_is_learned(engine, client):
         ["x", "i"] >> ops.QuantileBucketize(5) >> ops.Rename(postfix="_q")
     )
     source = cut(table, 100)
-    plan = source.plan
-    found = [learn(source, plan, nodes, plan.schema, engine, pool) for pool in (LocalPool(2), DaskPool(client))]
+    found = [learned_on(pool, nodes, source, engine) for pool in (LocalPool(2), DaskPool(client))]
     assert found[0].values.keys() == found[1].values.keys()
     for key, fitted in found[0].values.items():
         assert fitted == found[1].values[key]

@@ -14,7 +14,7 @@ from tasks.report import profile
 from tasks.workflow import Workflow
 
 
-def of(values: list, dtype: pa.DataType) -> profile.Profile:
+def of(values: list, dtype: pa.DataType) -> profile.ColumnSummary:
     return profile.of_column("x", pa.chunked_array([pa.array(values, dtype)]))
 
 

@@ -7,13 +7,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tasks.cluster.monitor import Sample
+from tasks.cluster.monitor import UsageSample
 from tasks.core.stage_results import StatisticsResult, TransformResult, WriteResult
 from tasks.report import series, stage_markdown, stage_table, svg
 from tests.tasks.test_monitor import sample
 
 
-def worker(samples: list[Sample], **more: Any) -> dict[str, Any]:
+def worker(samples: list[UsageSample], **more: Any) -> dict[str, Any]:
     about = {"host": "h", "threads": 2, "transport": "tcp", "memory_limit": 10**9, "gpu": None, "device_total": None}
     return {**about, "samples": samples, **more}
 
