@@ -1,16 +1,19 @@
-"""The reference of all operators as a Markdown page, made of their docstrings and parameters: tasks/ops/README.md."""
+"""Reference pages as Markdown, made of docstrings, parameters and models: operators, expressions, keys of a job."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import tasks
 from flows.commands.inspect import NEEDED, operators, operators_markdown, parameters_of, refit_rule
+from flows.job.schema import Schema, job_schema
 from tasks.engines.expression import syntax
 from tasks.engines.expression.functions import FUNCTIONS, GROUPS, Example, Function
 from tasks.ops.base import Learned, Operator
@@ -146,6 +149,51 @@ def split_examples(docstring: str) -> tuple[str, str]:
     """
     text, mark, examples = docstring.partition("\n>>> ")
     return text.strip(), (mark + examples).strip()
+
+
+TYPES = {"string": "text", "integer": "number", "number": "number", "boolean": "true, false", "array": "list",
+         "object": "map", "null": ""}  # fmt: skip
+LAST = ("contract", "checks", "run")  # of the sections
+
+
+def keys_table() -> str:
+    """Every key of a job with its default, what it takes, and its description in the models."""
+    schema = job_schema()
+    sections = sorted(schema["properties"].items(), key=lambda section: section[0] in LAST)
+    rows = _keys({"properties": dict(sections)}, "", schema["$defs"])
+    return "\n".join(["| key | default | takes | meaning |", "|---|---|---|---|", *rows])
+
+
+def _keys(section: Schema, prefix: str, models: dict[str, Schema]) -> Iterator[str]:
+    """The rows of a section; where several keys take one model, its keys come once: `checks.*.level`."""
+    inner = {name: _model(field) for name, field in section["properties"].items()}
+    counts = Counter(inner.values())
+    for name, field in section["properties"].items():
+        if text := field.get("description"):
+            default = NEEDED if name in section.get("required", []) else field.get("default")
+            shown = "" if default is None or isinstance(default, dict) else json.dumps(default).strip('"')
+            yield f"| `{prefix}{name}` | {shown} | {' or '.join(_takes(field))} | {_cell(_prose(text))} |"
+        if counts[inner[name]] == 1 and inner[name] not in ("", "Operator"):
+            yield from _keys(models[inner[name]], f"{prefix}{name}{'[]' if 'items' in field else ''}.", models)
+    for model in [model for model, count in counts.items() if model and count > 1]:
+        yield from _keys(models[model], f"{prefix}*.", models)
+    if isinstance(others := section.get("additionalProperties"), dict) and "enum" in others:
+        yield f"| `{prefix}NAME` | | {', '.join(others['enum'])} | {_prose(others['description'])} |"
+
+
+def _model(field: Schema) -> str:
+    """The model whose keys a key takes, also as one of several types or as an item of a list; "" for a plain value."""
+    either = [field, field.get("items", {}), *field.get("anyOf", [])]
+    return next((one["$ref"].rpartition("/")[2] for one in either if "$ref" in one), "")
+
+
+def _takes(field: Schema) -> list[str]:
+    """The types or choices of a key, each once."""
+    if "enum" in field:
+        return [", ".join(str(value) for value in field["enum"] if value is not None)]
+    kinds = field.get("type", "object" if "$ref" in field else [])
+    plain = [TYPES[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds)]
+    return [*filter(None, dict.fromkeys([*plain, *(kind for one in field.get("anyOf", []) for kind in _takes(one))]))]
 
 
 def _prose(text: str) -> str:

@@ -46,8 +46,8 @@ RECIPES = Path(flows.__file__).parent / "recipes"
 class Feature(Section):
     """Columns, and the operators that they go through one after another. A nested list of columns is a group."""
 
-    columns: list[str | list[str]] = Field(min_length=1)
-    ops: list[dict[str, Any]] = []
+    columns: list[str | list[str]] = Field(min_length=1, description="names, patterns such as x*, and groups: [a, b]")
+    ops: list[dict[str, Any]] = Field([], description="operators, from the first to the last: {op: Normalize}")
     keep: bool = Field(True, description="false: only for entries below, not written")
 
     @field_validator("ops")
@@ -120,7 +120,7 @@ class Job(CheckedJob):
     recipe: str | None = None
     source: Source
     features: list[Feature] = Field(min_length=1)
-    label: list[str] = []
+    label: list[str] = Field([], description="columns that are written last and tagged as target")
     output: Output
     base: str | None = Field(
         None, description="output whose newest good version is learned on top of, such as output.path itself; or none"

@@ -16,7 +16,10 @@ from tasks.ops.base import Operator
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"  # a class of a user's own module
-ENTRY_OF_REFIT = {"enum": ["merge", "freeze"]}
+ENTRY_OF_REFIT = {
+    "enum": ["merge", "freeze"],
+    "description": "of an operator, a column or an entry, such as features[2]",
+}
 
 
 def job_schema() -> Schema:
@@ -43,7 +46,7 @@ def job_schema() -> Schema:
     properties["features"] = {
         **entries,
         "type": ["array", "string"],
-        "description": "entries, or the same as YAML text",
+        "description": "entries from top to bottom, or the same as YAML text",
     }
     alone = {"required": ["source", "features", "output"],
              "properties": {name: {"required": keys} for name, keys in required.items()}}  # fmt: skip
@@ -55,7 +58,7 @@ def job_schema() -> Schema:
 
 
 def _feature(schema: Schema) -> Schema:
-    schema["properties"]["ops"] = {"type": "array", "items": {"$ref": "#/$defs/Operator"}, "default": []}
+    schema["properties"]["ops"] |= {"items": {"$ref": "#/$defs/Operator"}}
     return schema
 
 

@@ -24,8 +24,8 @@ class Adapt(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    minimum: int = Field(1, ge=0)
-    maximum: int = Field(..., ge=1)
+    minimum: int = Field(1, ge=0, description="fewest workers")
+    maximum: int = Field(..., ge=1, description="most workers")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -41,7 +41,7 @@ class Cluster(BaseModel):
 
     kind: Literal["auto", Kind] = Field("auto", description="auto takes the GPUs of this host, else its cores")
     workers: int | None = Field(None, ge=1, description="worker processes: one per GPU, or one with a thread per core")
-    threads_per_worker: int | None = Field(None, ge=1)
+    threads_per_worker: int | None = Field(None, ge=1, description="threads of a worker process")
     visible_devices: list[str] | None = Field(None, description="GPUs to use, as CUDA_VISIBLE_DEVICES names them")
     protocol: Literal["tcp", "tls", "ucx"] | None = Field(None, description="ucx for InfiniBand or RoCE; it has no TLS")
     cuda_ipc: bool = Field(True, description="GPUs of a host copy from each other over NVLink or PCIe, not the host")
@@ -181,8 +181,8 @@ class Kubernetes(BaseModel):
     service_account: str | None = Field(None, description="service account of the pods")
     volumes: dict[str, str] = Field({}, description="claims and where pods see them: {data: /data}, as the flow does")
     shared_memory: Amount = Field("8GiB", description="size of a pod's /dev/shm, which UCX and NCCL use")
-    node_selector: dict[str, str] = {}
-    tolerations: list[dict[str, Any]] = []
+    node_selector: dict[str, str] = Field({}, description="labels that a node of a pod has")
+    tolerations: list[dict[str, Any]] = Field([], description="taints of nodes that the pods tolerate")
 
 
 WALLTIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}")
@@ -197,7 +197,7 @@ class Slurm(BaseModel):
     memory: Amount = Field(description="host memory of a job: 64GB")
     gpus: int = Field(0, ge=0, description="GPUs of a job; 0: the cores")
     queue: str | None = Field(None, description="partition of SLURM; its default if left out")
-    account: str | None = None
+    account: str | None = Field(None, description="account that SLURM charges; its default if left out")
     walltime: str = Field("04:00:00", description="after which SLURM ends a job: 04:00:00, or 1-00:00:00 for a day")
     directives: list[str] = Field([], description="further #SBATCH lines: --constraint=h200, --exclusive")
     setup: list[str] = Field([], description="commands that a job runs first: module load cuda")
@@ -233,7 +233,7 @@ class Ssh(BaseModel):
         "the scheduler runs on the first",
     )
     user: str | None = Field(None, description="name to log in with; that of ~/.ssh/config, or the current one")
-    port: int | None = Field(None, ge=1, le=65535)
+    port: int | None = Field(None, ge=1, le=65535, description="port of the SSH servers; that of ~/.ssh/config, or 22")
     key: str | None = Field(None, description="file of the private key; those of the agent and of ~/.ssh if left out")
     known_hosts: str | None = Field(None, description="file of the hosts' keys; ~/.ssh/known_hosts if left out")
     python: str | None = Field(None, description="the hosts' Python; the path of this one if left out")

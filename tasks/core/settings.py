@@ -125,10 +125,10 @@ class Section(BaseModel):
 class Sample(Section):
     """Look-alike data, made at `source.path` when nothing is there, and a fifth as many at `source.valid`."""
 
-    name: Literal["toy", "criteo", "ecommerce", "wide"]
-    rows: int = Field(1_000_000, ge=1)
-    seed: Seed = 0
-    columns: int | None = Field(None, ge=1, description="of the sample wide; 100 if nothing is said")
+    name: Literal["toy", "criteo", "ecommerce", "wide"] = Field(description="which look-alike data are made")
+    rows: int = Field(1_000_000, ge=1, description="number of rows at source.path")
+    seed: Seed = Field(0, description="the same seed gives the same data")
+    columns: int | None = Field(None, ge=1, description="number of columns of the sample wide; 100 if empty")
     valid: bool = Field(True, description="false: at source.path alone, never at source.valid")
     later: bool = Field(False, description="of the sample ecommerce: the rows at source.valid are of the next month")
 
@@ -168,7 +168,7 @@ class SplitRule(Section):
         description="time: from a moment on; hash: by the keys in together; fraction: by row; column: by its values; "
         "last: the last rows of each key in together"
     )
-    column: str | None = Field(None, description="of by: time, by: column and by: last (the time)")
+    column: str | None = Field(None, description="the time of by: time and by: last; the values of by: column")
     together: list[str] = Field(
         [], description="keys such as [user]: rows with equal ones are in one split (hash, time), or one history (last)"
     )
@@ -180,13 +180,13 @@ class SplitRule(Section):
     test: SplitValue = Field(None, description="the same of test; either may be left out")
     unit: Literal["s", "ms", "us", "ns"] | None = Field(
         None,
-        description="of by: time, where column has numbers and valid and test are times: what the numbers count "
+        description="for by: time, where column has numbers and valid and test are times: what the numbers count "
         "since 1970; decided by all values if empty",
     )
-    seed: Seed = Field(0, description="of by: hash and by: fraction")
+    seed: Seed = Field(0, description="for by: hash and by: fraction: the same seed gives the same split")
     look_back: bool | None = Field(
         None,
-        description="of by: time and by: last: whether histories and groups of valid and test see the rows of earlier "
+        description="for by: time and by: last: whether histories and groups of valid and test see the rows of earlier "
         "splits as the past; if empty, with by: last alone",
     )
 
@@ -282,11 +282,11 @@ class Source(Section):
         "auto", description="auto goes by the suffix of the files"
     )
     columns: list[str] | None = Field(None, description="names of a text file without header")
-    header: bool = True
+    header: bool = Field(True, description="whether the first line of a CSV or TSV file has the names of the columns")
     schema_: dict[str, str] | None = Field(
         None, alias="schema", description="types by column name, instead of the inferred ones"
     )
-    null_values: list[str] = [""]
+    null_values: list[str] = Field([""], description="texts that stand for null in CSV and TSV files")
     missing: Annotated[Missing, BeforeValidator(null_word, json_schema_input_type=Missing)] = Field(
         "error", description="for a column that some files lack: error, or null in the rows of these files"
     )
@@ -299,14 +299,14 @@ class Source(Section):
         "an empty text if nothing stands around them",
     )
     escape: str | None = Field(
-        None, description="the character of a text file behind which a quote, delimiter or line end is a letter"
+        None, description="the character of a text file after which a quote, delimiter or line end is a letter"
     )
     skip_initial_space: bool | None = Field(
         None,
-        description="whether spaces behind the delimiters of a text file are left out; if empty, they are where each "
+        description="whether spaces after the delimiters of a text file are left out; if empty, they are where each "
         "delimiter of its header and first rows has one",
     )
-    comment: str | None = Field(None, description="the character that begins lines of a text file which are no rows")
+    comment: str | None = Field(None, description="the character that begins a comment line of a text file")
     bad_lines: str = Field(
         "error",
         description="for lines of text that cannot be read: error, skip, or the path of a file that gets them",
@@ -329,8 +329,8 @@ class Source(Section):
         description="decoded bytes of what a reader has to decode at once (a compressed text file, a block of Avro, a "
         "record batch), at most; a quarter of the memory that a process may use if empty",
     )
-    keys: list[str] = []
-    sort_by: list[str] = []
+    keys: list[str] = Field([], description="columns whose rows with equal values come together before the operators")
+    sort_by: list[str] = Field([], description="order of the rows of a key; there is no order without source.keys")
     filter: str | None = Field(None, description="which rows to keep, as an expression: price > 0 and brand != 'none'")
     strict: bool = Field(
         False,
@@ -343,8 +343,8 @@ class Source(Section):
     downsample: Downsample | None = Field(
         None, description="a part of some training rows stays, after filter, unique and split, never of source.valid"
     )
-    storage_options: str | dict[str, Any] | None = None
-    sample: Sample | None = None
+    storage_options: str | dict[str, Any] | None = Field(None, description="for URLs: name of the stored options")
+    sample: Sample | None = Field(None, description="look-alike data to make if nothing is at source.path")
 
     model_config = ConfigDict(**Section.model_config, populate_by_name=True)
 
@@ -418,25 +418,25 @@ COMPRESSED = {"parquet": ("zstd", "lz4", "gzip"), "orc": ("zstd", "lz4", "gzip")
 class Output(Section):
     """Where the rows go, in which order and in which files."""
 
-    path: str = Field(description="folder to write, which is there whole or not at all")
+    path: str = Field(description="folder to write; it is published atomically")
     shuffle: Literal["none", "partition", "worker", "full", "key"] = Field(
         "full",
         description="how far rows move: full over all rows, partition and worker within parts, key by output.keys",
     )
     seed: Seed = Field(0, description="the same seed gives the same order in the same files")
-    shuffle_groups: int = Field(8, ge=1)
-    keys: list[str] = []
-    sort_by: list[str] = []
-    files: int | None = Field(None, ge=1, le=100_000, description="number of files; 8 if nothing is said")
-    files_per_worker: int | None = Field(None, ge=1)
-    rows_per_file: int | None = Field(None, ge=1)
-    format: Literal["parquet", "arrow", "csv", "orc"] = "parquet"
-    compression: Literal["snappy", "zstd", "lz4", "gzip", "none"] = "snappy"
+    shuffle_groups: int = Field(8, ge=1, description="for shuffle: worker, number of groups of blocks")
+    keys: list[str] = Field([], description="for shuffle: key, columns whose rows with equal values go into one file")
+    sort_by: list[str] = Field([], description="for shuffle: key, the order of the rows in a file")
+    files: int | None = Field(None, ge=1, le=100_000, description="number of files; 8 if empty")
+    files_per_worker: int | None = Field(None, ge=1, description="in place of files: number of files per worker")
+    rows_per_file: int | None = Field(None, ge=1, description="in place of files: rows of each file but the last")
+    format: Literal["parquet", "arrow", "csv", "orc"] = Field("parquet", description="format of the files")
+    compression: Literal["snappy", "zstd", "lz4", "gzip", "none"] = Field("snappy", description="codec of the files")
     row_group_size: int | None = Field(None, ge=1, description="rows; 1,000,000 on the CPU, 4,000,000 with cuDF")
     partition_on: list[str] = Field([], description="columns whose values name folders: country=DE/part-00000.parquet")
     on_existing: Literal["fail", "replace", "version"] = Field(
         "fail",
-        description="when there is an output already: fail, replace it, or write v0001, v0002, .. beside each other",
+        description="when there is an output already: fail, replace it, or write v0001, v0002, .. next to each other",
     )
     keep_versions: int | None = Field(
         None,
@@ -475,16 +475,16 @@ class Output(Section):
 class Run(Section):
     """How the work is done; none of it changes a row of the output."""
 
-    exchange: Literal["auto", "memory", "disk"] = "auto"
-    scratch: str | None = Field(None, description="folder for the work in progress, instead of one beside the output")
-    retries: int = Field(2, ge=0, le=20, description="how often a stage is tried again after what may pass")
+    exchange: Literal["auto", "memory", "disk"] = Field("auto", description="where rows wait for their file")
+    scratch: str | None = Field(None, description="folder for the work in progress, instead of one next to the output")
+    retries: int = Field(2, ge=0, le=20, description="how often a stage is tried again after a failure that may pass")
     stalled_after: int = Field(
         300, ge=1, description="seconds in which a stage waits, and no task runs or ends, until it is tried again"
     )
-    min_partition_size: Bytes = 16 * 2**20
-    lock: Literal["fail", "wait"] = "fail"
+    min_partition_size: Bytes = Field(16 * 2**20, description="bytes down to which partitions are halved for memory")
+    lock: Literal["fail", "wait"] = Field("fail", description="what to do while another run works on the same output")
     keep_replaced: Seconds = Field(
-        600.0, description="with on_existing: replace, how long the old output stays beside the new one for its readers"
+        600.0, description="with on_existing: replace, how long a replaced output is kept for its readers"
     )
     report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
     profile: bool | None = Field(
@@ -495,7 +495,7 @@ class Run(Section):
     performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 2 MB more")
     keep_partials: bool = Field(
         True,
-        description="save what a refit needs beside what apply needs; without it nothing can be refitted",
+        description="save what a refit needs, not only what apply needs; without it nothing can be refitted",
     )
     date: Annotated[str, BeforeValidator(date_text, json_schema_input_type=str)] | None = Field(
         None, description="the date that {date} and {hour} of paths and filters mean, instead of the scheduled time"
@@ -587,7 +587,7 @@ class Checks(Section):
     """
 
     on_finding: Level = Field("warn", description="warn and publish, stop, or ask whether to publish")
-    nights: int = Field(7, ge=3, le=60, description="good versions after which thresholds count that nobody has set")
+    nights: int = Field(7, ge=3, le=60, description="number of good versions before derived thresholds count")
     rows: Check = Field(Check(), description="rows, against the rows that the nights before lead to expect")
     nulls: Check = Field(Check(), description="share of nulls")
     out_of_vocabulary: Check = Field(Check(), description="share of values that have no id")

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from flows.job.job import Feature, Job, make_job, recipes
+from flows.job.job import make_job, recipes
 from infra.clusters.model import Cluster
 from tasks import ops
 from tasks.core.schema import Tags
@@ -25,6 +25,8 @@ from tasks.workflow import Workflow
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 JOBS = (ROOT / "flows" / "README.md").read_text()
+APPLY = (ROOT / "flows" / "SERVING.md").read_text()
+MANUALS = [page.read_text() for page in sorted((ROOT / "flows").glob("*.md"))]
 CLUSTERS = (ROOT / "infra" / "README.md").read_text()
 
 
@@ -76,7 +78,7 @@ def test_the_clusters_are_clusters() -> None:
 
 def test_python_that_is_shown_names_what_exists() -> None:
     """Blocks of `py` are parts of programs: they parse, and what they import is there."""
-    blocks = re.findall(r"```py\n(.*?)```", README + JOBS, re.DOTALL)
+    blocks = re.findall(r"```py\n(.*?)```", "\n".join([README, *MANUALS]), re.DOTALL)
     assert len(blocks) >= 3
     for text in blocks:
         ast.parse(text)
@@ -90,7 +92,7 @@ def test_the_examples_of_serving_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     frame = pd.DataFrame({"event_type": ["view", "cart"], "brand": ["zeta", "acme"], "price": [2.0, 4.0]}, index=[7, 9])
     graph = (["brand"] >> ops.Categorify()) + ["price"] + (["event_type"] >> ops.AddTags([Tags.TARGET]))
     Workflow(graph).fit_transform(Dataset(frame, engine="pandas")).to_parquet("out/ecommerce")
-    first, second = re.findall(r"```py\n(.*?)```", JOBS.partition("\n## Serving")[2].partition("\n## ")[0], re.DOTALL)
+    first, second = re.findall(r"```py\n(.*?)```", APPLY.partition("\n## Serving")[2].partition("\n## ")[0], re.DOTALL)
     names: dict[str, Any] = {"Workflow": Workflow, "ops": ops, "pandas": pd, "frame": frame}
 
     lines = first.splitlines()
@@ -104,21 +106,6 @@ def test_the_examples_of_serving_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert names["workflow"].transform(frame).to_dict("list") == {
         "price": [2.38, 4.76], "brand": ["zeta", "acme"], "country": ["IT", "DE"],
     }  # fmt: skip
-
-
-def test_the_keys_of_the_table_exist() -> None:
-    sections = {name: getattr(Job.model_fields[name].annotation, "model_fields", {}) for name in Job.model_fields}
-    known = {f"{section}.{f.alias or name}" for section, fields in sections.items() for name, f in fields.items()}
-    table = JOBS.partition("| key | default")[2].partition("\n\n")[0]
-    named = (
-        {key for line in table.splitlines() for key in re.findall(r"`([a-z_.]+)`", line.split("|")[1])}
-        if table
-        else set()
-    )
-
-    assert named <= known | set(Job.model_fields)
-    assert set(Job.model_fields) - {"source", "output", "cluster", "run", "checks"} <= named
-    assert all(name in JOBS for name in Feature.model_fields)
 
 
 def test_the_recipes_are_those_that_are_shipped() -> None:

@@ -14,12 +14,22 @@ from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.commands.inspect import operators
-from flows.commands.reference import EXPRESSIONS_PAGE, PAGE, expressions_page, reference_page, split_examples
+from flows.commands.reference import (
+    EXPRESSIONS_PAGE,
+    PAGE,
+    expressions_page,
+    keys_table,
+    reference_page,
+    split_examples,
+)
+from flows.job.job import Feature, Job
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.engines.expression.functions import FUNCTIONS
 from tasks.ops.base import Operator
 from tasks.workflow import Workflow
+
+KEYS_PAGE = PAGE.parents[2] / "flows" / "KEYS.md"
 
 
 @pytest.mark.parametrize("cls", operators().values(), ids=list(operators()))
@@ -42,6 +52,28 @@ def test_the_page_of_expressions_is_what_the_code_says() -> None:
     assert shown == expressions_page() + "\n"
     assert [f.signature for f in FUNCTIONS.values() if f"| `{f.signature}`" not in shown] == []
     assert [f.name for f in FUNCTIONS.values() if not any(f"{f.name}(" in text for text, *_ in f.examples)] == []
+
+
+def test_the_table_of_keys_is_what_the_models_say() -> None:
+    shown = CliRunner().invoke(app, ["schema", "--keys"]).output
+    assert f"\n{shown}\n" in KEYS_PAGE.read_text(), "put the table of `rowmill schema --keys` into flows/KEYS.md"
+    rows = shown.splitlines()
+    assert "| `run.lock` | fail | fail, wait | what to do while another run works on the same output |" in rows
+    assert "| `output.seed` | 0 | number | the same seed gives the same order in the same files |" in rows
+    assert '| `source.null_values` | [""] | list | texts that stand for null in CSV and TSV files |' in rows
+    assert "| `checks.*.level` |  | warn, stop, ask, off | checks.on\\_finding if empty |" in rows
+    assert len(rows) == len({*rows})
+
+
+def test_every_key_of_a_job_has_a_row() -> None:
+    sections = {name: getattr(Job.model_fields[name].annotation, "model_fields", {}) for name in Job.model_fields}
+    known = {f"{section}.{f.alias or name}" for section, fields in sections.items() for name, f in fields.items()}
+    known |= {name for name, fields in sections.items() if not fields} | {
+        f"features[].{n}" for n in Feature.model_fields
+    }
+    named = set(re.findall(r"^\| `([^`]+)` \|", keys_table(), re.MULTILINE))
+    assert known - named == set()
+    assert {"source.split.look_back", "cluster.slurm.walltime", "refit.NAME", "checks.*.threshold"} <= named
 
 
 def test_the_readme_links_the_page() -> None:

@@ -22,7 +22,7 @@ from tasks.graph.changes import read_changes
 from tasks.graph.saved_workflow import load_fitted
 from tests.flows.runs import run_flow
 
-MANUAL = (Path(__file__).resolve().parents[2] / "flows" / "README.md").read_text()
+MANUAL = (Path(__file__).resolve().parents[2] / "flows" / "NIGHTS.md").read_text()
 STORY = MANUAL.partition("## A nightly job, from the first day to the thirtieth")[2].partition("\n## ")[0]
 COMMANDS = re.findall(r"^    (rowmill .*|for .*)$", STORY, re.MULTILINE)
 DAY = re.compile(r"--date (\S+)")

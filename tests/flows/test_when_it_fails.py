@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("manual", ["flows/README.md", "infra/README.md"])
+@pytest.mark.parametrize("manual", ["flows/OPERATIONS.md", "infra/README.md"])
 def test_the_messages_of_the_table_are_those_of_the_code(manual: str) -> None:
     table = (ROOT / manual).read_text().partition("## When it fails")[2].partition("\n## ")[0]
     messages = [m for row in table.splitlines() for m in re.findall(r"`([^`]+)`", row.split(" | ")[0])]

@@ -185,7 +185,7 @@ def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     rows = {"id": range(40), "name": [1, 2] * 20, "x": [0.5] * 40, "y": [1.5] * 40, "label": [0, 1] * 20}
     Workflow([*rows]).fit_transform(Dataset(pa.table({n: list(v) for n, v in rows.items()}))).to_parquet("out/toy")
-    section = (EXAMPLE.parents[1] / "README.md").read_text().partition("\n## Train on it")[2]
+    section = (EXAMPLE.parents[1] / "SERVING.md").read_text().partition("\n## Train on it")[2]
     text = section.partition("```py\n")[2].partition("```")[0]
     names: dict[str, Any] = {}
     exec(text.replace("num_workers=4", "num_workers=0"), names)

@@ -203,7 +203,7 @@ def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     table = pa.table({"item": [1, 2], "seen": [[3], [4, 5]], "score": [[0.5], [0.1, 0.2]], "y": [0, 1]})
     Workflow([*table.column_names]).fit_transform(Dataset(table)).to_parquet("out/shop", files=1)
-    page = (Path(__file__).parents[2] / "flows" / "README.md").read_text()
+    page = (Path(__file__).parents[2] / "flows" / "SERVING.md").read_text()
     start = page.index('rows = Rows("out/shop"')
     first, second, third = page[start : page.index("```", start)].splitlines()
     names: dict[str, Any] = {"Rows": Rows}

@@ -413,7 +413,9 @@ def new(
 
 @app.command()
 @reported
-def schema() -> None:
+def schema(
+    keys: Annotated[bool, typer.Option("--keys", help="a table of all keys, as Markdown, instead")] = False,
+) -> None:
     """Print the JSON Schema of a job: editors complete keys, operators and choices with it, and mark mistakes.
 
     A job names it in its first line, as a draft of rowmill new does.
@@ -424,9 +426,10 @@ def schema() -> None:
     """
     import json
 
+    from flows.commands.reference import keys_table
     from flows.job.schema import job_schema
 
-    print(json.dumps(job_schema(), indent=1))
+    print(keys_table() if keys else json.dumps(job_schema(), indent=1))
 
 
 @app.command()
