@@ -200,5 +200,5 @@ def newcomers(past: Sequence[ColumnProfile], now: ColumnProfile) -> tuple[float,
         if not listed(column) and len(column.top) >= TOP:
             fewest = max(fewest, 2 * column.top[-1][1])
             least = max(least, 2 * column.top[-1][1] / max(column.values, 1))
-    found = strangers(now)
-    return sum(n for _, n in found) / now.values, largest, found
+    new = strangers(now)
+    return sum(n for _, n in new) / now.values, largest, new
