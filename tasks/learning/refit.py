@@ -56,7 +56,8 @@ class Base:
     @staticmethod
     def empty(bound: Bound) -> Base:
         """What a fit starts from: every step is new."""
-        return Base(State(), 0, {step.key: Mode("new", "") for step in bound.learned}, RefitDate(date.min))
+        steps = (*bound.learned_from_parameters, *bound.learning)
+        return Base(State(), 0, {step.key: Mode("new", "") for step in steps}, RefitDate(date.min))
 
     @property
     def first_row(self) -> int:
