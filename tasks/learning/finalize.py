@@ -65,9 +65,8 @@ def conclude(
     anew = {key: large.pop(key) for key in chains if key not in keyed}
     whole = merged(pool, merge, [group.consume() for group in small])
     of_single = [whole.pop()] if single else []
-    finished = Handles(pool.call(refit.finalize, [
-        (of_share, {key: starts[key] for key in share}) for of_share, share in zip(whole, shares, strict=True)
-    ]))  # fmt: skip  # they run beside the large ones
+    of_shares = [{key: starts[key] for key in share} for share in shares]
+    finished = Handles(pool.call(refit.finalize, list(zip(whole, of_shares, strict=True))))  # beside the large ones
     del whole
     for key, (values, for_refit) in large_tables.finalize(pool, anew, counts, known).items():
         result.done[key] = refit.Finished(values, for_refit, refit.change_anew(steps[key], base, values))
