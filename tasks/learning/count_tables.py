@@ -42,8 +42,8 @@ class CountTables:
         ):
             futures = {}
             for key, name in columns.items():
-                tables, nulls = _learned_tables(fitted[key], partials.get(key, {}))
-                tables, nulls = (of_rows[key], 0) if key in of_rows else (tables, nulls)
+                learned = fitted[key], partials.get(key, {})
+                tables, nulls = (of_rows[key], 0) if key in of_rows else _learned_tables(*learned)
                 engine = self.engine if sum(map(len, tables)) > FEW else "pandas"
                 size, workers = PART[engine], on_gpu if engine == "cudf" else threads
                 parts = [table.slice(at, size) for table in tables for at in range(0, len(table), size)]

@@ -195,7 +195,7 @@ def test_the_sketch_of_what_a_night_has_counted_has_one_order(
     draw, sketches = random.Random(name), set()
     counts = cpu.count_values([cpu.column(example_table()[name].combine_chunks())], ["v0"])
     for _ in range(4):
-        tables = CountTables(engine)
-        tables.add("step", [counts.take(pa.array(permuted(len(counts), draw)))])
-        sketches.add(Seen(columns=tables.seen({"step": name}, {"step": {}}, {}).columns).packed())
+        table = counts.take(pa.array(permuted(len(counts), draw)))
+        seen = CountTables(engine).seen({"step": name}, {"step": [table]}, {"step": {}}, {})
+        sketches.add(Seen(columns=seen.columns).packed())
     assert len(sketches) == 1

@@ -15,6 +15,7 @@ from tasks.errors import JobError
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node, as_node
 from tasks.learning import observe
+from tasks.learning.refit import Base
 from tasks.learning.refit_modes import behind, changed_tables, mode_lines, mode_rows, modes
 
 TABLE = pa.table({"a": ["x"], "b": ["y"], "x": [1.0], "y": [2.0], "n": [1], "l": [[1, 2]]})
@@ -154,12 +155,12 @@ def test_a_side_table_that_changed_is_named_with_the_steps_behind_it(tmp_path: P
     joined = ["n"] >> ops.JoinExternal(str(file), on="n")
     graph = bound(joined["price"] >> ops.Normalize())
     (joined_key,) = [step.key for step in graph.learned_from_parameters]
-    before = observe.from_parameters(graph)[0]
+    before = observe.from_parameters(graph, Base.empty(graph))[0]
     assert [m.mode for m in modes(graph, {}).values()] == ["merged", "merged"]
     assert modes(graph, {})[joined_key].why == "read again"
-    assert changed_tables(graph, before, observe.from_parameters(graph)[0]) == {}
+    assert changed_tables(graph, before, observe.from_parameters(graph, Base.empty(graph))[0]) == {}
     pq.write_table(pa.table({"n": [1, 2], "price": [1.0, 3.0]}), file)
-    changed = changed_tables(graph, before, observe.from_parameters(graph)[0])
+    changed = changed_tables(graph, before, observe.from_parameters(graph, Base.empty(graph))[0])
     assert list(changed) == [joined_key]
     assert f"{file} of JoinExternal of 'n' differs from what the base read" in changed[joined_key]
     assert "behind it Normalize of 'price'" in changed[joined_key]
