@@ -25,8 +25,10 @@ SIGN = 1 << 63
 
 def _by_bin(pairs: Any) -> Any:
     """The counts by bin of the pairs in a file."""
-    is_pair = all(isinstance(pair, list) and [type(one) for one in pair] == [int, int] for pair in pairs or ())
-    return dict(pairs) if isinstance(pairs, list) and is_pair else pairs
+    if not isinstance(pairs, list):
+        return pairs
+    is_pairs = all(isinstance(pair, list) and [type(one) for one in pair] == [int, int] for pair in pairs)
+    return dict(pairs) if is_pairs else pairs
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class DiscardMark:
 
 
 def mark(version: Path, why: str = "", who: str = "") -> bool:
-    """DiscardMark an output, or a version of one, as taken back; False if it was marked before, which stays as it is.
+    """Mark an output, or a version of one, as taken back; False if it was marked before, which stays as it is.
 
     `who` is the user and host of this process if nothing is said.
     """

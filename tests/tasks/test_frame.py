@@ -63,6 +63,8 @@ def _signatures(engine: str) -> dict[str, list[str]]:
     inner = f"tasks.engines.{engine}.kernels"
     imports = [node for node in door if isinstance(node, ast.ImportFrom) and node.module != inner]
     exported = {a.name for node in imports for a in node.names}
+    exported |= {a.asname for node in door if isinstance(node, ast.Import) for a in node.names if a.asname}
+    exported |= {ast.unparse(target) for node in door if isinstance(node, ast.Assign) for target in node.targets}
     modules = {node.module for node in imports if node.module}
     root = Path(engines.__file__).parents[2]
     found = {}
@@ -87,6 +89,7 @@ def test_both_engines_have_the_same_kernels():
     assert set(gpu) - set(cpu) <= {
         "allocatable", "device_memory", "read_partition", "spill", "synchronize", "transport",
     }  # fmt: skip
+    assert {name for name in cpu if gpu.get(name) == ["imported"]} == {"NAME", "xp"}
     assert {name: gpu[name] for name in cpu} == cpu
 
 

@@ -502,6 +502,8 @@ def test_the_files_in_which_a_figure_is_wrong(tmp_path: Path) -> None:
     {"rows": -1}, {"rows": "7"}, {"columns": {}}, {"columns": [{"name": "x"}]}, {"format": None},
     {"columns": [{"name": "x", "type": "no type", "rows": 1, "nulls": 0}]},
     {"columns": [{"name": "x", "type": "int8", "rows": 1, "nulls": 0, "bins": [[1]]}]},
+    {"columns": [{"name": "x", "type": "int8", "rows": 1, "nulls": 0, "bins": 5}]},
+    {"columns": [{"name": "x", "type": "int8", "rows": 1, "nulls": 0, "bins": [[[], 1]]}]},
 ])  # fmt: skip
 def test_a_damaged_file_is_refused(damage: dict[str, Any]) -> None:
     good = {"format": 1, "rows": 3, "columns": [], "steps": [], "seconds": 0.1}
