@@ -25,7 +25,7 @@ from tasks.gate.history import MOST_NIGHTS, Past, good_versions
 from tasks.gate.locate import with_files
 from tasks.gate.notes import GateNote, digest_of, read_note, write_note
 from tasks.gate.profile import Profile
-from tasks.gate.question import GateStage, Question, ask, now, read_question
+from tasks.gate.question import FORMAT, GateStage, Question, ask, now, read_question
 from tasks.gate.verdict import Finding, Verdict, outcome
 from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import PlanOf, Request, output_slug
@@ -181,7 +181,7 @@ def _question(job: AnyJob, request: Request, stage: GateStage, verdict: Verdict,
         date=job.dated.run_date.text if job.dated else None, run=flow_run_id(),
         deployment=str(deployment) if deployment else None, stage=stage, verdict=verdict, of=of,
         key=f"gate-{stage}-{uuid.uuid4().hex[:8]}", output=str(request.staging.target), folder=str(Path.cwd()),
-        asked_at=now(), until=until, search=tuple(search),
+        asked_at=now(), until=until, answer=None, format=FORMAT, search=tuple(search),
     )  # fmt: skip
 
 

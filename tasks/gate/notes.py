@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tasks.gate.profile import Profile
 from tasks.gate.question import FORMAT, Answered, GateStage, Question
 from tasks.gate.verdict import Finding, Verdict, outcome
 from tasks.storage.atomic import read_json, write_json
-from tasks.storage.documents import dumped, parsed
+from tasks.storage.documents import Form, Number, dumped, parsed
 from tasks.storage.own_files import GATE
 
 NOTE = "gate.json"  # in the staging folder
@@ -35,7 +35,6 @@ class GateNote:
     verdicts: Mapping[GateStage, Verdict] = field(default_factory=dict)
     accepted: tuple[Accepted, ...] = ()
     stopped: bool = False
-    format: int = FORMAT
 
     @property
     def gate(self) -> str:
@@ -64,19 +63,35 @@ class GateNote:
         return replace(self, stopped=True)
 
     def to_json(self) -> dict[str, Any]:
-        return {"gate": self.gate, **dumped(self)}
+        data = {name: value for name, value in dumped(self).items() if name != "stopped"}
+        return {"format": FORMAT, "gate": self.gate, **data}
+
+
+class _StoredNote(Form):
+    """A note as its file has it."""
+
+    format: Number
+    gate: Literal["pass", "warn", "stop", "ask", "published by hand"]
+    verdicts: dict[GateStage, Verdict]
+    accepted: tuple[Accepted, ...] = ()
+
+
+def _read(path: Path) -> GateNote | None:
+    data = read_json(path)
+    if data is None:
+        return None
+    stored = parsed(_StoredNote, data, path)
+    return GateNote(stored.verdicts, stored.accepted, stored.gate == "stop")
 
 
 def read_note(folder: Path) -> GateNote:
     """The note in a staging folder; an empty one without it. A DataError if the file is damaged."""
-    data = read_json(folder / NOTE)
-    return GateNote() if data is None else parsed(GateNote, data, folder / NOTE)
+    return _read(folder / NOTE) or GateNote()
 
 
 def read_gate(folder: Path) -> GateNote | None:
     """The note in an output; None without one. A DataError if the file is damaged."""
-    data = read_json(folder / GATE)
-    return None if data is None else parsed(GateNote, data, folder / GATE)
+    return _read(folder / GATE)
 
 
 def write_note(folder: Path, note: GateNote) -> None:

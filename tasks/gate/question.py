@@ -16,7 +16,7 @@ from typing import Any, Literal
 from tasks.errors import JobError, OpenQuestionError
 from tasks.gate.verdict import Verdict
 from tasks.storage.atomic import read_json, write_json
-from tasks.storage.documents import Moment, dumped, parsed
+from tasks.storage.documents import Moment, Number, dumped, parsed
 from tasks.storage.own_files import ASKS
 from tasks.storage.staging import Staging
 
@@ -60,9 +60,9 @@ class Question:
     folder: str
     asked_at: Moment
     until: Moment
+    answer: Answered | None
+    format: Number
     search: tuple[str, ...] = ()
-    answer: Answered | None = None
-    format: int = FORMAT
 
     @property
     def is_expired(self) -> bool:

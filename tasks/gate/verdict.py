@@ -48,7 +48,7 @@ class Verdict:
     """
 
     verdict: Outcome
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...]
     compared_with: list[str] = field(default_factory=list)
     proposed: dict[str, dict[str, Figure]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

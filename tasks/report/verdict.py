@@ -40,7 +40,7 @@ def section(folder: Path) -> dict[str, Any]:
     note = read_gate(folder)
     if note is None:
         return {}
-    verdict = note.verdicts.get("commit") or note.verdicts.get("statistics") or Verdict("pass")
+    verdict = note.verdicts.get("commit") or note.verdicts.get("statistics") or Verdict("pass", ())
     return {
         "gate": note.gate,
         "compared": verdict.compared_with,

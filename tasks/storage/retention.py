@@ -15,7 +15,7 @@ from tasks.errors import DataError, JobError
 from tasks.storage import own_files
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.discarded import is_discarded
-from tasks.storage.documents import dumped, parsed
+from tasks.storage.documents import Number, dumped, parsed
 from tasks.storage.files_being_read import without_readers
 from tasks.storage.own_files import REMOVED
 from tasks.storage.staging import Staging, until_of
@@ -104,7 +104,7 @@ class Removed:
     """The nights of the versions that were removed from an output, the oldest removal first."""
 
     nights: list[RemovedNight]
-    format: int = 1
+    format: Number
 
 
 def removed_nights(root: Path) -> list[RemovedNight]:
@@ -134,7 +134,7 @@ def _note_removed(version: Path) -> None:
     dated = dated if isinstance(dated, dict) else {}
     of_run = {name: str(dated.get(name, "")) for name in ("date", "run_date")}
     night = RemovedNight(version.name, **of_run, **{name: str(content.get(name, "")) for name in ("created", "run")})
-    write_json(version.parent / REMOVED, dumped(Removed([*nights, night])))
+    write_json(version.parent / REMOVED, dumped(Removed([*nights, night], 1)))
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ import pytest
 
 from tasks.core.settings import Check, Checks
 from tasks.engines.hashing import murmur3
-from tasks.errors import JobError
+from tasks.errors import DataError, JobError
 from tasks.gate.checks import judge
 from tasks.gate.contract import make_contract
 from tasks.gate.figures import figures_of
 from tasks.gate.history import Past
+from tasks.gate.notes import read_gate
 from tasks.gate.profile import ColumnProfile, Profile, StepProfile
 from tasks.gate.verdict import Finding, Verdict, outcome
 from tasks.storage.documents import dumped, parsed
@@ -431,3 +432,21 @@ def test_a_value_of_a_bucket_is_named_and_control_characters_of_names_are_escape
     text = next(text for text in texts if "of its hash" in text)
     assert text.startswith(r"bad\x1b[31m\nname: one share has moved by 0.1")
     assert "; most at 4711 and others of its hash: 1." in text
+
+
+@pytest.mark.parametrize("damage", [
+    {"format": 0}, {"gate": "fine"}, {"verdicts": None}, {"verdicts": {"later": {}}},
+    {"verdicts": {"commit": {"verdict": "pass"}}}, {"accepted": [{"answer": "publish"}]},
+])  # fmt: skip
+def test_a_damaged_note_of_the_gate_is_refused(damage: dict[str, object], tmp_path: Path) -> None:
+    good = {"format": 1, "gate": "pass", "verdicts": {"commit": {"verdict": "pass", "findings": []}}}
+    (tmp_path / "_gate.json").write_text(json.dumps(good))
+    note = read_gate(tmp_path)
+    assert note is not None
+    assert note.gate == "pass"
+    for content in (good | damage, {name: good[name] for name in good if name not in damage}):
+        if content == good:  # `accepted` may be missing
+            continue
+        (tmp_path / "_gate.json").write_text(json.dumps(content))
+        with pytest.raises(DataError, match=r"_gate\.json is damaged"):
+            read_gate(tmp_path)
