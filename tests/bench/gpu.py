@@ -193,7 +193,6 @@ def main() -> None:
 
     from infra.orchestration.server import ensure_server, stop_server
 
-    logging.getLogger("prefect").setLevel(logging.WARNING)
     target, rows = args.folder / "out", args.rows or SAMPLES[args.recipe][1]
     start = time.perf_counter()
     nbytes, source = make_source(args.recipe, args.folder, rows, args.columns)
@@ -242,4 +241,5 @@ def write_result(
 
 
 if __name__ == "__main__":
+    logging.getLogger("prefect").setLevel(logging.WARNING)  # of this process: a test calls main, too
     main()
