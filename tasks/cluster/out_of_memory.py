@@ -190,7 +190,7 @@ def shortage(error: BaseException, engine: str) -> str:
 def available(engine: str) -> str:
     """In words: the memory of this process for frames, of its GPU or the worker's share of the host."""
     if engine == "cudf":
-        free, total = engines.engine(engine).device_memory()
+        free, total = engines.device_memory()
         return f"{amount(free)} of the GPU's {amount(total)} are free"
     host = psutil.virtual_memory()
     limit = worker_limit()

@@ -1,32 +1,46 @@
 """The seam between the product and its two engines: pandas on Arrow on the CPU, cuDF on the GPU.
 
 A *column* is a pandas Series with an Arrow type, or a cuDF Series. A *frame* is a dict of columns of one length.
-`tasks.engines.cpu` and `tasks.engines.gpu` have the same kernels: equal names, parameters and meaning. `engine(name)`
-and `engine_of(column)` return the module. Only this package and `tasks.cluster.transfer` import pandas, cuDF or CuPy.
+`tasks.engines.cpu` and `tasks.engines.gpu` have the same kernels, with equal parameters and meaning: those of
+`tasks.engines.algorithms.protocol.Engine`. `engine(name)` and `engine_of(column)` return the module. Only this package
+and `tasks.cluster.transfer` import pandas, cuDF or CuPy.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import ModuleType
 from typing import Any
 
 from tasks.core.memory_budget import COPIES_ON_GPU, COPIES_WRITTEN, WORK_SHARE_OF_GPU
 from tasks.engines.admission import Places, file_runs
+from tasks.engines.algorithms.protocol import Kernels
 
 Frame = dict[str, Any]
-MODULES = {"pandas": "tasks.engines.cpu", "cudf": "tasks.engines.gpu"}
 
 
-def engine(name: str) -> ModuleType:
-    """The kernels of an engine, `pandas` or `cudf`; the first call imports the module."""
-    return importlib.import_module(MODULES[name])
+def _cpu() -> Kernels:
+    from tasks.engines import cpu
+
+    return cpu
 
 
-def engine_of(column: Any) -> ModuleType:
+def _gpu() -> Kernels:
+    from tasks.engines import gpu
+
+    return gpu
+
+
+MODULES: dict[str, Callable[[], Kernels]] = {"pandas": _cpu, "cudf": _gpu}
+
+
+def engine(name: str) -> Kernels:
+    """Return the kernels of an engine, `pandas` or `cudf`; the first call imports the module."""
+    return MODULES[name]()
+
+
+def engine_of(column: Any) -> Kernels:
     """The kernels of the library that the column belongs to."""
     return engine("cudf" if type(column).__module__.split(".")[0] == "cudf" else "pandas")
 
@@ -36,13 +50,24 @@ def synchronize() -> None:
 
     Does nothing in a process that has not imported the GPU engine.
     """
-    if "cudf" in sys.modules and MODULES["cudf"] in sys.modules:
-        engine("cudf").synchronize()
+    if "cudf" in sys.modules and "tasks.engines.gpu" in sys.modules:
+        from tasks.engines import gpu
+
+        gpu.synchronize()
 
 
 def allocatable() -> int:
     """Bytes that this process may allocate on its GPU."""
-    return int(engine("cudf").allocatable())
+    from tasks.engines import gpu
+
+    return gpu.allocatable()
+
+
+def device_memory() -> tuple[int, int]:
+    """Free and all bytes of the GPU of this process."""
+    from tasks.engines import gpu
+
+    return gpu.device_memory()
 
 
 _places = Places(allocatable)

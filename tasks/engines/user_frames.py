@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 
 from tasks.core.schema import check_names
 from tasks.engines import synchronize
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.convert.libraries import columns_of, from_any, library
 from tasks.errors import DataError
 
-Restore = Callable[[dict[str, Any], ModuleType, Any], Any]
+Restore = Callable[[dict[str, Any], Kernels, Any], Any]
 
 
 def open_frame(frame: Any, needed: list[str] | None = None) -> tuple[pa.Table, str, Restore]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,9 @@ from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import Partition, Plan
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
-from tasks.engines.algorithms.host_arrays import on_host
 from tasks.engines.algorithms.moments import Moments
-from tasks.engines.algorithms.reductions import total
+from tasks.engines.algorithms.protocol import Kernels
+from tasks.engines.algorithms.reductions import on_host, total
 from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import Expression, parse
@@ -86,7 +85,7 @@ class Work(PickledFields):
     rules: RowRules = field(default_factory=RowRules)
 
     @cached_property
-    def kernels(self) -> ModuleType:
+    def kernels(self) -> Kernels:
         gpu_setup.prepare(self.engine)
         return engines.engine(self.engine)
 
@@ -380,7 +379,7 @@ class Work(PickledFields):
 
 
 def _taken(
-    engine: ModuleType, source: Columns, names: Sequence[str], rows: Any, order: Any, places: Any
+    engine: Kernels, source: Columns, names: Sequence[str], rows: Any, order: Any, places: Any
 ) -> tuple[Columns, Any, Any]:
     """The rows at these places: columns, row numbers, order numbers."""
     columns = engine.take({name: source[name] for name in names}, places) if names else {}

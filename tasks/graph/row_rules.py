@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from tasks.core.schema import Schema
 from tasks.core.settings import SplitRule
 from tasks.core.strict_json import decoded
 from tasks.core.units import counted
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.expression.syntax import Expression, parse
 
 HASHES = 1 << 32
@@ -111,7 +111,7 @@ class Splitting(PickledFields):
     def parsed(self) -> list[tuple[str, Expression]]:
         return [(name, parse(text)) for name, text in self.conditions]
 
-    def of_hashes(self, source: Mapping[str, Any], rows: Any, engine: ModuleType) -> Any:
+    def of_hashes(self, source: Mapping[str, Any], rows: Any, engine: Kernels) -> Any:
         """Which rows the hash of their keys, or of their numbers, gives to this split."""
         xp, seed = engine.xp, seed_of(f"split {self.seed}")
         hashes = (
@@ -219,7 +219,7 @@ class Downsampling(PickledFields):
     def condition(self) -> Expression:
         return parse(self.where)
 
-    def stay(self, rows: Any, engine: ModuleType) -> Any:
+    def stay(self, rows: Any, engine: Kernels) -> Any:
         """Which of these row numbers stay where `where` is true.
 
         >>> from tasks import engines

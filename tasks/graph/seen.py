@@ -12,6 +12,7 @@ from tasks.core.strict_json import decoded, encoded
 from tasks.engines.algorithms import column_sketch
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.moments import Moments
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.ops.categorify import Categorify
 
@@ -89,7 +90,7 @@ def together(passes: Sequence[Seen]) -> Seen:
 
 
 def sketched(
-    source: Mapping[str, Any], starts: Sequence[int], blocks: Sequence[int], engine: Any,
+    source: Mapping[str, Any], starts: Sequence[int], blocks: Sequence[int], engine: Kernels,
     known: Mapping[str, Sequence[Moments]],
 ) -> dict[str, Sketch]:  # fmt: skip
     """The sketches of columns of the source, of lists that of their elements; `known`: moments by column and block."""

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -29,6 +28,7 @@ from pydantic import Field
 from tasks import engines
 from tasks.core.strict_json import decoded, encoded
 from tasks.core.versions import VALUE_RULES
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Learned, Operator
 from tasks.sources.formats.bounds import validated
@@ -143,7 +143,7 @@ class State:
         steps: dict[str, dict[str, Any]] = self.changed.get("steps", {})
         return steps
 
-    def prepared(self, key: str, op: Operator, engine: ModuleType) -> Any:
+    def prepared(self, key: str, op: Operator, engine: Kernels) -> Any:
         """The `fitted` of the step's `apply`, made once per process and engine; None if the step learns nothing."""
         if not isinstance(op, Learned):
             return None
@@ -157,7 +157,7 @@ class State:
                 engines.synchronize()
             return self._prepared[key, engine.NAME]
 
-    def _prepare(self, key: str, op: Learned, engine: ModuleType) -> Any:
+    def _prepare(self, key: str, op: Learned, engine: Kernels) -> Any:
         return _prepared(key, op, self.check_table(key), engine)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -435,7 +435,7 @@ def read_json(path: Path, digest: str | None = None) -> dict[str, Any]:
         raise damaged(path, "", str(error).partition("\n")[0]) from None
 
 
-def _prepared(key: str, op: Learned, fitted: dict[str, Any], engine: ModuleType) -> Any:
+def _prepared(key: str, op: Learned, fitted: dict[str, Any], engine: Kernels) -> Any:
     """What `apply` takes; a DataError where what was learned is not what the operator learns."""
     try:
         return op.prepare(fitted, engine)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import pairwise
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type
 from tasks.core.schema import Column, Schema
 from tasks.core.strict_json import decoded, encoded, marked, unmarked
 from tasks.core.versions import VALUE_RULES
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.errors import DataError, JobError, mistakes, near, place_text
 from tasks.ops.installed import installed_operator, refuse_clash
 from tasks.ops.user_code import import_path
@@ -44,7 +44,7 @@ class Context:
         see them, and they are not written. None where all rows belong to it.
     """
 
-    engine: ModuleType
+    engine: Kernels
     rows: Any
     training: bool = False
     order: Any = None
@@ -429,12 +429,12 @@ class Learned(Operator):
         nothing."""
         return None
 
-    def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
         """What `apply` gets as `fitted`, made once per process and engine (look-up tables)."""
         return fitted
 
     def prepare_night(
-        self, of_night: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: ModuleType
+        self, of_night: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: Kernels
     ) -> Any:
         """What `apply` gets as `fitted` in the run of a refit, made of `Grown.of_night`: it costs what the night costs.
 

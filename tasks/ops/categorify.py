@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -17,9 +16,9 @@ from tasks import engines
 from tasks.core.dtypes import dtype_name, is_list, kind_of
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.arrow_arrays import one_array, raw
-from tasks.engines.algorithms.host_arrays import on_host
 from tasks.engines.algorithms.host_tables import ascending, sortable
-from tasks.engines.algorithms.reductions import any_true, total
+from tasks.engines.algorithms.protocol import Kernels
+from tasks.engines.algorithms.reductions import any_true, on_host, total
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Grown, RefitDate, Unit
 from tasks.ops.continuous import DURATION
@@ -333,9 +332,7 @@ class Categorify(Keyed):
             return rest
         return rest.append_column("seen", pa.array(np.full(len(rest), night.since_number, dtype=np.int32)))
 
-    def _admitted(
-        self, candidates: pa.Table, keys: list[str], room: int, engine: ModuleType
-    ) -> tuple[pa.Table, pa.Table]:
+    def _admitted(self, candidates: pa.Table, keys: list[str], room: int, engine: Kernels) -> tuple[pa.Table, pa.Table]:
         """(the values that get an id, in order and without `seen`; those for which there is no room)."""
         if room >= len(candidates):
             return _in_order(candidates.select([*keys, "count"]), keys, engine), candidates.slice(0, 0)
@@ -345,12 +342,12 @@ class Categorify(Keyed):
         order = pc.sort_indices(sortable(candidates, keys), sort_keys=ascending_keys)
         return candidates.select([*keys, "count"]).take(order[:room]), candidates.take(order[room:])
 
-    def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
         table = fitted["values"].slice(0, fitted["size"])
         return engine.Lookup([table.column(n).combine_chunks() for n in table.column_names[:-1]])
 
     def prepare_night(
-        self, of_night: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: ModuleType
+        self, of_night: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: Kernels
     ) -> Any:
         return NightLookup(of_night, fitted["size"], whole, engine)
 
@@ -411,7 +408,7 @@ class Categorify(Keyed):
         return value
 
 
-def _in_order(counted: pa.Table, keys: Sequence[str], engine: ModuleType) -> pa.Table:
+def _in_order(counted: pa.Table, keys: Sequence[str], engine: Kernels) -> pa.Table:
     """A table of values and counts in host memory in the order of a vocabulary."""
     table = engine.table_from_host(one_chunk(counted))
     in_order: pa.Table = engine.host_table(engine.sort_counts(table, names_of(table)[: len(keys)]))

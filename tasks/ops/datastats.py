@@ -16,6 +16,7 @@ from tasks.core.dtypes import dtype_name, kind_of, leaf_type, parse_dtype
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms import sketches
 from tasks.engines.algorithms.moments import Moments, deviation, joined
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import exact_sum, extremes, total
 from tasks.engines.convert.python_values import listed, value_of
 from tasks.ops.base import Columns, Context, Learned, Unit
@@ -179,7 +180,7 @@ def _moments(partial: Partial) -> Moments:
     return (n, mean, squares, partial["min"], partial["max"]) if n else (0, 0.0, 0.0, 0.0, 0.0)
 
 
-def _numbers(engine: Any, column: Any) -> Partial:
+def _numbers(engine: Kernels, column: Any) -> Partial:
     values, valid = engine.numbers(column)
     values = values if valid is None else values[valid]
     infinite = 0
@@ -211,7 +212,7 @@ def _merged_counts(a: Partial, b: Partial) -> Partial:
     return _counted(engine.merge_sums([a["counts"], b["counts"]], ["v0"]), registers)
 
 
-def _registers(engine: Any, partial: Partial) -> np.ndarray:
+def _registers(engine: Kernels, partial: Partial) -> np.ndarray:
     if partial["registers"] is not None:
         return partial["registers"]
     return sketches.registers(engine.split_nulls(partial["counts"], ["v0"])[0]["v0"].combine_chunks())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from tasks import engines
 from tasks.core.dtypes import dtype_name, kind_of, plain_type
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms.arrow_arrays import one_array
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import total
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit
@@ -147,7 +147,7 @@ class JoinExternal(Learned):
             table = table.take(pa.array(list(first.values())))
         return {"table": table}
 
-    def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
         """(the keys' look-up, the added columns with one row of nulls below, that row's number)."""
         table = fitted["table"].combine_chunks()
         lookup = engine.Lookup([one_array(table[k]) for k in self.keys.values()])

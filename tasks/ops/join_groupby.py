@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from tasks.core.dtypes import dtype_name, parse_dtype
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.host_tables import sort_keys
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import refuse_wrapped, sums_fit
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Unit
@@ -188,7 +188,7 @@ class JoinGroupby(Keyed):
         merged = sort_keys(self.merge_all(numbered), ["k0"])  # groups may come in any order
         return pa.table({name: a[name] if name in keys else merged[name] for name in a.column_names})
 
-    def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
         """(the groups' look-up, the columns to join: one row per group, and one more of nulls for all others)."""
         table = fitted["groups"]
         keys = [n for n in table.column_names if n.startswith("k")]
@@ -240,7 +240,7 @@ def _known(table: pa.Table, i: int, stats: Sequence[str]) -> dict[str, np.ndarra
     return {p: table[f"c{i}_{p}"].to_numpy() for p in _needed(stats) if f"c{i}_{p}" in table.column_names}
 
 
-def _parts(engine: ModuleType, codes: Any, groups: int, values: Any, stats: set[str]) -> dict[str, Any]:
+def _parts(engine: Kernels, codes: Any, groups: int, values: Any, stats: set[str]) -> dict[str, Any]:
     """The parts of one column's statistics by group, in arrays of the engine."""
     xp, needed = engine.xp, _needed(stats)
     parts = {"n": engine.sum_by(codes, groups, xp.ones(len(codes), dtype="int64"))}
@@ -274,7 +274,7 @@ def _parts(engine: ModuleType, codes: Any, groups: int, values: Any, stats: set[
     return parts
 
 
-def _decimal_extremes(engine: ModuleType, column: Any, valid: Any, codes: Any, groups: int) -> dict[str, pa.Array]:
+def _decimal_extremes(engine: Kernels, column: Any, valid: Any, codes: Any, groups: int) -> dict[str, pa.Array]:
     """The smallest and the largest decimal by group, found by the ranks of the distinct ones: float64 has 15 digits.
 
     `valid` are the rows that are not null (None: all are), `codes` the groups of these.
@@ -299,7 +299,7 @@ def _taken(by_rank: pa.Array, ranks: np.ndarray) -> pa.Array:
 
 
 def _merged(
-    engine: ModuleType, codes: Any, groups: int, table: pa.Table, name: str, floats: dict[str, dict[str, np.ndarray]]
+    engine: Kernels, codes: Any, groups: int, table: pa.Table, name: str, floats: dict[str, dict[str, np.ndarray]]
 ) -> np.ndarray | pa.Array:
     """One part of the groups of several partials; groups without values have no say."""
     if pa.types.is_decimal(table.schema.field(name).type):
@@ -319,7 +319,7 @@ def _merged(
     return floats[prefix][part]
 
 
-def _merged_floats(engine: ModuleType, codes: Any, groups: int, table: pa.Table, prefix: str) -> dict[str, np.ndarray]:
+def _merged_floats(engine: Kernels, codes: Any, groups: int, table: pa.Table, prefix: str) -> dict[str, np.ndarray]:
     """The parts of sums and squared deviations of floats, by part."""
     parts = {p: table[f"{prefix}{p}"].to_numpy() for p in _FLOAT_PARTS if f"{prefix}{p}" in table.column_names}
     merged, counts = {}, table[f"{prefix}n"].to_numpy()

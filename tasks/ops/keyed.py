@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ import pyarrow.compute as pc
 
 from tasks import engines
 from tasks.engines.algorithms.arrow_arrays import one_array, raw
-from tasks.engines.algorithms.host_arrays import on_host
-from tasks.engines.algorithms.reductions import any_true
+from tasks.engines.algorithms.protocol import Kernels
+from tasks.engines.algorithms.reductions import any_true, on_host
 from tasks.errors import DataError
 from tasks.ops.base import Grown, Learned, RefitDate, Unit
 
@@ -113,7 +112,7 @@ class NightLookup:
     value. Any thread may use it.
     """
 
-    def __init__(self, night: pa.Table, size: int, whole: Callable[[], Any], engine: ModuleType) -> None:
+    def __init__(self, night: pa.Table, size: int, whole: Callable[[], Any], engine: Kernels) -> None:
         *keys, places = (one_array(column) for column in night.columns)
         self.night, self.places = engine.Lookup(keys), engine.xp.asarray(raw(places))
         self.size, self.engine = size, engine
@@ -166,7 +165,7 @@ def in_types(table: pa.Table, base: pa.Table, keys: Sequence[str], unit: Unit) -
     return table
 
 
-def matches(base: pa.Table, wanted: pa.Table, engine: ModuleType) -> tuple[np.ndarray, np.ndarray]:
+def matches(base: pa.Table, wanted: pa.Table, engine: Kernels) -> tuple[np.ndarray, np.ndarray]:
     """(places of the base's rows whose key is in `wanted`, ascending; the place of each in `wanted`).
 
     Both tables have the key columns alone, each key once. The look-up is made of `wanted`; the base streams by.
@@ -181,7 +180,7 @@ def matches(base: pa.Table, wanted: pa.Table, engine: ModuleType) -> tuple[np.nd
 
 
 def each_match(
-    base: pa.Table, lookup: Any, engine: ModuleType, met: Callable[[int, np.ndarray, np.ndarray], None]
+    base: pa.Table, lookup: Any, engine: Kernels, met: Callable[[int, np.ndarray, np.ndarray], None]
 ) -> None:
     """Call met(start, rows, of) for each part of the base, which begins at row `start`: `rows` of the part, ascending,
     have a key of the look-up, `of` is the place of each there.

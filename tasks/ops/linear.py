@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from pydantic import Field
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.linear import Factor, merge, one_thread, principal_axes
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit, refuse_infinite
 
@@ -123,7 +123,7 @@ class PCA(_Together):
     def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]]:
         return fitted["components"].to_pylist()
 
-    def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
         table = fitted["loadings"]
         mean = np.stack([table["mean"].to_numpy(), table["mean_rest"].to_numpy()])
         axes = np.stack([table[name].to_numpy() for name in self.names], axis=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from pydantic import WrapValidator
 from tasks.core.dtypes import dtype_name, is_list
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.arrow_arrays import one_array
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.convert.libraries import library
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Columns, Context, Learned, Unit
@@ -93,7 +93,7 @@ class ColumnSimilarity(Learned):
         left = _read(self.left)
         return {"left": left, "right": left if self.right is None else _read(self.right)}
 
-    def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
         """Per side (first entry of each row, features, weights), rows' features ascending, in arrays of the engine."""
         rows = [_weighted(fitted[side].combine_chunks(), self.metric) for side in ("left", "right")]
         width = max([int(features.max()) + 1 for _, features, _ in rows if len(features)], default=1)

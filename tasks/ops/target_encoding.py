@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.host_tables import sort_keys, sorted_groups
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import exact_sum, refuse_wrapped, sums_fit
 from tasks.errors import DataError, near
 from tasks.ops.base import Columns, Context, Unit, refuse_infinite
@@ -253,7 +253,7 @@ class TargetEncoding(Keyed):
             means.append(mean)  # None: no target is known, and every encoding is null
         return {"groups": table, "means": means}
 
-    def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
         table, xp = fitted["groups"], engine.xp
         lookup = engine.Lookup([table[n].combine_chunks() for n in table.column_names if n.startswith("v")])
 

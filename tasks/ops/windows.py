@@ -13,6 +13,7 @@ from pydantic import field_validator, model_validator
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.key_runs import Aggregate, Histories, Runs, difference, find_runs, lagged, rolling
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.text_times import unsorted_times
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
@@ -356,7 +357,7 @@ class Groupby(_RunOperator):
         return keys, replace(context, rows=rows, order=order[first], own=own)
 
 
-def _check_text_order(columns: Columns, names: Sequence[str], engine: Any) -> None:
+def _check_text_order(columns: Columns, names: Sequence[str], engine: Kernels) -> None:
     """A DataError for texts to sort by that are times and do not sort as such, as far as some rows show it."""
     for name in names:
         if engine.dtype(columns[name]) == pa.string():

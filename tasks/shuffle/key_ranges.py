@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from tasks.core.plan import Plan
 from tasks.core.row_sizes import POSITION, row_bytes
 from tasks.core.schema import HIDDEN, ROW, Column, Schema
 from tasks.engines.algorithms.key_runs import Runs, find_runs
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import RowRules, RowSet
@@ -50,7 +50,7 @@ class KeyRows:
     by: str | None
 
     @property
-    def host(self) -> ModuleType:
+    def host(self) -> Kernels:
         return engines.engine("pandas")
 
     @cached_property

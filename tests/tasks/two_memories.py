@@ -139,7 +139,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> None:
     verbs.__dict__.update({name: _giving(getattr(verbs_arrow, name)) for name in VERBS})
     verbs.__dict__["xp"] = XP
     monkeypatch.setitem(sys.modules, kernels.__name__, kernels)
-    monkeypatch.setitem(engines.MODULES, NAME, kernels.__name__)
+    monkeypatch.setitem(engines.MODULES, NAME, lambda: kernels)
     of = engines.engine_of
     monkeypatch.setattr(engines, "engine_of", lambda c: kernels if type(c).__name__ == "Series" else of(c))
     monkeypatch.setattr(evaluation, "engine_of", lambda column: verbs)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tasks.engines.algorithms.exact_sums import added, divided, exponents, sums, two_sum, whole_difference, whole_halves
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import any_true, refuse_wrapped, sums_fit
 from tasks.engines.hashing.canonical import decimal_halves
 from tasks.errors import DataError
@@ -32,7 +32,7 @@ class Runs:
     number of rows.
     """
 
-    engine: ModuleType
+    engine: Kernels
     order: Any
     starts: Any
 
@@ -109,7 +109,7 @@ class Runs:
         return Runs(self.engine, places if self.order is None else self.order[places], starts), chosen
 
 
-def find_runs(keys: Sequence[Any], engine: ModuleType) -> Runs:
+def find_runs(keys: Sequence[Any], engine: Kernels) -> Runs:
     """The runs of rows with equal keys, adjacent or not; a null is a key like any other."""
     xp, codes, order = engine.xp, engine.run_codes(keys), None
     starts = _starts(codes, xp)
@@ -303,7 +303,7 @@ def _owners(counts: Any, xp: Any) -> Any:
     return xp.searchsorted(ends, places, side="right")
 
 
-def with_filler(column: Any, filler: Any, index: Any, engine: ModuleType) -> Any:
+def with_filler(column: Any, filler: Any, index: Any, engine: Kernels) -> Any:
     """Rows of a plain column by number; the number behind the last row gives the filler (None: null)."""
     last = engine.column(pa.array([filler], engine.dtype(column)))
     return engine.take(engine.concat([{"x": column}, {"x": last}]), index)["x"]

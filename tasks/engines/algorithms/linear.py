@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from tasks.engines.algorithms.host_arrays import on_host
-from tasks.engines.algorithms.reductions import total
+from tasks.engines.algorithms.reductions import on_host, total
 
 Numbers = tuple[Any, Any]  # (values, valid) of a column, valid None where no row is null
 

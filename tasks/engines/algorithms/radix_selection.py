@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.engines.algorithms.host_arrays import on_host
+from tasks.engines.algorithms.reductions import on_host
 
 EXACT = 1 << 16  # the most distinct keys that a result holds whole
 BITS = 16  # of a key that one pass looks at

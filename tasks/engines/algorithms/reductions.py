@@ -15,6 +15,11 @@ from tasks.errors import DataError
 PARTS = 1024  # values after the first step, about
 
 
+def on_host(array: Any) -> np.ndarray:
+    """Return an array of NumPy or CuPy in host memory."""
+    return array.get() if hasattr(array, "get") else array
+
+
 def any_true(flags: Any) -> bool:
     """Whether any of the flags is true; False for no flags."""
     return bool(_reduced(flags, "any").any()) if flags.size else False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,10 @@ from tasks.engines.cpu.columns import Column, array, column
 PADDING = 256  # spare bytes per column that do not count as memory of other rows
 
 
-def take(frame: dict[str, Column], index: np.ndarray) -> dict[str, Column]:
+Name = TypeVar("Name")  # of a column in a frame
+
+
+def take(frame: dict[Name, Column], index: np.ndarray) -> dict[Name, Column]:
     """Rows of a frame by number."""
     return {name: column(_take(array(values), index)) for name, values in frame.items()}
 

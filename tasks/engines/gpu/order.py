@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import cudf
 import cupy
@@ -19,8 +19,10 @@ from tasks.engines.gpu.kernels import pinned_copies
 from tasks.engines.gpu.kernels.column_arrays import array_of, gathered
 from tasks.engines.gpu.tables import framed
 
+Name = TypeVar("Name")  # of a column in a frame
 
-def take(frame: dict[str, Column], index: cupy.ndarray) -> dict[str, Column]:
+
+def take(frame: dict[Name, Column], index: cupy.ndarray) -> dict[Name, Column]:
     index = cupy.asarray(index)
     return {name: taken(values, index) for name, values in frame.items()}
 
