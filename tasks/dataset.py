@@ -44,6 +44,7 @@ from tasks.job.row_rules import (
 from tasks.job.text_order import check_text_order
 from tasks.manifest import LEFT_OUT, chosen_versions, of_begun_ids
 from tasks.shuffle.group_by_keys import by_keys
+from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.frames import Frames, frames_of
@@ -403,7 +404,8 @@ class Dataset:
             pool = current_pool(gpu_setup.allocatable)
             check_text_order(self.handle, self.plan, Source(path=".", sort_by=sort), pool)
             fresh = RowRules(self._rows.repeated if self._rows else None)  # as in a job with source.keys
-            plan = by_keys(self.handle, self.plan, names, sort, engine, pool, Path(folder.path), size, rules=fresh)
+            rows = SourceRows(self.handle, self.plan, engine, pool, rules=fresh)
+            plan = by_keys(rows, names, sort, Path(folder.path), size)
         except BaseException:
             folder.remove()
             raise
@@ -640,13 +642,12 @@ class _ChosenRows:
         data.warn_of_differences(name for look in looks(source, plan.schema) for name in look.columns)
         scratch = _ScratchFolder(tempfile.mkdtemp(prefix="rowmill-rows-"))
         folder = Path(scratch.path)
+        every = SourceRows(data.handle, plan, engine, pool)
         if source.unique:
-            repeated, count = repeated_rows(
-                data.handle, plan, source.unique, None, engine, pool, folder / "repeated.bits"
-            )
+            repeated, count = repeated_rows(every, source.unique, folder / "repeated.bits")
             log.info("unique leaves out %s rows, whose keys other rows have", f"{count:,}")
         if source.split:
-            division = split_division(data.handle, plan, source.split, None, repeated, engine, pool, folder)
+            division = split_division(replace(every, rules=RowRules(repeated)), source.split, folder)
         if division:
             log.info("split: %s", division.text)
         check_unchanged(plan.files, plan.options.get("storage_options"))

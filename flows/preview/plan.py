@@ -37,6 +37,7 @@ from tasks.job.row_rules import condition_columns, looks
 from tasks.job.run_date import Dated
 from tasks.job.text_order import check_text_order
 from tasks.learning.refit_modes import mode_rows
+from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.order import carried_columns, make_order, number_of_files
 from tasks.shuffle.row_sets import unit_of_numbers
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of
@@ -114,7 +115,8 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
         check_columns(request, bound)
         if request.source.split and wants_unit(first.schema, request.source.split):
             some = replace(first, partitions=tuple({first.partitions[0], first.partitions[-1]}))
-            unit_of_numbers(some, some, request.source.split, request.source.filter, None, "pandas", LocalPool())
+            few = SourceRows(some, some, "pandas", LocalPool(), request.source.filter)
+            unit_of_numbers(few, request.source.split)
         sample = sampled(request, plans[request.plan_names[0]])
     files = {
         s: number_of_files(request.output, int(plans[request.source.plan_name(s)].rows * scale), len(workers.workers))

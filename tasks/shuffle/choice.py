@@ -17,6 +17,8 @@ from tasks.shuffle.disk_exchange import DiskExchange
 from tasks.shuffle.memory_exchange import DaskMemory, LocalMemory, memory_exchange
 from tasks.storage.atomic import existing
 
+Exchange = LocalMemory | DaskMemory | DiskExchange
+
 
 class Choice(NamedTuple):
     """The exchange that a run takes and why. `on_host`: pieces leave the GPUs, which are too small for them."""
@@ -65,7 +67,7 @@ def _of_each_worker(nbytes: int, pool: Workers) -> int:
     return max(nbytes, 0) // max(len(pool.workers), 1)
 
 
-def make_exchange(kind: str, pool: Pool, name: str, folder: Path, need: int) -> LocalMemory | DaskMemory | DiskExchange:
+def make_exchange(kind: str, pool: Pool, name: str, folder: Path, need: int) -> Exchange:
     """The exchange of one split; GiveUpError where the disk cannot hold the pieces."""
     if kind == "memory":
         return memory_exchange(pool, name)

@@ -2,92 +2,50 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from tasks import engines
-from tasks.cluster.pool import Pool
-from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import RETYPED, Block, File, Piece, Plan, cut_partitions
-from tasks.core.schema import HIDDEN, ROW, Column, Schema, check_ordered
+from tasks.core.schema import Schema, check_ordered
 from tasks.errors import JobError
 from tasks.graph.binding import SOURCE, Bound
-from tasks.graph.node import Node
-from tasks.graph.partition_work import Work
-from tasks.graph.row_rules import ALL_ROWS, RowRules
+from tasks.shuffle.key_ranges import (
+    KeyRanges,
+    SourceRows,
+    empty_folder,
+    key_order,
+    shuffle_by_key,
+    with_row_number,
+)
 from tasks.shuffle.memory_exchange import memory_exchange
-from tasks.shuffle.order import RANGES_PER_FILE, Order
-from tasks.shuffle.parts import Part
-from tasks.shuffle.pieces import Cutting, PartitionPieces
 from tasks.sources.row_places import RUNS, runs_by_file
 from tasks.storage.atomic import no_space
 from tasks.storage.files import check_unchanged
 
-BLOCK_ROWS = 1 << 20
 
-
-@dataclass(frozen=True)
-class Keying:
-    """What every key block shares."""
-
-    folder: str
-    engine: str
-    order: Order
-    schema: Schema  # of the blocks
-
-
-def key_blocks(rows: int) -> int:
-    """The number of key blocks: equal ranges of the key hash, a power of two that depends on the number of rows alone.
-
-    >>> key_blocks(10), key_blocks(3_000_000)
-    (1, 4)
-    """
-    return 1 << max(0, (max(rows, 1) - 1).bit_length() - 20)
-
-
-def by_keys(source: Any, plan: Plan, keys: Sequence[str], sort_by: Sequence[str], engine: str, pool: Pool, folder: Path,
-            partition_size: int, floor: int = 0, rules: RowRules = ALL_ROWS) -> Plan:  # fmt: skip
-    """The plan's rows sorted by (hash of the keys, keys, sort_by, row number), in Arrow files under `folder`.
+def by_keys(rows: SourceRows, keys: Sequence[str], sort_by: Sequence[str], folder: Path, partition_size: int) -> Plan:
+    """The rows sorted by (hash of the keys, keys, sort_by, row number), as a plan of Arrow files under `folder`.
 
     Nulls are keys like any other and come first. The row number stays with the row as the column `__row__`; a row's
     place in the new order is its order number. Blocks hold whole keys, so that runs of a key never cross a partition.
-    Rows that `rules` leave out are not written.
+    Rows that the rules leave out are not written.
     """
+    plan = rows.plan
     check_ordered(plan.schema, (*keys, *sort_by), "source.keys and source.sort_by")
-    blocks = key_blocks(plan.rows)
-    order = Order("key", 0, plan.rows, (0,), 1, RANGES_PER_FILE * blocks, tuple(keys), tuple(sort_by), keep_row=True)
-    everything = Node("pick", selection=tuple(plan.schema), name="source")
-    work = Work(source, everything, plan.schema, engine, rules=rules)
-    schema = Schema([*plan.schema.columns, Column(ROW, pa.uint64())])
-    exchange = memory_exchange(pool)
-    with no_space(folder):
-        shutil.rmtree(folder, ignore_errors=True)  # what a run left that was cut off here
-        folder.mkdir(parents=True)
-    try:
-        exchange.fill(Cutting(work, order, floor, stage="ingest"), plan.partitions, None)
-        parts = [Part(b, b * RANGES_PER_FILE, (b + 1) * RANGES_PER_FILE, 0, 0) for b in range(blocks)]
-        written = exchange.deliver(
-            write_block, Keying(str(folder), engine, order, schema), parts, lambda p: (p.first, p.last), None
-        )
-    finally:
-        exchange.close()
+    order, schema = key_order(plan.rows, keys, sort_by), with_row_number(plan.schema.columns)
+    empty_folder(folder)
+    ranges = KeyRanges(str(folder), rows.engine, order, schema, write_block)
+    written = shuffle_by_key(rows, memory_exchange(rows.pool), ranges)
     check_unchanged(plan.files, plan.options.get("storage_options"))
     return keyed_plan(plan, schema, written, keys, sort_by, partition_size)
 
 
-def write_block(keying: Keying, part: Part, cuts: Sequence[PartitionPieces]) -> tuple[str, int, int, int]:
+def write_block(table: pa.Table, path: Path) -> tuple[str, int, int, int]:
     """(path, rows, decoded bytes, file size) of one key block, written whole or not at all."""
-    gpu_setup.prepare(keying.engine)
-    kernels = engines.engine(keying.engine)
-    pieces = [piece for cut in cuts for piece in cut.ranges(part.first, part.last)]
-    block = kernels.assemble_sorted(pieces, keying.order, HIDDEN)
-    table = kernels.host_columns(block, keying.schema)
-    path = Path(keying.folder) / f"block-{part.number:05d}.arrow"
+    path = path.with_name(f"block-{path.name}.arrow")
     partial = path.with_suffix(".tmp")
     with no_space(path):
         with pa.ipc.new_file(str(partial), table.schema) as file:

@@ -1,7 +1,8 @@
-"""Looks at all rows of each key, and leaves the rows where they are: only keys, a time and row numbers move.
+"""The shuffle by key: brings the rows of each key together, and hands them to a function.
 
 Key hashes are cut into ranges of about a million rows each; the pieces wait in memory or, where that is short, on disk.
-All rows of one key are in one range, so they have to fit into the memory of a worker.
+All rows of one key are in one range, so they have to fit into the memory of a worker. `reduced_ranges` leaves the rows
+where they are: only keys, a time and row numbers move.
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ from tasks.engines.algorithms.key_runs import Runs, find_runs
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
-from tasks.graph.row_rules import RowRules, RowSet
-from tasks.shuffle.choice import choose, make_exchange
-from tasks.shuffle.group_by_keys import key_blocks
+from tasks.graph.row_rules import ALL_ROWS, RowRules, RowSet
+from tasks.shuffle.choice import Exchange, choose, make_exchange
 from tasks.shuffle.order import RANGES_PER_FILE, Order
 from tasks.shuffle.parts import Part
 from tasks.shuffle.pieces import Cutting, PartitionPieces
@@ -88,72 +88,121 @@ class KeyReduction:
         """Keys and `by`."""
         return list(dict.fromkeys([*self.keys, *([self.by] if self.by else [])]))
 
+    def write(self, table: pa.Table, path: Path) -> str:
+        """Reduce the rows of one range, and return the file with the arrays."""
+        rows = KeyRows(engines.engine("pandas").from_arrow(table), self.keys, self.by)
+        path = path.with_name(f"rows-{path.name}.npz")
+        with no_space(path):
+            np.savez(path, **self.reduce(self.rule, rows))  # type: ignore[arg-type]
+        return str(path)
+
 
 @dataclass(frozen=True)
-class ReducingRanges:
-    """What every range of key hashes shares: the reduction, the folder for its files, and the rows' columns."""
+class SourceRows:
+    """The rows of a source that filter and rules keep, and the means to pass over them.
+
+    `source` is the plan, or the handle of the frame whose rows the plan numbers.
+    """
+
+    source: Any
+    plan: Plan
+    engine: str
+    pool: Pool
+    filter: str | None = None
+    rules: RowRules = ALL_ROWS
+    exchange: str = "auto"  # where pieces wait: in memory, on disk, or as there is room
+    floor: int = 0  # bytes of a partition below which it is not halved when memory is short
+
+    def picked(self, names: Sequence[str]) -> Work:
+        """A pass over some columns."""
+        node = Node("pick", selection=tuple(names), name="source")
+        return Work(self.source, node, self.plan.schema, self.engine, filter=self.filter, rules=self.rules)
+
+
+@dataclass(frozen=True)
+class KeyRanges:
+    """What all ranges of key hashes share: the order of the rows, their columns, and `reduce(table, path)`.
+
+    `table` has the sorted rows of one range; the name of `path`, in `folder`, is the number of the range.
+    """
 
     folder: str
     engine: str
     order: Order
     schema: Schema
-    reduction: KeyReduction
+    reduce: Callable[[pa.Table, Path], Any]
+
+
+def key_blocks(rows: int) -> int:
+    """The number of ranges: equal ranges of the key hash, a power of two that depends on the number of rows alone.
+
+    >>> key_blocks(10), key_blocks(3_000_000)
+    (1, 4)
+    """
+    return 1 << max(0, (max(rows, 1) - 1).bit_length() - 20)
+
+
+def with_row_number(columns: Sequence[Column]) -> Schema:
+    """The schema of these columns and the row number."""
+    return Schema([*columns, Column(ROW, pa.uint64())])
+
+
+def key_order(rows: int, keys: Sequence[str], sort_by: Sequence[str]) -> Order:
+    """Order rows by hash of the keys, keys, `sort_by` and row number."""
+    ranges = RANGES_PER_FILE * key_blocks(rows)
+    return Order("key", 0, rows, (0,), 1, ranges, tuple(keys), tuple(sort_by), keep_row=True)
+
+
+def empty_folder(folder: Path) -> None:
+    """Make the folder, without what a run left that was cut off here."""
+    with no_space(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+
+
+def shuffle_by_key(rows: SourceRows, exchange: Exchange, ranges: KeyRanges) -> list[Any]:
+    """Return the results of `ranges.reduce`, range after range; the exchange is closed."""
+    try:
+        names = [name for name in ranges.schema if name != ROW]
+        exchange.fill(Cutting(rows.picked(names), ranges.order, rows.floor, stage="ingest"), rows.plan.partitions, None)
+        count = ranges.order.ranges // RANGES_PER_FILE
+        parts = [Part(b, b * RANGES_PER_FILE, (b + 1) * RANGES_PER_FILE, 0, 0) for b in range(count)]
+        return exchange.deliver(reduce_range, ranges, parts, lambda p: (p.first, p.last), None)
+    finally:
+        exchange.close()
+
+
+def reduce_range(ranges: KeyRanges, part: Part, cuts: Sequence[PartitionPieces]) -> Any:
+    """Reduce the rows of one range of key hashes."""
+    gpu_setup.prepare(ranges.engine)
+    kernels = engines.engine(ranges.engine)
+    pieces = [piece for cut in cuts for piece in cut.ranges(part.first, part.last)]
+    table = kernels.host_columns(kernels.assemble_sorted(pieces, ranges.order, HIDDEN), ranges.schema)
+    return ranges.reduce(table, Path(ranges.folder) / f"{part.number:05d}")
 
 
 def exchange_of(plan: Plan, names: Sequence[str], exchange: str, workers: Workers, engine: str) -> tuple[str, int]:
     """(memory or disk, about how many bytes wait there) for the pieces of a plan: the columns twice, as they are and to
     sort by."""
-    schema = _columns(plan.schema, names)
+    schema = with_row_number([plan.schema[name] for name in names])
     choice = choose(exchange, 2 * plan.rows, schema, workers, engine)
     need = plan.rows * (2 * row_bytes(schema) - POSITION)
     return ("disk" if choice.on_host else choice.kind), need
 
 
-def _columns(schema: Schema, names: Sequence[str]) -> Schema:
-    """These columns and the row number."""
-    return Schema([*(schema[name] for name in names), Column(ROW, pa.uint64())])
-
-
 @contextmanager
-def reduced_ranges(
-    reduction: KeyReduction, source: Any, plan: Plan, rules: RowRules, filter: str | None, engine: str, pool: Pool,
-    folder: Path, exchange: str = "auto", floor: int = 0,
-) -> Iterator[list[str]]:  # fmt: skip
-    """The files with the arrays of all ranges of key hashes, of the rows that filter and rules keep; the files and
-    `folder` are there while the block runs."""
-    schema = _columns(plan.schema, reduction.columns)
-    names = tuple(name for name in schema if name != ROW)
-    blocks, sort_by = key_blocks(plan.rows), (reduction.by,) if reduction.by else ()
-    order = Order("key", 0, plan.rows, (0,), 1, RANGES_PER_FILE * blocks, reduction.keys, sort_by, keep_row=True)
-    work = Work(source, Node("pick", selection=names, name="source"), plan.schema, engine, filter=filter, rules=rules)
-    kind, need = exchange_of(plan, reduction.columns, exchange, pool, engine)
-    with no_space(folder):
-        shutil.rmtree(folder, ignore_errors=True)  # what a run left that was cut off here
-        folder.mkdir(parents=True)
-    pieces = make_exchange(kind, pool, f"rowmill-{uuid.uuid4().hex[:12]}", folder, need)
+def reduced_ranges(rows: SourceRows, reduction: KeyReduction, folder: Path) -> Iterator[list[str]]:
+    """The files with the arrays of all ranges of key hashes; the files and `folder` are there while the block runs."""
+    plan, sort_by = rows.plan, (reduction.by,) if reduction.by else ()
+    schema = with_row_number([plan.schema[name] for name in reduction.columns])
+    order = key_order(plan.rows, reduction.keys, sort_by)
+    kind, need = exchange_of(plan, reduction.columns, rows.exchange, rows.pool, rows.engine)
+    empty_folder(folder)
     try:
-        pieces.fill(Cutting(work, order, floor, stage="ingest"), plan.partitions, None)
-        parts = [Part(b, b * RANGES_PER_FILE, (b + 1) * RANGES_PER_FILE, 0, 0) for b in range(blocks)]
-        ranges = ReducingRanges(str(folder), engine, order, schema, reduction)
-        files = pieces.deliver(reduce_part, ranges, parts, lambda p: (p.first, p.last), None)
-        pieces.close()
-        yield files
+        exchange = make_exchange(kind, rows.pool, f"rowmill-{uuid.uuid4().hex[:12]}", folder, need)
+        yield shuffle_by_key(rows, exchange, KeyRanges(str(folder), rows.engine, order, schema, reduction.write))
     finally:
-        pieces.close()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def reduce_part(ranges: ReducingRanges, part: Part, cuts: Sequence[PartitionPieces]) -> str:
-    """Reduce one range of key hashes, and return the file with its arrays."""
-    gpu_setup.prepare(ranges.engine)
-    kernels, reduction = engines.engine(ranges.engine), ranges.reduction
-    pieces = [piece for cut in cuts for piece in cut.ranges(part.first, part.last)]
-    table = kernels.host_columns(kernels.assemble_sorted(pieces, ranges.order, HIDDEN), ranges.schema)
-    rows = KeyRows(engines.engine("pandas").from_arrow(table), reduction.keys, reduction.by)
-    path = Path(ranges.folder) / f"rows-{part.number:05d}.npz"
-    with no_space(path):
-        np.savez(path, **reduction.reduce(reduction.rule, rows))  # type: ignore[arg-type]
-    return str(path)
 
 
 def array_of(file: str, name: str) -> np.ndarray:

@@ -18,10 +18,9 @@ import pyarrow as pa
 
 from tasks import engines
 from tasks.cluster.out_of_memory import in_halves
-from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
-from tasks.core.plan import Partition, Plan
+from tasks.core.plan import Partition
 from tasks.core.schema import Schema, check_ordered
 from tasks.core.settings import SplitRule, Unique
 from tasks.core.units import PER_SECOND, unit_of_times
@@ -31,20 +30,17 @@ from tasks.engines.algorithms.text_times import is_written
 from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError, JobError
-from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import (
-    ALL_ROWS,
     LATER_FIRST,
     Division,
-    RowRules,
     RowSet,
     moment,
     moment_conditions,
     wants_unit,
     with_unit,
 )
-from tasks.shuffle.key_ranges import Arrays, KeyReduction, KeyRows, array_of, reduced_ranges, row_set
+from tasks.shuffle.key_ranges import Arrays, KeyReduction, KeyRows, SourceRows, array_of, reduced_ranges, row_set
 from tasks.storage.atomic import no_space
 
 
@@ -57,18 +53,16 @@ def _reduction(unique: Unique) -> KeyReduction:
     return KeyReduction(_repeated, unique, tuple(unique.keys), unique.by)
 
 
-def repeated_rows(source: Any, plan: Plan, unique: Unique, filter: str | None, engine: str, pool: Pool, path: Path,
-                  exchange: str = "auto", floor: int = 0) -> tuple[RowSet, int]:  # fmt: skip
+def repeated_rows(rows: SourceRows, unique: Unique, path: Path) -> tuple[RowSet, int]:
     """(the rows that go, as bits in the file `path`, their number): all but one of the rows with equal keys that the
     filter keeps.
 
     Nulls are equal to each other. With `by` the row with the least (first) or greatest (last) value stays, and a null
     loses to any value; among equals the row with the least or greatest number. The result depends on the rows alone.
     """
-    check_unique(plan.schema, unique)
-    reduction, folder = _reduction(unique), path.with_suffix(".scratch")
-    with reduced_ranges(reduction, source, plan, ALL_ROWS, filter, engine, pool, folder, exchange, floor) as files:
-        return row_set(files, "rows", plan.rows, path)
+    check_unique(rows.plan.schema, unique)
+    with reduced_ranges(rows, _reduction(unique), path.with_suffix(".scratch")) as files:
+        return row_set(files, "rows", rows.plan.rows, path)
 
 
 def _repeated(unique: Unique, rows: KeyRows) -> Arrays:
@@ -93,27 +87,21 @@ def _staying(rows: KeyRows, unique: Unique) -> np.ndarray:
     return np.where(latest < 0, last, latest)
 
 
-def split_division(
-    source: Any, plan: Plan, rule: SplitRule, filter: str | None, repeated: RowSet | None, engine: str, pool: Pool,
-    folder: Path, exchange: str = "auto", floor: int = 0,
-) -> Division | None:  # fmt: skip
+def split_division(rows: SourceRows, rule: SplitRule, folder: Path) -> Division | None:
     """What all rows have to tell of the splits: the unit of the numbers that are times, and `divided`; None where
     nothing is asked for."""
     unit, division = None, None
-    if wants_unit(plan.schema, rule):
-        unit = unit_of_numbers(source, plan, rule, filter, repeated, engine, pool)
+    if wants_unit(rows.plan.schema, rule):
+        unit = unit_of_numbers(rows, rule)
     if rule.looks_at_all_rows:
-        division = divided(source, plan, with_unit(rule, unit), filter, repeated, engine, pool, folder, exchange, floor)
+        division = divided(rows, with_unit(rule, unit), folder)
     if unit:
         division = division or Division()
         division = replace(division, figures={"unit": unit, **division.figures})
     return division
 
 
-def divided(
-    source: Any, plan: Plan, rule: SplitRule, filter: str | None, repeated: RowSet | None, engine: str, pool: Pool,
-    folder: Path, exchange: str = "auto", floor: int = 0,
-) -> Division:  # fmt: skip
+def divided(rows: SourceRows, rule: SplitRule, folder: Path) -> Division:
     """The splits of the rows that filter and unique keep. The result depends on the rows and their numbers alone.
 
     by: last. Of each key, the last `test` rows by time are test, the `valid` rows before them valid; of equal times the
@@ -126,19 +114,17 @@ def divided(
     Shares. Of N rows with a time (of the last row of their key, with `together`) test begins at the time of the row
     with the number N - round(test N), in the order of time; rows of that time are test. So is valid's beginning.
     """
-    rules, place = RowRules(repeated), folder / "split.scratch"
     if not rule.together:
-        return _moments(Work(source, Node("pick", selection=(rule.column or "",), name="source"), plan.schema, engine,
-                             filter=filter, rules=rules), plan, rule, pool, floor)  # fmt: skip
+        return _moments(rows, rule)
     reduce = _last_rows if rule.by == "last" else _last_times if rule.by_shares else _sides
     reduction = KeyReduction(reduce, rule, tuple(rule.together), rule.column)
-    with reduced_ranges(reduction, source, plan, rules, filter, engine, pool, place, exchange, floor) as files:
-        sides, more = _shared_out(rule, plan, pool, files) if rule.by_shares else (files, {})
+    with reduced_ranges(rows, reduction, folder / "split.scratch") as files:
+        sides, more = _shared_out(rule, rows, files) if rule.by_shares else (files, {})
         sets, counts = [], dict[str, int]()
         for name in LATER_FIRST:
             if name in rule.splits:
-                rows, counts[name] = row_set(sides, name, plan.rows, folder / f"split-{name}.bits")
-                sets.append((name, rows))
+                of_split, counts[name] = row_set(sides, name, rows.plan.rows, folder / f"split-{name}.bits")
+                sets.append((name, of_split))
         figures = {name: int(sum(array_of(file, name) for file in files)) for name in FIGURES}
     total = figures.pop("rows")
     counts["train"] = total - sum(counts.values())
@@ -150,16 +136,13 @@ def divided(
     return Division(tuple(sets), figures={**more, "rows": of_splits, **named})
 
 
-def unit_of_numbers(source: Any, plan: Plan, rule: SplitRule, filter: str | None, repeated: RowSet | None, engine: str,
-                    pool: Pool) -> str:  # fmt: skip
+def unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
     """The unit in which all numbers of the rule's column count time since 1970; a JobError if they do not tell.
 
     Zero is 1970 in every unit. Numbers that write a time in their digits (20240131) count nothing.
     """
     column = rule.column or ""
-    work = Work(source, Node("pick", selection=(column,), name="source"), plan.schema, engine, filter=filter,
-                rules=RowRules(repeated))  # fmt: skip
-    ends = pool.map(_extremes, work, plan.partitions)
+    ends = rows.pool.map(_extremes, rows.picked([column]), rows.plan.partitions)
     least, most = min(low for low, _ in ends), max(high for _, high in ends)
     units = unit_of_times(least), unit_of_times(most)
     written = [f"{least:.0f}", f"{most:.0f}"]
@@ -167,7 +150,7 @@ def unit_of_numbers(source: Any, plan: Plan, rule: SplitRule, filter: str | None
     digits = digits if digits and is_written(pa.array(written), digits) else None
     if units[0] and units[0] == units[1] and not digits:
         return units[0]
-    number = "cast(_, 'int64')" if pa.types.is_floating(plan.schema[column].dtype) else "_"
+    number = "cast(_, 'int64')" if pa.types.is_floating(rows.plan.schema[column].dtype) else "_"
     expression, why = "", "all of them are null or 0"
     if digits:
         why = f"{written[0]} may be a time as {digits} writes it"
@@ -290,18 +273,18 @@ def _last_times(rule: SplitRule, rows: KeyRows) -> Arrays:
     return numbers | figures | {"kind": np.array(values.dtype.kind)}
 
 
-def _shared_out(rule: SplitRule, plan: Plan, pool: Pool, files: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+def _shared_out(rule: SplitRule, rows: SourceRows, files: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """(the files with the rows of valid and test, figures of where these begin)."""
     assert rule.column is not None
     kind = next((kind for file in files if (kind := str(array_of(file, "kind")))), "i")
     counted, question = None, None
     while counted is None or question is not None:
-        counted = radix_selection.merge(pool.map(_count_times, question, files))
+        counted = radix_selection.merge(rows.pool.map(_count_times, question, files))
         question = radix_selection.next_question(counted, _ranks(rule, counted.total))
     nulls = sum(int(array_of(file, "null_in_train")) for file in files)
     cuts, _ = _cuts(rule, counted, "u", nulls)
-    sides = pool.map(_sides_of_times, cuts, files)
-    dtype = plan.schema[rule.column].dtype
+    sides = rows.pool.map(_sides_of_times, cuts, files)
+    dtype = rows.plan.schema[rule.column].dtype
     texts = {name: _text(radix_selection.value_of(int(cut), kind), dtype) for name, cut in cuts}
     return sides, {"cuts": texts}
 
@@ -323,21 +306,22 @@ def _sides_of_times(cuts: Sequence[tuple[str, int]], file: str) -> str:
     return str(path)
 
 
-def _moments(work: Work, plan: Plan, rule: SplitRule, pool: Pool, floor: int) -> Division:
+def _moments(rows: SourceRows, rule: SplitRule) -> Division:
     """The moments at which the last shares of all rows begin."""
     assert rule.column is not None
+    work, pool = rows.picked([rule.column]), rows.pool
     counted: Counted | None = None
     question: radix_selection.SelectionQuestion | None = None
     kind, nulls = "i", 0
     while counted is None or question is not None:
-        parts = pool.values(pool.gather(_count_partition, _together, (work, rule.column, question, floor),
-                                        plan.partitions))  # fmt: skip
+        task = (work, rule.column, question, rows.floor)
+        parts = pool.values(pool.gather(_count_partition, _together, task, rows.plan.partitions))
         whole = _together(parts)
         counted, kind, nulls = whole
         question = radix_selection.next_question(counted, _ranks(rule, counted.total))
-    cuts, rows = _cuts(rule, counted, kind, nulls)
-    dtype = plan.schema[rule.column].dtype
-    figures: dict[str, Any] = {"cuts": {name: _text(cut, dtype) for name, cut in cuts}, "rows": rows}
+    cuts, counts = _cuts(rule, counted, kind, nulls)
+    dtype = rows.plan.schema[rule.column].dtype
+    figures: dict[str, Any] = {"cuts": {name: _text(cut, dtype) for name, cut in cuts}, "rows": counts}
     return Division(cuts=tuple(cuts), figures=figures, cut_type=dtype_name(dtype))
 
 

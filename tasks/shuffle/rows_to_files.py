@@ -14,14 +14,11 @@ from tasks.core.plan import Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Output
 from tasks.graph.partition_work import Work
-from tasks.shuffle.disk_exchange import DiskExchange
-from tasks.shuffle.memory_exchange import DaskMemory, LocalMemory
+from tasks.shuffle.choice import Exchange
 from tasks.shuffle.order import carried_columns, make_order, number_of_files
 from tasks.shuffle.parts import Part, Writing, plan_parts
 from tasks.shuffle.pieces import CutSummary, Cutting, totals
 from tasks.shuffle.writing import write_part
-
-Exchange = LocalMemory | DaskMemory | DiskExchange
 
 
 @dataclass(frozen=True)

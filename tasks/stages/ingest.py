@@ -30,6 +30,7 @@ from tasks.job.request import PlanOf, Request
 from tasks.job.row_rules import check_splitting, condition_columns
 from tasks.job.text_order import check_text_order
 from tasks.shuffle.group_by_keys import by_keys, check_runs
+from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.parts import check_types
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import FileWithBadLines, bad_lines_of, bad_lines_text, target_of, write_bad_lines
@@ -298,18 +299,17 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Planned:
     learns = split == request.plan_names[0] and not request.fitted
     learned = _digested(plan, read_options(source)["storage_options"], pool) if learns else []
     planned = Planned(plan, bad, learned, notes, uniting_notes(plan, used))
-    rows = None
+    rows = SourceRows(
+        plan, plan, request.engine, pool, source.filter, exchange=run.exchange, floor=run.min_partition_size
+    )
     if source.unique:
-        bits = request.staging.folder / f"repeated{split}.bits"
-        rows, count = repeated_rows(plan, plan, source.unique, source.filter, request.engine, pool, bits, run.exchange,
-                                    run.min_partition_size)  # fmt: skip
-        file = {"path": "", "digest": ""} if source.keys else {"path": rows.path, "digest": rows.digest}
+        repeats, count = repeated_rows(rows, source.unique, request.staging.folder / f"repeated{split}.bits")
+        rows = replace(rows, rules=RowRules(repeats))
+        file = {"path": "", "digest": ""} if source.keys else {"path": repeats.path, "digest": repeats.digest}
         repeated = {**file, "rows": count}  # rows brought together by keys are written without them
         planned = replace(planned, repeated=repeated)
     if source.split:
-        division = split_division(plan, plan, source.split, source.filter, rows, request.engine, pool,
-                                  request.staging.folder, run.exchange, run.min_partition_size)  # fmt: skip
-        planned = replace(planned, division=division)
+        planned = replace(planned, division=split_division(rows, source.split, request.staging.folder))
     if not source.keys:
         return planned
     if request.flow != "fit":
@@ -318,18 +318,7 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Planned:
     memory = worker_memory(request.engine, pool)
     size = partition_size(source, plan.nbytes, threads, run.min_partition_size, memory, limit)
     folder = request.staging.folder / f"keyed{split}"
-    keyed = by_keys(
-        plan,
-        plan,
-        source.keys,
-        source.sort_by,
-        request.engine,
-        pool,
-        folder,
-        size,
-        run.min_partition_size,
-        RowRules(rows),
-    )
+    keyed = by_keys(replace(rows, filter=None), source.keys, source.sort_by, folder, size)
     return replace(planned, plan=keyed, origins=[file.to_json() for file in plan.files])
 
 

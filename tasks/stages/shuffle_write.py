@@ -16,8 +16,9 @@ from tasks.core.settings import Output
 from tasks.core.stage_results import PartRecord, WriteResult
 from tasks.errors import DataError
 from tasks.job.request import PlanOf, Request
+from tasks.shuffle.choice import Exchange
 from tasks.shuffle.parts import Part, Writing, written
-from tasks.shuffle.rows_to_files import Exchange, write_files
+from tasks.shuffle.rows_to_files import write_files
 from tasks.stages.progress import Progress, RowCounter, no_progress
 from tasks.stages.reuse import (
     PiecesNote,

@@ -14,8 +14,7 @@ from tasks.core.stage_results import TransformResult
 from tasks.graph.seen import unpacked
 from tasks.job import profiles
 from tasks.job.request import PlanOf, Request
-from tasks.shuffle.choice import choose
-from tasks.shuffle.rows_to_files import Exchange
+from tasks.shuffle.choice import Exchange, choose
 from tasks.stages.progress import Progress, RowCounter, no_progress
 from tasks.stages.reuse import PiecesNote, Prepared, exchange_of, missing_parts, noted_pieces, prepared
 from tasks.storage.files import check_unchanged

@@ -29,6 +29,7 @@ from tasks.job.row_rules import condition_columns, downsampling_of, looks
 from tasks.learning.observe import learn
 from tasks.ops.base import Learned
 from tasks.shuffle.group_by_keys import by_keys
+from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.order import make_order
 from tasks.shuffle.parts import Writing
 from tasks.sources.formats import FORMATS
@@ -121,7 +122,7 @@ def _as_source(table: pa.Table, source: Source, folder: Path) -> Plan | FramePla
     rows = FramePlan(plan, frames, "sample")
     if not source.keys:
         return rows
-    return by_keys(rows, plan, source.keys, source.sort_by, "pandas", LocalPool(), folder, PARTITION)
+    return by_keys(SourceRows(rows, plan, "pandas", LocalPool()), source.keys, source.sort_by, folder, PARTITION)
 
 
 def _transformed(work: Work, partition: Partition, failed: list[list[Record]]) -> pa.Table:

@@ -17,7 +17,7 @@ from tasks.cluster.transfer import gpu_setup
 from tasks.graph.partition_work import Work
 from tasks.learning.observe import observe
 from tasks.shuffle.cutting import cut_partition
-from tasks.shuffle.group_by_keys import write_block
+from tasks.shuffle.key_ranges import reduce_range
 from tasks.shuffle.writing import write_part
 from tests.conftest import python_path
 
@@ -41,11 +41,11 @@ def kernels() -> Any:
         lambda: observe(SimpleNamespace(work=ON_GPU), None),  # type: ignore[arg-type]
         lambda: cut_partition(SimpleNamespace(work=ON_GPU), None),  # type: ignore[arg-type]
         lambda: write_part(ON_GPU, None, []),  # type: ignore[arg-type]
-        lambda: write_block(ON_GPU, None, []),  # type: ignore[arg-type]
+        lambda: reduce_range(ON_GPU, None, []),  # type: ignore[arg-type]
         lambda: LocalPool(1, gpu_setup.allocatable).device_memory,
         kernels,
     ],
-    ids=["observe", "cut_partition", "write_part", "write_block", "device_memory", "kernels"],
+    ids=["observe", "cut_partition", "write_part", "reduce_range", "device_memory", "kernels"],
 )
 def test_tasks_prepare_their_process_first(task: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def prepare(engine: str) -> None:

@@ -22,8 +22,9 @@ from tasks.errors import DataError, JobError
 from tasks.graph.node import as_node
 from tasks.job.request import PlanOf, Request, make_request
 from tasks.ops.base import Context, Operator
-from tasks.shuffle import group_by_keys, memory_exchange
-from tasks.shuffle.group_by_keys import by_keys, key_blocks, keys_of
+from tasks.shuffle import group_by_keys, key_ranges, memory_exchange
+from tasks.shuffle.group_by_keys import by_keys, keys_of
+from tasks.shuffle.key_ranges import SourceRows, key_blocks
 from tasks.sources.reader import read
 from tasks.stages import ingest
 from tasks.workflow import Workflow
@@ -37,14 +38,14 @@ BLOCKS = 4
 @pytest.fixture(autouse=True)
 def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four key blocks even for a few rows."""
-    monkeypatch.setattr(group_by_keys, "key_blocks", lambda rows: BLOCKS)
+    monkeypatch.setattr(key_ranges, "key_blocks", lambda rows: BLOCKS)
 
 
 def keyed(table: pa.Table, names: Any, sort_by: Any, folder: Path, engine: str, rows: int = 7, threads: int = 2,
           size: int = 1) -> list[pa.Table]:  # fmt: skip
     """The partitions of the table by keys, read from `rows` rows at a time; with size 1 each is one block."""
     source = cut(table, rows)
-    plan = by_keys(source, source.plan, names, sort_by, engine, LocalPool(threads), folder, size)
+    plan = by_keys(SourceRows(source, source.plan, engine, LocalPool(threads)), names, sort_by, folder, size)
     columns = [*table.column_names, ROW]
     return [read(plan, i, columns) for i in range(len(plan.partitions))]
 

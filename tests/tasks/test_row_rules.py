@@ -24,6 +24,7 @@ from tasks.job.base_version import newest_good
 from tasks.manifest import Manifest
 from tasks.report.artifact import markdown_numbers
 from tasks.shuffle import key_ranges as module
+from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_sets import repeated_rows
 from tasks.stages import ingest, statistics, transform
 from tasks.workflow import Workflow
@@ -55,9 +56,8 @@ def repeated(table: pa.Table, unique: Unique, folder: Path, engine: str, rows: i
     """The numbers of the rows that go, with `rows` rows in a partition."""
     source = cut(table, rows)
     plan = source.plan
-    bits, count = repeated_rows(
-        source, plan, unique, filter, engine, pool or LocalPool(2), folder / "repeated.bits", exchange
-    )
+    rows_of_it = SourceRows(source, plan, engine, pool or LocalPool(2), filter, exchange=exchange)
+    bits, count = repeated_rows(rows_of_it, unique, folder / "repeated.bits")
     gone = [r for p in plan.partitions for r in np.flatnonzero(bits.members(p.first_row, p.rows)) + p.first_row]
     assert len(gone) == count
     assert [path.name for path in folder.iterdir()] == ["repeated.bits"]

@@ -36,6 +36,7 @@ from tasks.graph.row_rules import Division
 from tasks.manifest import Manifest
 from tasks.report.artifact import markdown_numbers
 from tasks.shuffle import key_ranges
+from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_sets import divided
 from tasks.stages import ingest, statistics
 from tasks.storage.staging import Staging
@@ -69,7 +70,8 @@ def table_of(rows: list[tuple[Any, Any]], dtype: pa.DataType = INT32) -> pa.Tabl
 def division_of(table: pa.Table, rule: SplitRule, folder: Path, engine: str, rows: int = 7, pool: Pool | None = None,
                 filter: str | None = None, exchange: str = "memory") -> Division:  # fmt: skip
     source = learning.cut(table, rows)
-    return divided(source, source.plan, rule, filter, None, engine, pool or LocalPool(2), folder, exchange)
+    rows = SourceRows(source, source.plan, engine, pool or LocalPool(2), filter, exchange=exchange)
+    return divided(rows, rule, folder)
 
 
 def sides_of(division: Division, rows: int) -> dict[str, list[int]]:

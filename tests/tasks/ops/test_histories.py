@@ -128,7 +128,7 @@ def events(rows: list[Any]) -> pa.Table:
 
 def in_small_partitions(table: pa.Table, engine: str, partition_size: int) -> Dataset:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.shuffle.group_by_keys.key_blocks", lambda rows: 8)
+        patch.setattr("tasks.shuffle.key_ranges.key_blocks", lambda rows: 8)
         return Dataset(table, engine=engine, partition_size=partition_size).shuffle_by_keys("k", "t")
 
 

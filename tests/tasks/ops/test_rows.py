@@ -393,7 +393,7 @@ def test_a_filter_of_groups_is_the_min_length_of_groupby_for_any_partition(
 ) -> None:
     table = pa.table({"k": [k for k, _ in rows], "x": [x for _, x in rows], "i": range(len(rows))})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.shuffle.group_by_keys.key_blocks", lambda rows: 8)
+        patch.setattr("tasks.shuffle.key_ranges.key_blocks", lambda rows: 8)
         dataset = Dataset(table, engine=engine, partition_size=partition_size).shuffle_by_keys("k", "i")
 
     def found(grouped: Any) -> dict[str, list[Any]]:

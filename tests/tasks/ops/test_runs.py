@@ -357,7 +357,7 @@ def test_lengths_are_those_of_pandas_for_any_partition(
     op = ops.Groupby("k", "s", {"i": names}, min_length=min_length, max_length=max_length,
                      last=last and max_length is not None)  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.shuffle.group_by_keys.key_blocks", lambda rows: 8)
+        patch.setattr("tasks.shuffle.key_ranges.key_blocks", lambda rows: 8)
         dataset = Dataset(table, engine=engine, partition_size=partition_size).shuffle_by_keys("k", "i")
     workflow, found = Workflow(["i"] >> op).fit(dataset), dict[Any, Any]()
     for frame in workflow.transform(dataset).frames():
@@ -540,7 +540,7 @@ def folds_of(rows: Sequence[int], kfold: int, engine: str) -> list[int]:
 
 
 def test_runs_are_the_same_for_any_partition_size(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.shuffle.group_by_keys.key_blocks", lambda rows: 8)
+    monkeypatch.setattr("tasks.shuffle.key_ranges.key_blocks", lambda rows: 8)
     rng = np.random.default_rng(0)
     table = pa.table({"k": rng.integers(0, 60, 4000), "t": rng.integers(0, 99, 4000), "x": rng.normal(size=4000)})
     nodes = ["k", *[["x"] >> ops.Rolling(5, "sum", "k", 1)], *[["t"] >> ops.DifferenceLag("k", [1, 2])]]
