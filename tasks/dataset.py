@@ -21,7 +21,7 @@ from tasks.cluster.current import current_pool, graph_share
 from tasks.cluster.parallelism import dividing_threads, worker_memory
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
-from tasks.core.plan import Partition, Plan, cut_partitions
+from tasks.core.plan import Partition, Plan, Sizing, cut_partitions
 from tasks.core.schema import Schema
 from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, checked
 from tasks.engines.convert import libraries
@@ -48,7 +48,7 @@ from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.frames import Frames, frames_of
-from tasks.sources.planning import SMALLEST, make_plan, partition_size
+from tasks.sources.planning import make_plan, partition_size
 from tasks.sources.reader import FramePlan, checked_names, read
 from tasks.sources.reading_rules import LAYOUT, ROWS, Fit, differences, with_values
 from tasks.sources.uniting import uniting_notes, without_unused
@@ -202,8 +202,7 @@ class Dataset:
         assert self._section is not None
         target = target_of(self._section)
         with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
-            threads = self._threads
-            plan = make_plan(self._section, parallel_map=pool.map, memory=self._memory, threads=threads, fit=self._fit)
+            plan = make_plan(self._section, parallel_map=pool.map, sizing=self._sizing, fit=self._fit)
         if self._versions is not None:
             plan = self._with_common_columns(plan)
         self._opened = open_outputs(file.path for file in plan.files if not is_remote(file.path))
@@ -230,21 +229,17 @@ class Dataset:
                 log.warning("how columns are read: %s", text)
 
     @property
-    def _threads(self) -> int | None:
-        """The threads for which partitions are cut; None if their size is set."""
-        if self._size.partition_size or self._size.part_mem_fraction:
-            return None
-        return dividing_threads(libraries.resolve_engine(self.engine), current_pool(gpu_setup.allocatable))
+    def _sizing(self) -> Sizing:
+        """The threads for which partitions are cut, or the memory of which they take a set fraction."""
+        if self._size.partition_size:
+            return Sizing()
+        engine, pool = libraries.resolve_engine(self.engine), current_pool(gpu_setup.allocatable)
+        if self._size.part_mem_fraction:
+            return Sizing(memory=worker_memory(engine, pool))
+        return Sizing(dividing_threads(engine, pool))
 
     def _bytes_of_a_partition(self, total: int) -> int:
-        return partition_size(self._size, total, self._threads, SMALLEST, self._memory)
-
-    @property
-    def _memory(self) -> int | None:
-        """Bytes of which `part_mem_fraction` is a share; None if it is not given."""
-        if not self._size.part_mem_fraction:
-            return None
-        return worker_memory(libraries.resolve_engine(self.engine), current_pool(gpu_setup.allocatable))
+        return partition_size(self._size, total, self._sizing)
 
     @property
     def schema(self) -> Schema:

@@ -24,7 +24,7 @@ from tasks.engines.convert.libraries import resolve_engine
 from tasks.engines.user_frames import dask_frame, open_frame
 from tasks.errors import DataError, JobError, near
 from tasks.graph.binding import SOURCE, Bound
-from tasks.graph.evaluation import Evaluation, filtered
+from tasks.graph.evaluation import Evaluation
 from tasks.graph.failed_casts import largest, records, warn
 from tasks.graph.node import Node, as_node
 from tasks.graph.partition_work import Work
@@ -47,7 +47,7 @@ from tasks.ops.base import Context, RefitDate
 from tasks.ops.categorify import Categorify
 from tasks.shuffle.group_by_keys import check_runs, keys_of
 from tasks.sources.formats.conform import conform, first_fraction, with_fields
-from tasks.stages.without_prefect import write_transformed
+from tasks.stages.without_prefect import Origin, write_transformed
 from tasks.storage.discarded import check_discarded
 from tasks.storage.files import check_unchanged, local_folder
 
@@ -272,7 +272,7 @@ class Workflow:
         bound = self._in_wider_types(bound, table)
         columns = kernels.from_arrow(_conformed(table, bound.source, needed))
         context = Context(kernels, kernels.row_numbers(0, table.num_rows))
-        evaluation = filtered(bound, columns, state, context, where="the given frame")
+        evaluation = Evaluation(bound, columns, state, context, where="the given frame").filtered()
         outputs = evaluation.outputs()
         warn(records(evaluation.failed))
         return restore(outputs, kernels, rows_kept(evaluation, bound, table.num_rows))
@@ -501,8 +501,8 @@ class Transformed:
         settings = checked(Output, {"path": str(path), **output}, "output")
         assert self.workflow.schema is not None
         workflow, pool = self.workflow, current_pool(gpu_setup.allocatable)
-        return write_transformed(self._work(), self.dataset.plan, settings, pool, workflow.reading,
-                                 workflow.final, self.left_out, self.dataset.rules_text)  # fmt: skip
+        origin = Origin(workflow.reading, workflow.final, self.left_out, self.dataset.rules_text)
+        return write_transformed(self._work(), self.dataset.plan, settings, pool, origin)
 
 
 def reading_of(plan: Plan) -> dict[str, Any]:

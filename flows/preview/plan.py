@@ -18,7 +18,7 @@ from flows.sample import make_sample
 from infra.clusters.expected import ExpectedWorkers, expected
 from infra.clusters.model import Cluster
 from tasks.cluster.local_pool import LocalPool
-from tasks.cluster.parallelism import dividing_threads, partition_limit, worker_memory
+from tasks.cluster.parallelism import sizing
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import Schema
@@ -212,11 +212,12 @@ def _plans(request: Request, workers: ExpectedWorkers) -> dict[str, Plan]:
         for split, path in names.items():
             with naming_valid(split):
                 plan = make_plan(
-                    source.model_copy(update={"path": path, "valid": None}), parallel_map=pool.map,
-                    threads=dividing_threads(request.engine, workers), min_partition_size=run.min_partition_size,
-                    null_types=null_types(request), limit=partition_limit(request.engine, workers),
-                    memory=worker_memory(request.engine, workers), fit=request.fit,
-                )  # fmt: skip
+                    source.model_copy(update={"path": path, "valid": None}),
+                    parallel_map=pool.map,
+                    sizing=sizing(request.engine, workers, run.min_partition_size),
+                    null_types=null_types(request),
+                    fit=request.fit,
+                )
             if request.rules is not None:
                 plan = with_missing(plan, request.rules.missing_rules)
             plans[split] = adapted(request, plan)

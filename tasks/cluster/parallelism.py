@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tasks.cluster.dask_pool import Workers
+from tasks.core.plan import SMALLEST, Sizing
 from tasks.engines import admission
 
 SMALLER = 3  # times as many partitions on the CPU: a small one costs nothing more there
@@ -25,6 +26,12 @@ def worker_memory(engine: str, workers: Workers) -> int:
     """Bytes of which `part_mem_fraction` is a share: the memory of the smallest worker, with cuDF of its GPU; 0 if
     unknown yet."""
     return workers.smallest_device_memory if engine == "cudf" else workers.smallest_memory
+
+
+def sizing(engine: str, workers: Workers, smallest: int = SMALLEST) -> Sizing:
+    """The limits of the partitions of a source that these workers read."""
+    limit = partition_limit(engine, workers)
+    return Sizing(dividing_threads(engine, workers), smallest, worker_memory(engine, workers), limit)
 
 
 def _each_gpu(workers: Workers) -> int:

@@ -157,6 +157,14 @@ class Evaluation:
         rows = {at: column for at, column in self.computed.items() if self._space(at) == space}
         self.computed |= engine.take(rows, places)
 
+    def filtered(self, filters: Sequence[Step] | None = None) -> Evaluation:
+        """Go on with the rows that the graph's filters keep: all of them, or `filters`."""
+        for together in self.bound.filter_rounds(self.bound.filters if filters is None else filters):
+            places = self.rows_kept(together)
+            if places is not None:
+                self.keep(together[0].within, places)
+        return self
+
     def keep_own(self, targets: Sequence[tuple[int, str]]) -> None:
         """Go on with the pass's own rows, once all that looks at other rows of a run has seen the past of these too.
 
@@ -225,17 +233,3 @@ def explained(error: Exception, step: Step, where: str) -> Exception:
         why=f"{type(error).__name__}: {error}",
         do="mend the data or the operator's parameters",
     )
-
-
-def filtered(
-    bound: Bound, source: Columns, state: State, context: Context, where: str = "",
-    filters: Sequence[Step] | None = None, failed: FailedCasts | None = None,
-    notes: tuple[Mapping[str, Any], str] | None = None,
-) -> Evaluation:  # fmt: skip
-    """The evaluation of the rows that the graph's filters keep: all of them, or `filters`."""
-    evaluation = Evaluation(bound, source, state, context, where, failed, notes)
-    for together in bound.filter_rounds(bound.filters if filters is None else filters):
-        places = evaluation.rows_kept(together)
-        if places is not None:
-            evaluation.keep(together[0].within, places)
-    return evaluation

@@ -30,7 +30,7 @@ from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError
 from tasks.graph.binding import SOURCE, Bound, Step
-from tasks.graph.evaluation import Evaluation, filtered
+from tasks.graph.evaluation import Evaluation
 from tasks.graph.failed_casts import FailedCasts
 from tasks.graph.node import Node
 from tasks.graph.row_rules import Downsampling, RowRules, Splitting
@@ -143,8 +143,8 @@ class Work(PickledFields):
         context = Context(self.kernels, rows, self.training, order, met=met, origin=self._origin, own=own)
         read = {name: source[name] for name in self.profile or ()}
         frame = {name: source[name] for name in needed} if more else source
-        evaluation = filtered(bound, frame, self.learned, context, where, self.filters_for(targets), noted,
-                              self._notes(partition))  # fmt: skip
+        evaluation = Evaluation(bound, frame, self.learned, context, where, noted, self._notes(partition))
+        evaluation.filtered(self.filters_for(targets))
         if own is not None:
             with at(where):
                 evaluation.keep_own(targets)

@@ -27,13 +27,15 @@ def nice_step(span: float, steps: int = 4) -> float:
     return next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= span / steps * 0.999999)
 
 
+SIZE = (640, 190)
+
+
 def lines(
     title: str,
     curves: Mapping[str, Points],
     shown: Callable[[float], str],
     span: tuple[float, float] | None = None,
     bands: Sequence[Band] = (),
-    size: tuple[int, int] = (640, 190),
     ceiling: float | None = None,
     unit: str = " s",
 ) -> str:
@@ -41,7 +43,7 @@ def lines(
 
     `ceiling` draws a dashed line (a limit of memory, say) where the curves come near it. `unit` is that of the x axis.
     """
-    width, height = size
+    width, height = SIZE
     curves = {name: points for name, points in curves.items() if points}
     first, last = span or _span(curves.values())
     top = max((y for points in curves.values() for _, y in points), default=0.0)
@@ -66,7 +68,7 @@ def lines(
         if len(points) == 1:
             body.append(f'<circle cx="{x(points[0][0]):.1f}" cy="{y(points[0][1]):.1f}" r="2.5" fill="{colour}"/>')
         body.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.7" stroke-linejoin="round"/>')
-    return figure(size, title, "".join(body), list(curves) if len(curves) > 1 else [])
+    return figure(SIZE, title, "".join(body), list(curves) if len(curves) > 1 else [])
 
 
 def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 1060) -> str:

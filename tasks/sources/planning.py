@@ -17,12 +17,14 @@ from tasks.core.plan import (
     FIELDS,
     LIMITS,
     MADE,
+    NO_SIZING,
     OPTION,
     SELF,
     Block,
     File,
     Limits,
     Plan,
+    Sizing,
     Unit,
     cut_blocks,
     cut_partitions,
@@ -32,18 +34,18 @@ from tasks.core.settings import Source
 from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.engines.expression.typing import dtype_of
-from tasks.errors import DataError, JobError, near
+from tasks.errors import DataError, JobError
 from tasks.sources.formats import FORMATS, check_delimiter, format_of, read_options, with_recognised
 from tasks.sources.formats.bounds import check_columns, check_depth
 from tasks.sources.formats.survey import NUMBER_TEXTS, TYPES, Inspected, line_types
 from tasks.sources.formats.text_ranges import BAD
 from tasks.sources.reading_rules import LINES, TEXTS, Fit, reading_of, with_layout
-from tasks.sources.uniting import RECOGNISED, check_together, united
+from tasks.sources.uniting import RECOGNISED, united
 from tasks.storage import hive
 from tasks.storage.files import expand, is_remote, local_path
 
 OUTSIDE = "/"  # instead of a value in the name of a folder: no name has it
-PARTITION, SMALLEST = 10**9, 16 * 2**20  # bytes
+PARTITION = 10**9  # bytes
 
 
 class NoRowsError(DataError):
@@ -58,23 +60,17 @@ def make_plan(
     source: Source,
     *,
     parallel_map: Callable[..., Any] = map,
-    threads: int | None = None,
-    min_partition_size: int = SMALLEST,
-    needed: Sequence[str] | None = None,
-    memory: int | None = None,
+    sizing: Sizing = NO_SIZING,
     limits: Limits = LIMITS,
     null_types: Mapping[str, pa.DataType] | None = None,
-    limit: int | None = None,
     fit: Fit | None = None,
     notes: str | None = None,
 ) -> Plan:
     """Inspect every file of the source once; the plan says which rows are where.
 
-    `parallel_map(function, items)` gives the results in order; functions and items can be pickled. `threads` of the
-    cluster make partitions small enough that each thread gets about four; `memory` of a worker is what
-    `part_mem_fraction` is a share of; no partition of several blocks has more than `limit` bytes.
-    `notes` is a folder in which processes note what they read (`tasks.storage.files_being_read`).
-    `needed` columns must exist; `null_types` are those of columns that hold nothing but nulls (string if not named).
+    `parallel_map(function, items)` gives the results in order; functions and items can be pickled. `notes` is a folder
+    in which processes note what they read (`tasks.storage.files_being_read`). `null_types` are those of columns that
+    hold nothing but nulls (string if not named).
     Files without rows are skipped and named in `plan.skipped`, and so are those that the filter leaves out by the names
     of their folders: they stay closed. Text is laid out as that of `fit` was, where the format is the same.
     """
@@ -136,18 +132,17 @@ def make_plan(
     schema = Schema([*schema.columns, *(_of_type(schema[n], types.get(n)) for n in fields)])
     computed = {n: (e, schema[n]) for n, e in expressions.items() if n in schema or n not in optional}
     schema = Schema(_made(*computed[c.name]) if c.name in computed else c for c in schema.columns)
-    check_needed(schema, needed or ())
     of_lines = line_types({f.name: f.type for item in full for f in item.schema}, declared)
     on_host = sorted({n for item in full for n in item.on_host} | whole.on_host | {*computed, *fields})
     on_host += sorted({f.name for item in full for f in item.schema if _is_parsed(f, known, schema)} - {*on_host})
     blocks = _blocks(full, FORMATS[name].ranged, limits)
-    size = partition_size(source, sum(b.nbytes for b in blocks), threads, min_partition_size, memory, limit)
-    plan = Plan(
+    size = partition_size(source, sum(b.nbytes for b in blocks), sizing)
+    return Plan(
         files=tuple(item.file for item in full),
         format=name,
         schema=schema,
         blocks=blocks,
-        partitions=cut_partitions(blocks, size, even=_by_limit(source, limit)),
+        partitions=cut_partitions(blocks, size, even=_by_limit(source, sizing.limit)),
         skipped=skipped,
         options={
             **options,
@@ -168,8 +163,6 @@ def make_plan(
             {n: dtype_name(schema[n].dtype) for n in number_texts},
         ),
     )
-    check_together(plan, needed or ())
-    return plan
 
 
 def _rows_hint(source: Source, name: str, files: Sequence[File]) -> str:
@@ -278,25 +271,23 @@ def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
     return {"names": names, "other_names": other}
 
 
-def largest_partition(source: Source, limit: int | None = None, memory: int | None = None) -> int:
-    """The most decoded bytes of a partition: of the source's settings, else `limit`, else `PARTITION`. `memory` of one
-    worker is what `part_mem_fraction` is a share of."""
-    if source.part_mem_fraction is not None and memory:
-        return max(1, int(source.part_mem_fraction * memory))
+def largest_partition(source: Source, sizing: Sizing) -> int:
+    """The most decoded bytes of a partition: of the source's settings, else the limit, else `PARTITION`."""
+    limit = sizing.limit
+    if source.part_mem_fraction is not None and sizing.memory:
+        return max(1, int(source.part_mem_fraction * sizing.memory))
     if source.partition_size is None:
         return limit or PARTITION
     return min(source.partition_size, limit or source.partition_size)
 
 
-def partition_size(
-    source: Source, total: int, threads: int | None, smallest: int, memory: int | None = None, limit: int | None = None
-) -> int:
-    """Decoded bytes per partition: as the source says, less if the threads would otherwise get under four
-    partitions each, and never more than `limit`, which a GPU's memory sets and is taken where the source says nothing:
+def partition_size(source: Source, total: int, sizing: Sizing) -> int:
+    """Decoded bytes per partition: as the source says, less if the threads would otherwise get under four partitions
+    each, and never more than the limit, which a GPU's memory sets and is taken where the source says nothing:
     each thread then gets two, four, six ..., since every column of a partition costs a GPU's process the same time.
     """
-    largest = largest_partition(source, limit, memory)
-    if threads is not None and _by_limit(source, limit):
+    largest, threads, smallest = largest_partition(source, sizing), sizing.threads, sizing.smallest
+    if threads is not None and _by_limit(source, sizing.limit):
         rounds = max(1, -(-total // (2 * threads * largest)))
         return max(-(-total // (2 * threads * rounds)), smallest)
     return largest if threads is None else shared_out(total, threads, smallest, largest)
@@ -307,7 +298,7 @@ def _by_limit(source: Source, limit: int | None) -> bool:
     return limit is not None and source.partition_size is None and source.part_mem_fraction is None
 
 
-def shared_out(total: int, threads: int, smallest: int = SMALLEST, largest: int = PARTITION) -> int:
+def shared_out(total: int, threads: int, smallest: int, largest: int) -> int:
     """Bytes of a partition such that each thread gets about four, between the smallest and the largest."""
     return min(max(total // (4 * threads), smallest), largest)
 
@@ -321,13 +312,6 @@ def _blocks(inspected: Sequence[Inspected], ranged: bool, limits: Limits) -> tup
     if ranged:  # their units are cut by bytes already; many rows in one are no reason to cut again
         return cut_blocks(units, limits.join_below, 2**62, join_bytes=limits.range_bytes)
     return cut_blocks(units, limits.join_below, limits.cut_above, join_bytes=limits.range_bytes)
-
-
-def check_needed(schema: Schema, needed: Sequence[str]) -> None:
-    """A DataError for the first needed column that is not there, with near names."""
-    for name in needed:
-        if name not in schema:
-            raise DataError(f"there is no column {name!r} in the source", where="source", do=near(name, schema))
 
 
 def _some(path: str, count: int) -> str:

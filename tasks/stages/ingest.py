@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tasks.cluster.parallelism import dividing_threads, partition_limit, worker_memory
+from tasks.cluster.parallelism import sizing
 from tasks.cluster.pool import Pool
 from tasks.core.plan import File, Plan
 from tasks.core.schema import Schema
@@ -269,15 +269,13 @@ class Planned:
 def _planned(request: Request, split: str, path: Any, pool: Pool) -> Planned:
     """Plan one split."""
     source, run = request.source, request.run
+    limits = sizing(request.engine, pool, run.min_partition_size)
     with naming_valid(split):
         plan = make_plan(
             source.model_copy(update={"path": path, "valid": None}),
             parallel_map=partial(_mapped, pool),
-            threads=dividing_threads(request.engine, pool),
-            min_partition_size=run.min_partition_size,
+            sizing=limits,
             null_types=null_types(request),
-            limit=partition_limit(request.engine, pool),
-            memory=worker_memory(request.engine, pool),
             fit=request.fit,
             notes=str(request.staging.folder / FOLDER),
         )
@@ -314,10 +312,7 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Planned:
         return planned
     if request.flow != "fit":
         checked_needs(request, {split: plan}, pool)  # before the scratch files of the keys are written
-    threads, limit = dividing_threads(request.engine, pool), partition_limit(request.engine, pool)
-    memory = worker_memory(request.engine, pool)
-    size = partition_size(source, plan.nbytes, threads, run.min_partition_size, memory, limit)
-    folder = request.staging.folder / f"keyed{split}"
+    folder, size = request.staging.folder / f"keyed{split}", partition_size(source, plan.nbytes, limits)
     keyed = by_keys(replace(rows, filter=None), source.keys, source.sort_by, folder, size)
     return replace(planned, plan=keyed, origins=[file.to_json() for file in plan.files])
 

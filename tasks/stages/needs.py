@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.cluster.dask_pool import Workers
-from tasks.cluster.parallelism import computing_threads, partition_limit, worker_memory
+from tasks.cluster.parallelism import computing_threads, sizing
 from tasks.core.memory_budget import copies, work_limit
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import POSITION, row_bytes
@@ -97,7 +97,7 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     written = sum(int(rows[s] * (stored or _width(bounds[s]))) for s in plans)
     keyed = sum(int(rows[s] * row_bytes(plan.schema)) for s, plan in plans.items()) if source.keys else 0
     largest = max(p.nbytes for plan in plans.values() for p in plan.partitions)
-    most = largest_partition(source, partition_limit(request.engine, workers), worker_memory(request.engine, workers))
+    most = largest_partition(source, sizing(request.engine, workers))
     largest = max(largest, min(int(largest * scale), most))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
     working, in_memory = copies(request.engine) * largest * at_once, max(pieces.values()) if kind == "memory" else 0

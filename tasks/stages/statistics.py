@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from tasks.cluster import column_cache
-from tasks.cluster.column_cache import CacheKey
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
 from tasks.core.schema import Schema
@@ -63,7 +62,16 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
     if not reused:
         counter = RowCounter(progress, plan.rows * max(phases, 1))
         with cached_for_transform(request, plan, bound, pool) as cache:
-            manifest = _learned(request, plan, bound, pool, folder, fingerprint, counter, cache)
+            work = Work(
+                plan,
+                final,
+                schema,
+                request.engine,
+                filter=request.source.filter,
+                cache=cache,
+                rules=row_rules(request.source, PlanOf(request), request.splits[0]),
+            )
+            manifest = _learned(request, work, pool, folder, fingerprint, counter)
     progress(plan.rows, plan.rows)
     return StatisticsResult(
         rows=plan.rows * phases,
@@ -85,13 +93,11 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
 
 
 def _learned(
-    request: Request, plan: Plan, bound: Bound, pool: Pool, folder: Path, fingerprint: str, counter: RowCounter,
-    cache: CacheKey | None,
-) -> dict[str, Any]:  # fmt: skip
+    request: Request, work: Work, pool: Pool, folder: Path, fingerprint: str, counter: RowCounter
+) -> dict[str, Any]:
     """Learn and save: the state and its manifest get to `folder` by one rename; return the manifest. Large tables are
     written while others are still put in order."""
-    source, run, plans, split = request.source, request.run, PlanOf(request), request.splits[0]
-    side_files = request.side_files
+    run, plan, bound, side_files = request.run, work.source, work.bound, request.side_files
     base = base_of(request, plan.schema)
     if base and request.base and request.base.learn_from:
         base = _taught(request, base, plan.schema, pool)
@@ -99,14 +105,12 @@ def _learned(
         with no_space(folder):
             partial = stack.enter_context(partial_folder(folder))
         saving = stack.enter_context(Saving(partial))
-        work = Work(plan, *subject(request, plan.schema), request.engine, filter=source.filter, cache=cache,
-                    rules=row_rules(source, plans, split))  # fmt: skip
         passes = observe.PassOptions(
             run.min_partition_size, lambda _, rows: counter.add(rows), saving.begin, bool(run.profile)
         )
         result = observe.learn(work, plan, pool, base, passes)
         state = result.state
-        check_unchanged(*plans.sources(split))
+        check_unchanged(*PlanOf(request).sources(request.splits[0]))
         check_side_files(request, side_files)
         with no_space(folder):
             tables = learned_tables(bound.learned, state.values)

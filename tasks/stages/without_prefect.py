@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from tasks.cluster.dask_pool import DaskPool
@@ -37,16 +36,26 @@ from tasks.storage.staging import Staging
 log = logging.getLogger("rowmill")
 
 
-def write_transformed(
-    work: Work, plan: Plan, output: Output, pool: Pool, reading: Mapping[str, Any] = MappingProxyType({}),
-    final: Node | None = None, left_out: Sequence[str] = (), row_rules: Mapping[str, Any] = MappingProxyType({}),
-) -> Manifest:  # fmt: skip
-    """Shuffle the rows of a fitted workflow into files under `output.path`, committed with one rename.
+@dataclass(frozen=True)
+class Origin:
+    """Where transformed rows come from, for the output's manifest and workflow.
 
-    `reading` is how the source was read that the workflow was fitted on; `final` is the whole graph, of
-    which `left_out` are outputs that the source lacks the columns for. `row_rules` are the rules of the data set by
-    which rows are left out, as the manifest has them.
+    `reading` is how the source was read that the workflow was fitted on; `final` is the whole graph, of which
+    `left_out` are outputs that the source lacks the columns for. `row_rules` are the rules of the data set by which
+    rows are left out, as the manifest has them.
     """
+
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    final: Node | None = None
+    left_out: Sequence[str] = ()
+    row_rules: Mapping[str, Any] = field(default_factory=dict)
+
+
+NO_ORIGIN = Origin()
+
+
+def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin = NO_ORIGIN) -> Manifest:
+    """Shuffle the rows of a fitted workflow into files under `output.path`, committed with one rename."""
     graph_to_json(work.final)  # a function without an import path is refused now, not when all is written
     started, staging = time.perf_counter(), Staging(output.path)
     staging.check(output.on_existing)
@@ -59,8 +68,9 @@ def write_transformed(
         shuffle = rows_to_files(work, plan, output, len(pool.workers))
         hive.check_columns(output.partition_on, shuffle.schema)
         check_types(output, shuffle.schema)
-        save_fitted(final or work.final, work.schema, work.learned, staging.new / WORKFLOW, FittedNotes(reading))
-        shuffle = replace(shuffle, cutting=replace(shuffle.cutting, work=sent(work, staging.new / WORKFLOW, pool)))
+        fitted, notes = staging.new / WORKFLOW, FittedNotes(origin.reading)
+        save_fitted(origin.final or work.final, work.schema, work.learned, fitted, notes)
+        shuffle = replace(shuffle, cutting=replace(shuffle.cutting, work=sent(work, fitted, pool)))
         exchange = memory_exchange(pool)
         try:
             pieces = shuffle.cut(exchange)
@@ -82,9 +92,9 @@ def write_transformed(
         data = describe(plan.rows, records, work.bound.output, output, work.engine, exchange="memory", stages=stages,
                         fingerprints={"source": plan.fingerprint}, seconds=round(time.perf_counter() - started, 3),
                         **({"reading": plan.reading} if plan.reading else {}),
-                        **({"row_rules": counted(row_rules, pieces.left_out)} if row_rules else {}),
+                        **({"row_rules": counted(origin.row_rules, pieces.left_out)} if origin.row_rules else {}),
                         **({"made_up": sample} if sample else {}),
-                        **({"left_out": list(left_out)} if left_out else {}))  # fmt: skip
+                        **({"left_out": list(origin.left_out)} if origin.left_out else {}))  # fmt: skip
         if output.metadata_file:
             data["footers"] = write_footers(staging.new, records)
         write_json(staging.new / MANIFEST, seal(data))

@@ -29,6 +29,8 @@ from tasks.core.plan import File, Limits, Plan
 from tasks.core.settings import Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
+from tasks.graph.binding import Bound
+from tasks.graph.node import Node
 from tasks.sources.formats import record_ends, text_ranges
 from tasks.sources.formats.conform import conform
 from tasks.sources.formats.record_ends import Dialect, cut_text
@@ -345,8 +347,8 @@ def test_values_may_stand_between_other_characters(tmp_path: Path, delimiter: st
 @pytest.mark.parametrize("delimiter", ["|", ";", "\t"])
 def test_a_header_with_other_delimiters_is_told(tmp_path: Path, delimiter: str) -> None:
     (tmp_path / "a.csv").write_text(delimiter.join(("user", "price", "brand")) + "\n" + delimiter.join("123") + "\n")
-    with pytest.raises(DataError, match="there is no column 'price'") as error:
-        make_plan(Source(path=str(tmp_path)), needed=["price"])
+    with pytest.raises(JobError, match="there is no column 'price'") as error:
+        Bound(Node("pick", selection=("price",), name="source"), make_plan(Source(path=str(tmp_path))).schema)
     assert error.value.do.endswith(f"if it is several, set source.delimiter to {delimiter!r}")
 
 

@@ -17,11 +17,14 @@ from flows.preview.plan import _plans
 from infra.clusters.expected import ExpectedWorkers
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.parallelism import worker_memory
-from tasks.core.plan import Block, Limits, Plan, cut_partitions
+from tasks.core.plan import Block, Limits, Plan, Sizing, cut_partitions
 from tasks.core.settings import Source
 from tasks.errors import DataError, JobError
+from tasks.graph.binding import Bound
+from tasks.graph.node import Node
 from tasks.sources.planning import largest_partition, make_plan, partition_size
 from tasks.sources.reader import read
+from tasks.sources.uniting import check_together
 from tasks.stages.ingest import _planned
 
 
@@ -127,7 +130,7 @@ def test_with_cudf_the_memory_is_that_of_the_gpu_of_a_worker() -> None:
     workers = ExpectedWorkers("cudf", ("a", "b"), 2, 64 * 10**9, 16 * 10**9, "")
     assert [worker_memory(engine, workers) for engine in ("cudf", "pandas")] == [8 * 10**9, 32 * 10**9]
     share = Source(path="x", part_mem_fraction=0.25)
-    assert largest_partition(share, limit=10**9, memory=worker_memory("cudf", workers)) == 2 * 10**9
+    assert largest_partition(share, Sizing(limit=10**9, memory=worker_memory("cudf", workers))) == 2 * 10**9
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ def test_with_cudf_the_memory_is_that_of_the_gpu_of_a_worker() -> None:
 def test_the_largest_partition_is_what_was_asked_for_or_what_a_gpu_takes(
     asked: str | None, limit: int | None, size: int
 ) -> None:
-    assert partition_size(Source(path="x", partition_size=asked), 10**12, None, 1, limit=limit) == size
+    assert partition_size(Source(path="x", partition_size=asked), 10**12, Sizing(smallest=1, limit=limit)) == size
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,7 @@ def test_the_largest_partition_is_what_was_asked_for_or_what_a_gpu_takes(
     [(8, 1, 4), (9, 1, 3), (100, 2, 4), (7, 4, 2), (3, 1, 2)],  # 2, 4, 26 of each; not below the smallest
 )
 def test_a_gpu_gets_two_partitions_or_a_multiple(total: int, threads: int, size: int) -> None:
-    assert partition_size(Source(path="x"), total, threads, 2, limit=4) == size
+    assert partition_size(Source(path="x"), total, Sizing(threads, 2, limit=4)) == size
 
 
 @pytest.mark.parametrize("size", [1, 7, 30, 64, 65, 100, 1000])
@@ -169,9 +172,9 @@ def test_a_partition_on_a_gpu_has_less_rows_than_a_column_may_have() -> None:
 
 def test_threads_make_partitions_smaller(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", list(range(1000)), row_group_size=10)
-    plan = make_plan(Source(path=str(tmp_path)), threads=2, min_partition_size=100, limits=Limits(join_below=1))
+    plan = make_plan(Source(path=str(tmp_path)), sizing=Sizing(2, 100), limits=Limits(join_below=1))
     assert len(plan.partitions) == 9  # 8000 bytes, at most 1000 in each: whole blocks of 80
-    assert len(make_plan(Source(path=str(tmp_path)), threads=2, limits=Limits(join_below=1)).partitions) == 1
+    assert len(make_plan(Source(path=str(tmp_path)), sizing=Sizing(2), limits=Limits(join_below=1)).partitions) == 1
 
 
 def test_empty_files_are_skipped_and_named(tmp_path: Path) -> None:
@@ -208,7 +211,7 @@ def test_types_must_agree_over_files(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", [1])
     write(tmp_path / "b.parquet", ["x"])
     with pytest.raises(DataError, match="column 'n' has different types") as error:
-        make_plan(Source(path=str(tmp_path)), needed=["n"])
+        check_together(make_plan(Source(path=str(tmp_path))), ["n"])
     assert error.value.where == str(tmp_path / "b.parquet")
     assert error.value.why == f"string here, int64 in {tmp_path / 'a.parquet'}"
 
@@ -224,11 +227,11 @@ def test_null_columns_and_encodings_take_the_type_of_the_others(tmp_path: Path) 
 
 def test_missing_columns_name_near_ones(tmp_path: Path) -> None:
     pq.write_table(pa.table({"price": [1], "brand": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="did you mean 'price'"):
-        make_plan(Source(path=str(tmp_path)), needed=["prise"])
+    with pytest.raises(JobError, match="did you mean 'price'"):
+        Bound(Node("pick", selection=("prise",), name="source"), make_plan(Source(path=str(tmp_path))).schema)
     pq.write_table(pa.table({"brand": ["x"], "prices": [1]}), tmp_path / "b.parquet")
     with pytest.raises(DataError, match="column 'price' is missing in a file"):
-        make_plan(Source(path=str(tmp_path)), needed=["brand", "price"])
+        check_together(make_plan(Source(path=str(tmp_path))), ["brand", "price"])
 
 
 def test_a_given_type_replaces_that_of_the_files(tmp_path: Path) -> None:

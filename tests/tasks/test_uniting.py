@@ -27,7 +27,7 @@ from tasks.gate.contract import make_contract
 from tasks.manifest import Manifest
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
-from tasks.sources.uniting import uniting_notes, with_missing, without_unused
+from tasks.sources.uniting import check_together, uniting_notes, with_missing, without_unused
 from tasks.stages import ingest
 from tasks.storage import hive
 from tasks.workflow import Workflow
@@ -291,14 +291,15 @@ def test_a_file_outside_of_the_folders_that_name_a_column_lacks_it(tmp_path: Pat
     assert read(plan, 0, ["x"]).to_pydict() == {"x": [1, 1, 1]}
     for filter in (None, "day == 1"):
         with pytest.raises(DataError, match="column 'day' is missing in a file") as error:
-            make_plan(Source(path=str(tmp_path), filter=filter), needed=["day"])
+            check_together(make_plan(Source(path=str(tmp_path), filter=filter)), ["day"])
         assert error.value.where == f"{tmp_path}/c.csv"
     with pytest.raises(DataError, match="column 'day' is missing in a file"):
         read(plan, 0, ["day"])
-    plan = make_plan(Source(path=str(tmp_path), missing="null"), needed=["day"])
+    plan = make_plan(Source(path=str(tmp_path), missing="null"))
+    check_together(plan, ["day"])
     assert read(plan, 0, ["day"]).to_pydict() == {"day": [None, 1, None]}
     assert uniting_notes(plan, ["day"]) == [
         f"column 'day' is missing in {tmp_path}/c.csv of 3 files: read as null there"
     ]
     (tmp_path / "c.csv").unlink()
-    assert read(make_plan(Source(path=str(tmp_path)), needed=["day"]), 0, ["day"]).to_pydict() == {"day": [1, None]}
+    assert read(make_plan(Source(path=str(tmp_path))), 0, ["day"]).to_pydict() == {"day": [1, None]}

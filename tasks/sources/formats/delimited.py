@@ -12,7 +12,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -210,11 +210,11 @@ class Delimited:
         wanted = [name for name in names if name not in options["schema"]]
         if not wanted or (not data.strip(b"\r\n") and not self.blank):  # none of its lines can be read
             return {}
-        table = self._parse(data, names, {}, wanted, options, head.file, piece)
+        table = self._parse(data, names, dict.fromkeys(wanted), options, head.file, piece)
         types: dict[str, pa.DataType | Written] = {name: _inferred(table[name]) for name in table.column_names}
         numbers = [n for n, t in types.items() if t in (pa.int64(), pa.float64())]
         if numbers:
-            texts = self._parse(data, names, {n: pa.string() for n in names}, numbers, options, head.file, piece)
+            texts = self._parse(data, names, dict.fromkeys(numbers, pa.string()), options, head.file, piece)
             point = options.get("decimal") or "."
             types |= {n: written(texts[n], table[n], head.file.path, point) for n in numbers}
         return types
@@ -227,21 +227,21 @@ class Delimited:
         for piece in text_ranges.merged(pieces):
             file = files[piece.file]
             names = options["other_names"].get(str(piece.file), options["names"])
-            wanted = schema.names or names[:1]
             types = {f.name: STRINGS if is_list(f.type) else carried_type(f.type) for f in schema}
-            types = types or {wanted[0]: pa.string()}
+            types = types or {names[0]: pa.string()}
             parser = parser.of_columns(len(names))
             data = text_ranges.piece_bytes(file, piece, options)
             sieve = parser._sieve(names, options)
             if sieve and text_ranges.is_sifted(file, options):
                 data = sieve.sift(data).data
-            table = parser._parse(data, names, types, wanted, options, file, piece)
+            table = parser._parse(data, names, types, options, file, piece)
             for field in (f for f in schema if is_list(f.type) and kind_of(f.type.value_type) == "number"):
                 try:
                     lists_in(table[field.name].cast(pa.string()), field.type)
                 except NoListError as error:
-                    row = parser._before(file, piece, options) + error.row
-                    raise _no_value(field.name, field.type, error.text, file, row, str(error), options) from None
+                    misfit = _Misfit(field.name, error.row, error.text, str(error))
+                    before = parser._before(file, piece, options)
+                    raise _no_value(misfit, field.type, file, before, options) from None
             tables.append(table)
         return conform(pa.concat_tables(tables), schema).combine_chunks()  # once, instead of at each use of a column
 
@@ -249,20 +249,21 @@ class Delimited:
         self,
         data: bytes,
         names: list[str],
-        types: dict[str, pa.DataType],
-        wanted: list[str],
+        types: Mapping[str, pa.DataType | None],
         options: dict[str, Any],
         file: File,
         piece: Piece,
     ) -> pa.Table:
+        """The columns of `types`, which the text has among `names`; a type of None is inferred."""
         try:
-            return self._table(data, names, types, wanted, options)
+            return self._table(data, names, _set(types), [*types], options)
         except _Straddling:
             raise record_too_long(file.path, record_limit(options)) from None
         except pa.ArrowException as error:
-            raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
+            raise self._misfit(error, data, names, types, options, file, piece) from None
         except _Misfit as misfit:
-            raise _no_value_of(misfit, types, file, self._before(file, piece, options), options) from None
+            before = self._before(file, piece, options)
+            raise _no_value(misfit, types[misfit.name], file, before, options) from None
 
     def _table(
         self, data: bytes, names: list[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any]
@@ -375,8 +376,7 @@ class Delimited:
         error: Exception,
         data: bytes,
         names: list[str],
-        types: dict[str, pa.DataType],
-        wanted: list[str],
+        types: Mapping[str, pa.DataType | None],
         options: dict[str, Any],
         file: File,
         piece: Piece,
@@ -385,7 +385,7 @@ class Delimited:
         message = str(error).split("\n")[0]
         try:
             before = self._before(file, piece, options)
-            strings = parse(data, self.dialect, names, {n: pa.string() for n in names}, wanted, options)
+            strings = parse(data, self.dialect, names, {n: pa.string() for n in names}, [*types], options)
         except pa.ArrowException:
             row = re.search(r"Row #(\d+)", message)
             where = f"{file.path}, row {before + int(row[1])}" if row else file.path
@@ -401,21 +401,25 @@ class Delimited:
                 else "mend the line: it needs one value per column, and quotes around values with line ends; or leave "
                 "such lines out, source.bad_lines: skip",
             )
-        for name in wanted:
+        for name, dtype in types.items():
             try:
-                self._table(data, names, {name: types[name]} if name in types else {}, [name], options)
-            except _Misfit as misfit:
-                return _no_value_of(misfit, types, file, before, options)
+                self._table(data, names, _set({name: dtype}), [name], options)
+            except _Misfit as unfit:
+                return _no_value(unfit, dtype or pa.string(), file, before, options)
             except pa.ArrowException as failed:
                 match = re.search(r"(?:invalid value|string:|has) '(.*)'", str(failed), re.DOTALL)
                 value = match[1] if match else None
                 index = (
                     pc.index(strings.column(name), pa.scalar(value, pa.string())).as_py() if value is not None else -1
                 )
-                place = before + index if index >= 0 else None
                 why = re.sub(r"^Column.* has '.*', which is (.*), in row .*$", r"it is \1", str(failed).split("\n")[0])
-                return _no_value(name, types[name], value, file, place, why, options)
+                misfit = _Misfit(name, index if index >= 0 else None, value, why)
+                return _no_value(misfit, dtype or pa.string(), file, before, options)
         return DataError("a text file does not parse", where=file.path, why=message, do="mend the file")
+
+
+def _set(types: Mapping[str, pa.DataType | None]) -> dict[str, pa.DataType]:
+    return {name: dtype for name, dtype in types.items() if dtype is not None}
 
 
 def _own_names(names: Sequence[str], lines: int) -> str:
@@ -428,26 +432,17 @@ def _own_names(names: Sequence[str], lines: int) -> str:
     return f"name the columns and skip the header: source.columns: {listed} and source.skip_rows: {lines}"
 
 
-def _no_value_of(
-    misfit: _Misfit, types: dict[str, pa.DataType], file: File, before: int, options: dict[str, Any]
-) -> DataError:
-    name, row, value, why, *do = misfit.args
-    return _no_value(name, types[name], value, file, before + row, why, options, *do)
-
-
-def _no_value(
-    name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str, options: dict[str, Any],
-    do: str = "",
-) -> DataError:  # fmt: skip
-    """A DataError for a value of a text; `row` counts from 0."""
+def _no_value(misfit: _Misfit, dtype: pa.DataType, file: File, before: int, options: dict[str, Any]) -> DataError:
+    """A DataError for a value of a text, in a block behind `before` rows of the file."""
+    name, value, row = misfit.name, misfit.value, misfit.row
     dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
     value = value if value is None or len(value) <= 200 else value[:200] + ".."
-    row_text = "" if row is None else f", row {row + 1} (the header not counted)"
+    row_text = "" if row is None else f", row {before + row + 1} (the header not counted)"
     return DataError(
         f"column {name!r} has a value that is no {dtype_name(dtype)}: {value!r}",
         where=f"{file.path}, column {name}{row_text}",
-        why=why,
-        do=do
+        why=misfit.why,
+        do=misfit.do
         or options.get(ADVICE, {}).get(name)
         or f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
     )
@@ -482,8 +477,15 @@ class _Straddling(Exception):
     """A record is longer than any may be."""
 
 
+@dataclass(eq=False)
 class _Misfit(Exception):
-    """Column, row, text, why and what to do: a value does not fit the type of its column."""
+    """A value does not fit the type of its column; `row` counts from 0 in its block, None if unknown."""
+
+    name: str
+    row: int | None
+    value: str | None
+    why: str
+    do: str = ""
 
 
 def _of_texts(texts: pa.ChunkedArray, dtype: pa.DataType, name: str, point: str) -> pa.ChunkedArray:
