@@ -422,9 +422,9 @@ class Workflow:
         """
         folder = Path(local_folder(path, "the fitted workflow", "Workflow.load"))
         check_discarded(current(folder), folder)
-        final, schema, state, reading = load_fitted(folder)
-        workflow = Workflow(final)
-        workflow.schema, workflow.state, workflow.reading = schema, state, reading
+        saved = load_fitted(folder)
+        workflow = Workflow(saved.final)
+        workflow.schema, workflow.state, workflow.reading = saved.schema, saved.state, saved.reading
         return workflow
 
 

@@ -86,16 +86,15 @@ def _side(folder: Path, root: Path) -> Any:
     from tasks.core.schema import Schema
     from tasks.gate.diff import Side
     from tasks.gate.history import read_profile
-    from tasks.graph.binding import Bound
     from tasks.graph.saved_workflow import load_fitted
     from tasks.manifest import Manifest
     from tasks.report.learned import is_vocabulary, learned_steps
 
     manifest = Manifest.load(folder)
-    final, schema, state, _ = load_fitted(root)
+    saved = load_fitted(root)
     vocabularies = {}
-    for key, step in learned_steps(Bound(final, schema, state.values), state.values).items():
-        fitted = state.values[key]
+    for key, step in learned_steps(saved.bound, saved.state.values).items():
+        fitted = saved.state.values[key]
         if is_vocabulary(fitted):
             vocabularies[", ".join(step.unit)] = fitted["values"].slice(0, fitted["size"])
     dated = manifest.data.get("dated") or {}

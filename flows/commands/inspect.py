@@ -22,7 +22,7 @@ from tasks.core.schema import Schema, embeddings_of
 from tasks.core.units import amount
 from tasks.engines.convert.python_values import rows_listed
 from tasks.errors import DataError, HostError
-from tasks.graph.binding import Bound, Step
+from tasks.graph.binding import Step
 from tasks.graph.changes import read_changes
 from tasks.graph.history import history_lines
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
@@ -197,12 +197,12 @@ def _show_date(dated: Mapping[str, Any] | None, console: Console) -> None:
 
 
 def _show_workflow(folder: Path, values: int, console: Console) -> None:
-    final, schema, state, reading = load_fitted(folder)
+    saved = load_fitted(folder)
     console.print(f"{folder}: a fitted workflow", style="bold", markup=False, soft_wrap=True)
     _show_date(read_fitted(folder).get("dated"), console)
-    _show_reading(reading, console)
-    _print_schema("takes", schema, console)
-    _print_schema("gives", Bound(final, schema, state.values).output, console)
+    _show_reading(saved.reading, console)
+    _print_schema("takes", saved.schema, console)
+    _print_schema("gives", saved.bound.output, console)
     _show_history(folder, console)
     _show_learned(folder, values, console)
     _show_growth(folder, console)
@@ -222,16 +222,14 @@ def _show_growth(folder: Path, console: Console) -> None:
 
 def embeddings_json(out: Path) -> str:
     """Rows and dimension of the embedding table of every column of ids, a line for each, as JSON."""
-    final, schema, state, _ = load_fitted(out)
-    sizes = embeddings_of(Bound(final, schema, state.values).output)
+    sizes = embeddings_of(load_fitted(out).bound.output)
     return "{" + ",".join(f"\n  {json.dumps(name)}: {json.dumps(size)}" for name, size in sizes.items()) + "\n}"
 
 
 def merlin_schema(out: Path) -> str:
     """The columns of an output (of train, where it has splits) or of a saved workflow, as Merlin's schema.pbtxt."""
     if (current(out) / FITTED).exists():
-        final, schema, state, _ = load_fitted(out)
-        return merlin_text(Bound(final, schema, state.values).output)
+        return merlin_text(load_fitted(out).bound.output)
     return Manifest.load(folders_of(out)[0]).to_merlin()
 
 
@@ -261,12 +259,12 @@ def _show_history(folder: Path, console: Console) -> None:
 
 def _show_learned(folder: Path, values: int, console: Console) -> None:
     """Vocabularies with their most frequent values, and whatever else the operators learned."""
-    final, schema, state, _ = load_fitted(folder)
-    steps = learned_steps(Bound(final, schema, state.values), state.values)
+    saved = load_fitted(folder)
+    steps = learned_steps(saved.bound, saved.state.values)
     vocabularies = text_table("vocabularies", "columns", "values>", "not kept>", "nulls>", "most frequent")
     others = text_table("learned", "operator", "columns", "what")
     for key, step in steps.items():
-        fitted = state.values[key]
+        fitted = saved.state.values[key]
         try:
             _add_learned(step, fitted, values, vocabularies, others)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

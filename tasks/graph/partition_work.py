@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,16 @@ class StateFolder:
                 _loaded.clear()
                 _loaded[self.path, self.digest] = State.load_for_run(Path(self.path))
             return _loaded[self.path, self.digest]
+
+
+class _SourceColumns(NamedTuple):
+    """Columns of the source's rows that its rules keep."""
+
+    columns: Columns
+    rows: Any  # their numbers
+    order: Any  # their order numbers, None if these are the same
+    own: Any  # which belong to this split, None if all do
+    left_out: dict[str, int]  # rows that splits and down-sampling leave out
 
 
 @dataclass(frozen=True)
@@ -226,12 +236,8 @@ class Work(PickledFields):
     def _holds(self, step: Step) -> bool:
         return self.depth is None or step.depth < self.depth
 
-    def _load(
-        self, partition: Partition, columns: list[str], plain: list[str], noted: FailedCasts
-    ) -> tuple[Columns, Any, Any, Any, dict[str, int]]:
-        """(the source columns, row numbers, order numbers if they differ) of the rows that filter, unique, split and
-        down-sampling keep; which of them belong to this split, if rows of earlier ones are among them; and how many
-        rows the last two leave out."""
+    def _load(self, partition: Partition, columns: list[str], plain: list[str], noted: FailedCasts) -> _SourceColumns:
+        """Read the rows that filter, unique, split and down-sampling keep."""
         engine, keyed = self.kernels, ROW in self.schema
         source = self._read(partition, self._read_for(columns), plain)
         rows = engine.row_numbers(partition.first_row, partition.rows)
@@ -269,7 +275,7 @@ class Work(PickledFields):
         if self._weight in columns:
             weight = engine.xp.ones(len(rows)) if weight is None else weight
             source = {**source, self._weight: engine.from_numbers(weight.astype(engine.xp.float32))}
-        return {n: source[n] for n in columns}, rows, order, own, left
+        return _SourceColumns({n: source[n] for n in columns}, rows, order, own, left)
 
     def _of_split(
         self,

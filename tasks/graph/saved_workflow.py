@@ -225,9 +225,22 @@ def _said(error: Exception) -> str:
     return error.what if isinstance(error, RowmillError) else f"{type(error).__name__}: {error}"
 
 
-def load_fitted(path: Path) -> tuple[Node, Schema, State, dict[str, Any]]:
-    """The graph, the schema it was fitted on, its state, and how its source was read; an output folder, or `train` in
-    it, will do as path."""
+@dataclass(frozen=True)
+class SavedWorkflow:
+    """A fitted graph, the schema it was fitted on, its state, and how its source was read."""
+
+    final: Node
+    schema: Schema
+    state: State
+    reading: dict[str, Any]
+
+    @property
+    def bound(self) -> Bound:
+        return Bound(self.final, self.schema, self.state.values)
+
+
+def load_fitted(path: Path) -> SavedWorkflow:
+    """Load a fitted workflow; `path` is its folder, an output folder, or `train` in one."""
     data, folder = read_fitted(path), fitted_folder(path)
     state = State.load(folder, digest=data.get("state"))
     check_history(folder, data)
@@ -236,7 +249,7 @@ def load_fitted(path: Path) -> tuple[Node, Schema, State, dict[str, Any]]:
     for step in Bound(final, schema, state.values).learned_from_parameters:
         if isinstance(step.op, Learned) and step.op.frames:
             step.op.restore_frames(state.values[step.key])
-    return final, schema, state, data["source"]
+    return SavedWorkflow(final, schema, state, data["source"])
 
 
 def check_bound(final: Node, schema: Schema, state: State, folder: Path) -> None:

@@ -98,11 +98,11 @@ def reports_of(out: Path, again: bool = False) -> list[Path]:
 
 def _written(folder: Path) -> Path:
     manifest = Manifest.load(folder)
-    final, schema, state, _ = load_fitted(folder)
-    columns = Schema(c for c in schema.columns if c.name != ROW)
-    bound = Bound(*_subject(final, columns, manifest), state.values)
+    saved = load_fitted(folder)
+    columns = Schema(c for c in saved.schema.columns if c.name != ROW)
+    bound = Bound(*_subject(saved.final, columns, manifest), saved.state.values)
     lines, nights, growth = _nights(fitted_folder(folder))
-    facts = page.Facts(redacted(manifest.data), bound, state.values, target=str(folder.resolve()),
+    facts = page.Facts(redacted(manifest.data), bound, saved.state.values, target=str(folder.resolve()),
                        history=lines, nights=nights, growth=growth)  # fmt: skip
     with no_space(folder):
         return page.write(facts, folder)

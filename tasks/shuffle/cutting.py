@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from tasks import engines
 from tasks.cluster import monitor
@@ -11,8 +10,7 @@ from tasks.cluster.out_of_memory import in_halves
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Partition
 from tasks.core.schema import HIDDEN, ROW, Schema
-from tasks.graph.failed_casts import Record, records
-from tasks.graph.seen import Seen
+from tasks.graph.failed_casts import records
 from tasks.shuffle import permutation
 from tasks.shuffle.host_pieces import to_host
 from tasks.shuffle.order import carried_columns
@@ -28,18 +26,20 @@ def cut_partition(cutting: Cutting, partition: Partition) -> PartitionPieces:
         cut_part = partial(_cut, cutting)
         parts = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
     while parts:  # one after another: what is copied to the host is let go on the GPU
-        pieces, rows_in, rows_out, failed, seen, left_out = parts.pop(0)
-        cut.pieces.append(to_host(pieces, work.engine, cutting.shares) if cutting.on_host else pieces)
-        cut.rows_in += rows_in
-        cut.rows_out += rows_out
-        cut.failed.append(failed)
-        cut.left_out.append(left_out)
-        cut.seen += [] if seen is None else [seen]
+        part = parts.pop(0)
+        cut.pieces += [
+            to_host(pieces, work.engine, cutting.shares) if cutting.on_host else pieces for pieces in part.pieces
+        ]
+        cut.rows_in += part.rows_in
+        cut.rows_out += part.rows_out
+        cut.failed += part.failed
+        cut.left_out += part.left_out
+        cut.seen += part.seen
     monitor.count(cut.rows_in, partition.nbytes)
     return cut
 
 
-def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int, list[Record], Seen | None, dict[str, int]]:
+def _cut(cutting: Cutting, partition: Partition) -> PartitionPieces:
     work, order, engine = cutting.work, cutting.order, cutting.work.kernels
     carried = carried_columns(work, order)
     targets = work.bound.targets + list(carried.values())
@@ -61,5 +61,7 @@ def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int, list[Re
     seen = None if work.profile is None else work.seen(evaluation, partition)
     pieces = engine.cut(out, positions, order.edges)
     engines.synchronize()
-    rows_out = len(context.rows)
-    return pieces, partition.rows, rows_out, records(evaluation.failed), seen, evaluation.left_out
+    failed = records(evaluation.failed)
+    return PartitionPieces(
+        [pieces], partition.rows, len(context.rows), [failed], [] if seen is None else [seen], [evaluation.left_out]
+    )

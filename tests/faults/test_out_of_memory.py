@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.job.job import make_job as job_of
-from tasks.cluster import out_of_memory
+from tasks.cluster import out_of_memory, parallelism
 from tasks.core.plan import Limits
 from tasks.errors import DataError, GiveUpError, JobError
 from tasks.manifest import Manifest
@@ -60,7 +60,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row group is a block, and a thread has four partitions, in this process."""
     monkeypatch.setattr(ingest, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1)))
     halved = {"cudf": 2, "pandas": 1}  # on a GPU a thread has half as many partitions
-    monkeypatch.setattr(ingest, "dividing_threads", lambda engine, pool: halved[engine] * pool.threads)
+    monkeypatch.setattr(parallelism, "dividing_threads", lambda engine, pool: halved[engine] * pool.threads)
 
 
 def small_job(source: Path, out: Path, **sections: dict[str, Any]) -> dict[str, Any]:

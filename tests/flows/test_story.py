@@ -38,7 +38,7 @@ def spoiled(file: Path) -> None:
 
 def vocabulary(version: Path, column: str) -> list[Any]:
     """The values of a column's ids, in their order."""
-    state = load_fitted(version)[2]
+    state = load_fitted(version).state
     (key,) = [key for key in state.values if key.endswith(f"/Categorify/{column}")]
     table = state.values[key]["values"]
     return table["v0"].to_pylist()

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import engines, ops
-from tasks.cluster import column_cache, out_of_memory
+from tasks.cluster import column_cache, out_of_memory, parallelism
 from tasks.cluster.column_cache import CacheKey
 from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.local_pool import LocalPool
@@ -176,7 +176,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         ingest, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1, range_bytes=50_000))
     )
-    monkeypatch.setattr(ingest, "dividing_threads", lambda engine, pool: 2 if engine == "pandas" else 4)
+    monkeypatch.setattr(parallelism, "dividing_threads", lambda engine, pool: 2 if engine == "pandas" else 4)
 
 
 @pytest.fixture
