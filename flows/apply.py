@@ -11,6 +11,7 @@ from flows.job.form import application_form, with_form
 from flows.job.job import Application, make_application
 from flows.job.parameters import job_data
 from flows.preview.dry_run import show_preview
+from flows.run.artifacts import write_markdown
 from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
 from flows.run.session import committing, ingested, on_cluster, publish_outputs, started, transformed
@@ -61,7 +62,7 @@ def apply(
     }
     make = partial(make_application, job_data(parameters))
     if dry_run:
-        show_preview(make(date_of_this_run), "apply")
+        show_preview(make(date_of_this_run), write_markdown, "apply")
         return []
     folders: list[str] = run_in_order(make, run_apply)
     return folders

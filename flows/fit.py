@@ -12,6 +12,7 @@ from flows.job.form import job_form, with_form
 from flows.job.job import Job
 from flows.job.parameters import job_maker
 from flows.preview.dry_run import show_preview
+from flows.run.artifacts import write_markdown
 from flows.run.gate import gate_of
 from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
@@ -72,7 +73,7 @@ def fit(
     }  # fmt: skip
     make = job_maker(parameters)
     if dry_run:
-        show_preview(without_valid(make(date_of_this_run)), "fit")
+        show_preview(without_valid(make(date_of_this_run)), write_markdown, "fit")
         return ""
     done = run_in_order(make, lambda job: [run_fit(job)])
     return str(done[-1]) if isinstance(done, list) else done

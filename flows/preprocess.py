@@ -11,6 +11,7 @@ from flows.job.form import job_form, with_form
 from flows.job.job import Job
 from flows.job.parameters import job_maker
 from flows.preview.dry_run import show_preview
+from flows.run.artifacts import write_markdown
 from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
 from flows.run.session import (
@@ -91,7 +92,7 @@ def preprocess(
     }
     make = job_maker(parameters)
     if dry_run:
-        show_preview(make(date_of_this_run))
+        show_preview(make(date_of_this_run), write_markdown)
         return []
     folders: list[str] = run_in_order(make, run_job)
     return folders

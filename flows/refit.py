@@ -11,6 +11,7 @@ from flows.job.form import refit_form, with_form
 from flows.job.parameters import job_data
 from flows.job.refit import Refit, make_refit
 from flows.preview.dry_run import show_preview
+from flows.run.artifacts import write_markdown
 from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
 from flows.run.session import committing, ingested, learned, on_cluster, publish_outputs, started, transformed
@@ -60,7 +61,7 @@ def refit(
     }  # fmt: skip
     make = partial(make_refit, job_data(parameters))
     if dry_run:
-        show_preview(make(date_of_this_run), "refit")
+        show_preview(make(date_of_this_run), write_markdown, "refit")
         return []
     folders: list[str] = run_in_order(make, run_refit)
     return folders

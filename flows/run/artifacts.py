@@ -1,12 +1,14 @@
-"""Writes the artifacts of stages while the next stage runs: the server takes longer than a stage of few rows."""
+"""Writes the artifacts of a run; those of stages while the next stage runs, since the server takes longer than a stage
+of few rows. The artifact of a stage's progress is the worker's: `tasks.stages.progress_artifact`."""
 
 from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 from uuid import UUID
 
 from prefect.artifacts import MarkdownArtifact, TableArtifact, update_progress_artifact
@@ -17,6 +19,21 @@ from tasks.stages.progress_artifact import fresh_client
 
 PATIENCE = 30.0  # seconds that the end of a run waits for artifacts that are on their way
 DELAY = 0.4  # seconds that they leave to the next stage, which the server has to hear of first
+
+
+def write_markdown(key: str, text: str, description: str, task_run: UUID | None = None) -> UUID | None:
+    """Write a page, of the current run or of a task run of it, and return its id."""
+    named = {"description": description, **({"task_run_id": task_run} if task_run else {})}
+    with fresh_client():
+        written = MarkdownArtifact(key=key, markdown=text, **named).create(_sync=True)  # type: ignore[call-arg]
+    return getattr(written, "id", None)
+
+
+def write_table(key: str, rows: Sequence[Mapping[str, Any]], description: str, task_run: UUID | None = None) -> None:
+    """Write a table, of the current run or of a task run of it."""
+    named = {"description": description, **({"task_run_id": task_run} if task_run else {})}
+    with fresh_client():
+        TableArtifact(key=key, table=escaped_rows(rows), **named).create(_sync=True)  # type: ignore[call-arg]
 
 
 class _Shown:
@@ -74,11 +91,9 @@ def later(write: Callable[[], None], key: str = "") -> None:
 
 
 def _create(artifacts: StageArtifacts | None, progress: ProgressArtifact | None, task_run: UUID) -> None:
-    with fresh_client():
-        if progress:
+    if progress:
+        with fresh_client():
             update_progress_artifact(UUID(progress.artifact), 100.0, description=progress.description)
-        if not artifacts:
-            return
-        key, named = artifacts.key, {"description": artifacts.description, "task_run_id": task_run}
-        MarkdownArtifact(key=f"{key}-summary", markdown=artifacts.markdown, **named).create(_sync=True)  # type: ignore[call-arg]
-        TableArtifact(key=f"{key}-table", table=escaped_rows(artifacts.table), **named).create(_sync=True)  # type: ignore[call-arg]
+    if artifacts:
+        write_markdown(f"{artifacts.key}-summary", artifacts.markdown, artifacts.description, task_run)
+        write_table(f"{artifacts.key}-table", artifacts.table, artifacts.description, task_run)

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prefect import get_run_logger
-from prefect.artifacts import MarkdownArtifact, TableArtifact
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
 from flows.job.nights import published
 from flows.job.refit import AnyJob
-from flows.run.artifacts import later
+from flows.run.artifacts import later, write_markdown, write_table
 from flows.run.links import flow_run_id
 from tasks.errors import GateAskedError, GateStoppedError
 from tasks.gate.checks import judge
@@ -31,9 +30,7 @@ from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import PlanOf, Request, output_slug
 from tasks.job.run_date import is_pattern
 from tasks.report.redaction import plain_url
-from tasks.report.text import escaped_rows
 from tasks.report.verdict import verdict_markdown, verdict_rows
-from tasks.stages.progress_artifact import fresh_client
 from tasks.storage.documents import dumped
 
 STOPPED = "rowmill.gate.stopped"  # the event of a run that the gate stops
@@ -200,11 +197,10 @@ def _show(key: str, stage: GateStage, note: GateNote, judged: Judged) -> None:
     """Write the verdict as an artifact of the run: a page with plots, and a table."""
     verdict = note.verdicts[stage]
     text = verdict_markdown(stage, note, judged.profile, judged.before)
-    named = {"description": f"The gate after {stage}: {verdict.verdict}, {len(verdict.findings)} finding(s)"}
-    with fresh_client():
-        MarkdownArtifact(key=f"{key}-gate", markdown=text, **named).create(_sync=True)  # type: ignore[call-arg]
-        if rows := verdict_rows(verdict.findings):
-            TableArtifact(key=f"{key}-gate-table", table=escaped_rows(rows), **named).create(_sync=True)  # type: ignore[call-arg]
+    description = f"The gate after {stage}: {verdict.verdict}, {len(verdict.findings)} finding(s)"
+    write_markdown(f"{key}-gate", text, description)
+    if rows := verdict_rows(verdict.findings):
+        write_table(f"{key}-gate-table", rows, description)
 
 
 def _night(job: AnyJob, request: Request) -> str:

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from prefect import get_run_logger
-from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
@@ -20,12 +19,12 @@ from flows.job.history import nights_of
 from flows.job.nights import BACKFILL
 from flows.job.ready_by import LEAST_NIGHTS, Forecast, StageProgress, deadline, duration, forecast
 from flows.job.run_labels import label_run
+from flows.run.artifacts import write_markdown
 from flows.run.listeners import listening
 from tasks.core.settings import STAGES
 from tasks.core.stage_results import IngestResult, StageResult
 from tasks.job.request import Request
 from tasks.report import markdown_table
-from tasks.stages.progress_artifact import fresh_client
 from tasks.storage.atomic import read_json
 
 LATE = "rowmill.run.late"  # the event, and the label of a run of which it was said
@@ -146,8 +145,7 @@ def tell(flow_run: Any, key: str, text: str, expected: Forecast | None, limit: d
         for one in stages
     ]  # fmt: skip
     table = f"\n\n{markdown_table(rows)}" if rows else ""
-    with fresh_client():
-        create_markdown_artifact(f"{text[0].upper()}{text[1:]}.{table}", key=f"{key}-late", description="Late")
+    write_markdown(f"{key}-late", f"{text[0].upper()}{text[1:]}.{table}", "Late")
     label_run({LATE: limit.isoformat()})
     grown = expected.grown if expected else None
     payload = {

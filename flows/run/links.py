@@ -13,11 +13,11 @@ from typing import Any
 from uuid import UUID
 
 from prefect import get_client
-from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
+from flows.run.artifacts import write_markdown
 from tasks.manifest import Manifest
 from tasks.report import escaped
 from tasks.report.page import REPORT
@@ -44,9 +44,7 @@ class Links:
 
     def _create(self) -> None:
         text = f"[Dask dashboard]({self.dashboard}), while the run lives" if self.dashboard else "No Dask dashboard."
-        with fresh_client():
-            artifact = create_markdown_artifact(text, key=self.key, description="Where to look")
-            self.artifact = artifact if isinstance(artifact, UUID) else None
+        self.artifact = write_markdown(self.key, text, "Where to look")
 
     def performance(self) -> str:
         """Dask's own report of the run so far as HTML that needs no network; empty without `run.performance_report`.

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from prefect import get_client, get_run_logger
-from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
@@ -29,6 +28,7 @@ from flows.job.job import Application, Job
 from flows.job.nights import BACKFILL, Calendar, DeployedJob, Night, calendar_of, deployed, published_ever
 from flows.job.nights_table import NIGHTS, NO_DATA, nights_text
 from flows.job.refit import AnyJob, Refit
+from flows.run.artifacts import write_markdown
 from flows.run.links import flow_run_id
 from flows.run.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer
 from flows.run.run_names import show_date
@@ -360,8 +360,7 @@ def _run(job: J, run: Callable[[J], list[str]]) -> Any:
         flow_name = context.flow.name if context and context.flow else "preprocess"
         slug = output_slug(Path(job.output.path).absolute())
         payload = {"reason": str(reason), "output": job.output.path, **(job.dated.to_json() if job.dated else {})}
-        with fresh_client():
-            create_markdown_artifact(f"{escaped(text)}.", key=f"{flow_name}-{slug}-skipped", description="No data")
+        write_markdown(f"{flow_name}-{slug}-skipped", f"{escaped(text)}.", "No data")
         emit_event(SKIPPED, {"prefect.resource.id": f"rowmill.output.{slug}"}, payload=payload)
         return Completed(message=text, data=[])
 
@@ -468,7 +467,7 @@ def show_nights(outcomes: Mapping[date, str]) -> None:
             deployment = client.read_deployment(deployment_id)
             nights = deployed(f"{context.flow.name}/{deployment.name}", deployment)
             text = nights_text(nights, _runs_by_night(client, nights), outcomes, rates_by_run())
-            create_markdown_artifact(text, key=artifact_key(nights.name), description=f"The nights of {nights.name}")
+        write_markdown(artifact_key(nights.name), text, f"The nights of {nights.name}")
     except Exception as error:
         log.warning("the table of nights could not be written: %s", error)
 
