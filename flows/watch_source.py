@@ -47,7 +47,7 @@ def watch_source(
 
     An event `rowmill.data.arrived` per folder directly in `path` (and one for `path` itself) has the payload
     {folder, paths, files, bytes}. A look that is cut off before its note is written sends the same event again.
-    What is no data (pattern, format) is named once in the log and not announced. A look that fails is a Failed run;
+    What is not data (pattern, format) is named once in the log and not announced. A look that fails is a Failed run;
     the looks after it that fail in the same way are Cancelled ones, which say so.
 
     Args:
@@ -141,7 +141,8 @@ def announce(paths: Sequence[str], patterns: Sequence[str] = (), format: str = "
         root = root.rpartition("/")[0] if alone else _root_of(there, root, options)
         files, strays = data_files(there, root, patterns, format)
         if not files:
-            raise JobError("no data is there to announce", where=path, why=f"{len(strays)} file(s) are no data by name",
+            raise JobError("no data is there to announce", where=path,
+                           why=f"{len(strays)} file(s) are not data by name",
                            do="give their names with --pattern")  # fmt: skip
         by_root.setdefault(root, []).extend(files)
     arrivals = [arrival for root, files in by_root.items() for arrival in grouped(files, root)]

@@ -32,7 +32,7 @@ class _Bounded(yaml.SafeLoader):
 
 
 def compose(text: str) -> yaml.Node | None:
-    """The nodes of a text; a yaml.YAMLError where it is no YAML, or too much of it."""
+    """The nodes of a text; a yaml.YAMLError where it is not YAML, or too much of it."""
     if len(text) > MOST_TEXT:
         raise _refused(f"the text has {len(text):,} characters, more than {MOST_TEXT:,}", None)
     node: yaml.Node | None = yaml.compose(text, Loader=_Bounded)
@@ -53,7 +53,7 @@ def construct(node: yaml.Node | None) -> Any:
 
 
 def load(text: str) -> Any:
-    """The values of a text; a yaml.YAMLError where it is no YAML, or too much of it."""
+    """The values of a text; a yaml.YAMLError where it is not YAML, or too much of it."""
     return construct(compose(text))
 
 

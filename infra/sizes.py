@@ -45,7 +45,7 @@ def _is_size(size: str | None) -> str | None:
     except ValueError:
         sensible = False
     if not sensible:
-        raise ValueError(f"{size!r} is no size: write 8GB, 64GiB, or a part of the whole such as 0.5")
+        raise ValueError(f"{size!r} is not a size: write 8GB, 64GiB, or a part of the whole such as 0.5")
     return size
 
 
@@ -60,7 +60,7 @@ def _is_amount(size: str) -> str:
     except ValueError:
         amount = 0
     if amount <= 1:
-        raise ValueError(f"{size!r} is no amount of memory: write 16GB, 64GiB")
+        raise ValueError(f"{size!r} is not an amount of memory: write 16GB, 64GiB")
     return size
 
 

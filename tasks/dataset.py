@@ -84,7 +84,7 @@ class Dataset:
     skip_initial_space: whether spaces behind the delimiters of CSV and TSV are left out; by default they are where each
         delimiter of the header and the first rows has one.
     quote, escape, comment: of CSV and TSV, one character each: around values (a double quote by default, "" for none),
-        before a quote, delimiter or line end that is a letter, and at the beginning of lines that are no rows.
+        before a quote, delimiter or line end that is a letter, and at the beginning of lines that are not rows.
     bad_lines: what happens to lines of CSV, TSV and JSON lines that cannot be read: "error" (default), "skip", or the
         path of a file that gets them as JSON lines (file, line, why, text). They are counted in a warning.
     decimal, encoding: of CSV and TSV; a point and utf-8 by default, else a comma; utf-16, latin-1, windows-1252, gbk,
@@ -134,7 +134,7 @@ class Dataset:
         versions: str | None = None,
     ) -> None:
         if engine not in ENGINES:
-            raise JobError(f"{engine!r} is no engine", where="Dataset", do=near(engine, ENGINES))
+            raise JobError(f"{engine!r} is not an engine", where="Dataset", do=near(engine, ENGINES))
         self._versions = versions
         if versions is not None:
             source = _versions(source, versions)

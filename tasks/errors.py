@@ -37,11 +37,11 @@ def _rebuild(kind: type[RowmillError], what: str, where: str, why: str, do: str)
 
 
 class DataError(RowmillError):
-    """The data are wrong: mend them. Another run with the same data fails in the same way."""
+    """The data are wrong: fix them. Another run with the same data fails in the same way."""
 
 
 class JobError(RowmillError):
-    """The job, a parameter or a path is wrong: mend it. Another run of the same job fails in the same way."""
+    """The job, a parameter or a path is wrong: fix it. Another run of the same job fails in the same way."""
 
 
 class HostError(JobError):
@@ -91,7 +91,7 @@ def near(name: str, known: Iterable[str]) -> str:
     return "there are: " + (", ".join(known[:30]) + (", .." if len(known) > 30 else "") if known else "none")
 
 
-# Moves the cursor, changes colours or the direction of writing, or is no letter at all (half of a surrogate pair).
+# Moves the cursor, changes colours or the direction of writing, or is not a letter at all (half of a surrogate pair).
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -178,7 +178,7 @@ def _words(items: Sequence[Mapping[str, Any]]) -> str:
     if "a number" in kinds and "a whole number" in kinds:
         kinds.remove("a whole number")
     if item["loc"] and item["loc"][-1] == "[key]":
-        return f"the key {value!r} is no text: put it in quotes, '{value}'"
+        return f"the key {value!r} is not text: put it in quotes, '{value}'"
     if all(_kind_of(one["type"]) for one in items):
         return f"needs {' or '.join(kinds)}{_but(value)}{_instead(value, kinds)}"
     texts = [_of_one(one) for one in items if not _kind_of(one["type"])]

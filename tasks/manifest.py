@@ -211,7 +211,7 @@ class Manifest:
     def load(folder: str | Path) -> Manifest:
         """The manifest of an output folder, or of its latest version.
 
-        A DataError for a folder that is no output, and for a manifest that was changed or is of a newer format.
+        A DataError for a folder that is not an output, and for a manifest that was changed or is of a newer format.
         """
         path = current(Path(folder))
         manifest = Manifest.read(path, folder)
@@ -258,12 +258,12 @@ class Manifest:
 
 
 def current(folder: Path) -> Path:
-    """The folder itself, or the version that its `_latest` names; a DataError where that is no name in the folder."""
+    """The folder itself, or the version that its `_latest` names; a DataError where that is not a name in it."""
     name = read_latest(folder)
     if name is None:
         return folder
     if not VERSION.fullmatch(name):
-        raise damaged(folder / LATEST, "", f"{name[:100]!r} is no version in this folder")
+        raise damaged(folder / LATEST, "", f"{name[:100]!r} is not a version in this folder")
     return folder / name
 
 
@@ -306,7 +306,7 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
         elif split and not (version / split).is_dir():
             raise JobError(f"{version.name} has no {split}", where=str(folder), do=f"give {folder.parent}")
         elif not outputs(version):
-            raise JobError(f"{version.name} is no finished version of an output", where=str(folder),
+            raise JobError(f"{version.name} is not a finished version of an output", where=str(folder),
                            why=f"it has no {MANIFEST}", do="remove that folder, or name the others")  # fmt: skip
         else:
             chosen.append(version)
@@ -422,7 +422,7 @@ def alike(a: pa.DataType, b: pa.DataType) -> bool:
 def _ends(text: str, names: list[str], folder: Path) -> tuple[int, int]:
     """The places of the first and the last version that a text names."""
     if not isinstance(text, str):
-        raise JobError(f"versions is no text, but {text!r:.60}", where="versions",
+        raise JobError(f"versions is not text, but {text!r:.60}", where="versions",
                        do="write 'all', 'v0003', 'v0003..v0007' or 'v0003..'")  # fmt: skip
     if text == "all":
         return 0, len(names) - 1

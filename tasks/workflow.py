@@ -359,7 +359,7 @@ class Workflow:
     def remove_inputs(self, names: Sequence[str]) -> Workflow:
         """A workflow without the outputs that need one of these source columns, for example a target.
 
-        What was learned is shared with this workflow. A JobError before a fit, and for a column that is no input.
+        What was learned is shared with this workflow. A JobError before a fit, and for a column that is not an input.
         """
         if self.schema is None:
             raise JobError("the workflow has no schema yet", do="call fit first")

@@ -92,7 +92,7 @@ def backfill(
         state = f"published: {night.path}" if night else f"{ended.state_name}: {ended.state.message or ''}".strip(": ")
         console.print(f"{name}  {state}", markup=False)
         if not ended.state.is_completed():
-            console.print(f"ended at {name}: the {unit}s after it wait; give the command again once it is mended")
+            console.print(f"ended at {name}: the {unit}s after it wait; give the command again once it is fixed")
             raise typer.Exit(FAILED)
     known = nights.published_ever()
     left = [one for one in wanted if one not in known]

@@ -47,7 +47,7 @@ def contract(
 ) -> None:
     """Write a first contract for the source of an output, as YAML with comments, to the standard output.
 
-    Types, shares of nulls, and the domain or range of each column as its profile has them. Read it and mend it, then
+    Types, shares of nulls, and the domain or range of each column as its profile has them. Read it and fix it, then
     name it in the job: contract: contract.yaml.
 
     [bold]Examples[/bold]

@@ -30,7 +30,7 @@ def discard(
 ) -> None:
     """Take a published version back, or throw away the night of which the gate asks.
 
-    A version (OUT/v0006) is no base of a refit any more, and its night counts as not published. Nothing is removed: the
+    A version (OUT/v0006) is no longer a base of a refit, and its night counts as not published. Nothing is removed: the
     file _discarded.json marks the version, with who, when and why. If it was the newest one, _latest names the newest
     good version before it. Its rows may be named again: the next night learns on top of the version before it.
     Versions that were learned on top of it have its ids and counts; they must be taken back with it (--and-later).
@@ -83,7 +83,7 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
                        do=f"name the version: rowmill discard {out}/{versions[-1].name}")  # fmt: skip
     if described_by(version) is None:
         raise JobError(
-            "this is no version of an output", where=str(out), do="name one: rowmill discard out/nightly/v0006"
+            "this is not a version of an output", where=str(out), do="name one: rowmill discard out/nightly/v0006"
         )
     if version.name in SPLITS and (version.parent / SPLITS[0] / MANIFEST).exists():
         raise JobError("the splits of an output are discarded together", where=str(out), do=f"name {version.parent}")
@@ -121,7 +121,7 @@ def restored(out: Path) -> list[str]:
     version = Path(out).resolve()
     if not is_discarded(version):
         raise JobError(
-            "this is no discarded version", where=str(out), do="name one: rowmill discard out/nightly/v0006 --undo"
+            "this is not a discarded version", where=str(out), do="name one: rowmill discard out/nightly/v0006 --undo"
         )
     if what := broken(version):
         raise DataError(f"{version.name} is damaged", where=str(out), why=what, do="restore it from a copy first")

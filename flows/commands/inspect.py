@@ -66,7 +66,7 @@ def folders_of(out: Path) -> list[Path]:
 
 def verified(out: Path) -> tuple[list[str], list[str]]:
     """Lines on the folders that are whole, after one on an output that was taken back, and lines on what is damaged; a
-    DataError if it is no output at all."""
+    DataError if it is not an output at all."""
     whole, damaged = list[str](), list[str]()
     folders = folders_of(out)
     if line := discarded_line(current(out)):

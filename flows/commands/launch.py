@@ -296,7 +296,7 @@ def _say_failure(error: Exception, pages: Sequence[str], name: str, api_url: str
         status = say_failure(_server_gone(lost, api_url, COMMITTED), f"the flow {name}", page)
         return UNRECORDED if COMMITTED else status
     if not _foreseen(error) and ANSWER.search(str(error)):
-        do = "mend it and give the command again"
+        do = "fix it and give the command again"
         error = JobError("the Prefect server refuses the run", where=api_url, why=refusal(str(error)), do=do)
     return say_failure(error, f"the flow {name}", page)
 

@@ -188,7 +188,7 @@ def _category(name: str, seen: str, distinct: int, few: bool, values: pa.Chunked
 def _amount(name: str, kind: str, values: pa.ChunkedArray, nulls: int, whole: bool, lists: bool) -> Decision:
     finite = values.filter(pc.is_finite(values))
     if len(finite) < len(values):
-        return Decision(name, "it has infinities, which Normalize refuses: mend them, or begin with Clip")
+        return Decision(name, "it has infinities, which Normalize refuses: fix them, or begin with Clip")
     ops: list[Mapping[str, Any]] = []
     words = []
     if nulls:

@@ -43,14 +43,14 @@ def draft(dataset: Any, label: str | None = None) -> str:
     Numbers and times in texts (1.234,50 or 31.01.2026), texts that list values (Comedy|Drama), and numbers that are
     named like a time and count from 1970 or write a day (20260131), are read by an expression. Columns of texts, or of
     numbers whose names end alike, that share half of their values get one vocabulary.
-    Errors: a JobError for a source that does not exist, for a label that is no column, and where no column is left; a
-    DataError for a source without rows.
+    Errors: a JobError for a source that does not exist, for a label that is not a column, and where no column is left;
+    a DataError for a source without rows.
 
     >>> table = pa.table({"price": [1.0, None, 3.0], "brand": ["a", "b", "a"], "click": [0, 1, 0]})
     >>> print(draft(table))  # doctest: +ELLIPSIS
     # yaml-language-server: $schema=job.schema.json
     # (Editors complete and check the job with that file: rowmill schema > job.schema.json.)
-    # A draft by rowmill new: read it, mend it, then rowmill preview and rowmill run.
+    # A draft by rowmill new: read it, fix it, then rowmill preview and rowmill run.
     ...
     features:
       # price: float64, 1 null(s): filled with the median, scaled
@@ -109,7 +109,7 @@ def _written(
     rows = data.num_rows
     yield "# yaml-language-server: $schema=job.schema.json"
     yield "# (Editors complete and check the job with that file: rowmill schema > job.schema.json.)"
-    yield "# A draft by rowmill new: read it, mend it, then rowmill preview and rowmill run."
+    yield "# A draft by rowmill new: read it, fix it, then rowmill preview and rowmill run."
     counted = f"{rows:,} rows, {len(data.schema):,} columns, {len(data.plan.files):,} file(s), names and types"
     left_out = ", without the lines that are left out" if (bad := bad_lines_of(data.plan)) else ""
     yield f"# {'As read below' if seen.doubt else 'Exact'}: {counted}{left_out}."

@@ -33,7 +33,7 @@ def null_texts(data: Dataset, sample: pa.Table) -> list[str]:
 
 
 def marks_in(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, list[str]]:
-    """The values of a column of texts that are no null texts, and the null texts in it."""
+    """The values of a column of texts that are not null texts, and the null texts in it."""
     values = column.drop_null()
     is_mark = pc.is_in(values, value_set=pa.array(NULL_TEXTS))
     return values.filter(pc.invert(is_mark)), sorted(values.filter(is_mark).unique().to_pylist())

@@ -88,7 +88,7 @@ def check_access(job: Any, graph: Node | None = None) -> None:
         _check_no_secret(field, path)
     _check_local(job)
     if not isinstance(job.source.storage_options, str | None):
-        raise JobError("options of a storage may hold secrets, which are no part of a job",
+        raise JobError("options of a storage may hold secrets, which are not part of a job",
                        where="source.storage_options", do=f"give a name; {HELD}")  # fmt: skip
     _check_no_commands(job.cluster)
     _check_elsewhere(job.cluster)

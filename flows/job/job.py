@@ -361,7 +361,7 @@ def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | 
         elif key in Operator.registry:
             raise JobError(f"refit names {key!r}, which learns nothing in this job", where=place, do=hint)
         elif key.startswith("features") or hint.startswith("did"):  # else a column, which its schema alone knows
-            raise JobError(f"{key!r} is no key of refit", where=place, do=hint)
+            raise JobError(f"{key!r} is not a key of refit", where=place, do=hint)
         if value not in MODES:
             raise JobError(f"{key} is {value!r}", where=place, do=f"write {' or '.join(MODES)}")
 
@@ -405,7 +405,7 @@ def with_whole_job(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
 
 
 def flat(data: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Path and value of every key that is no map.
+    """Path and value of every key that is not a map.
 
     >>> [*flat({"label": ["y"], "output": {"seed": 1}})]
     [(('label',), ['y']), (('output', 'seed'), 1)]
@@ -428,7 +428,7 @@ def _with_features(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
     if not isinstance(features, list):
         why = "it is a map" if isinstance(features, dict) else f"it is {features!r}"
         do = "choose it as `recipe`" if features in recipes() else "begin each entry with a dash: - columns: [x, y]"
-        raise JobError("features is no list of entries", where="features", why=why, do=do)
+        raise JobError("features is not a list of entries", where="features", why=why, do=do)
     lines.of(text, "features", () if whole else ("features",))
     return {**data, "features": features}
 
@@ -471,7 +471,7 @@ def _beyond(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tupl
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
         yield path, f"needs more than 64 bits: {value:.3e}" if abs(value) < 2**1000 else "needs more than 64 bits"
     elif isinstance(value, str) and not _is_text(value):
-        yield path, f"is no text that can be kept: {value!r}"
+        yield path, f"is not text that can be kept: {value!r}"
 
 
 def _is_text(value: str) -> bool:
@@ -560,7 +560,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_yaml(path: Path, lines: Lines | None = None) -> dict[str, Any]:
-    """The content of a job file, whose lines are added to `lines`; a JobError shows the line that is no YAML."""
+    """The content of a job file, whose lines are added to `lines`; a JobError shows the line that is not YAML."""
     if not path.is_file() and path.suffix == "" and str(path) in recipes():
         path = RECIPES / f"{path.name}.yaml"
     try:
@@ -588,7 +588,7 @@ def _sections(text: str, where: str, name: str, lines: Lines | None) -> dict[str
     data = parse_yaml(text, where)
     if not isinstance(data, dict):
         raise JobError(
-            "the job is no map of sections", where=where, do="write sections: source, features, label, output, .."
+            "the job is not a map of sections", where=where, do="write sections: source, features, label, output, .."
         )
     if lines is not None:
         lines.of(text, name)
@@ -600,7 +600,7 @@ def set_key(data: dict[str, Any], change: str, model: type[Section] = Job) -> No
     path, equals, text = change.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
-        raise JobError(f"{change!r} is no change", do="write section.key=value, for example --set output.seed=1")
+        raise JobError(f"{change!r} is not a change", do="write section.key=value, for example --set output.seed=1")
     if keys[0] not in model.model_fields:
         raise JobError(
             f"there is no section {keys[0]!r}", where=f"--set {change}", do=near(keys[0], model.model_fields)
@@ -614,7 +614,7 @@ def set_key(data: dict[str, Any], change: str, model: type[Section] = Job) -> No
     except (yaml.YAMLError, ValueError) as error:
         why = str(getattr(error, "problem", None) or error)
         do = "quote the value for the shell: --set 'source.path=[a, b]'"
-        raise JobError("the value is no valid YAML", where=f"--set {change[:200]}", why=why, do=do) from None
+        raise JobError("the value is not valid YAML", where=f"--set {change[:200]}", why=why, do=do) from None
 
 
 def _lines(error: ValidationError, data: Mapping[str, Any], model: type[Section], known: Lines) -> list[str]:

@@ -101,7 +101,7 @@ class Calendar:
     def parse(self, text: str, where: str, is_last: bool = False) -> date:
         """The night that a text names; of a day that has hours the first one, or the last.
 
-        A JobError, which names the option `where`, for a text that is no day, and for an hour where there are days.
+        A JobError, which names the option `where`, for a text that is not a day, and for an hour where there are days.
         """
         try:
             named = parse_run_date(text, self.timezone)
@@ -110,7 +110,7 @@ class Calendar:
         if not self.hourly:
             if named.has_hour:
                 why = "the job names no {hour}: it has one run for each day"
-                raise JobError(f"{text!r} is no day", where=where, why=why, do=f"write {named.day}")
+                raise JobError(f"{text!r} is not a day", where=where, why=why, do=f"write {named.day}")
             return named.day
         if not is_last:
             return self.night(named.time)
@@ -200,7 +200,7 @@ def _outputs(root: Path) -> Iterator[Path]:
 
 
 def _night(path: Path, calendar: Calendar, without_date: bool) -> Night | None:
-    """The night of an output; None for a folder that is no output, and for one of no night."""
+    """The night of an output; None for a folder that is not an output, and for one of no night."""
     if is_discarded(path):
         return None
     notes = [_noted(path / name) for name in (MANIFEST, *(f"{split}/{MANIFEST}" for split in SPLITS), FITTED)]

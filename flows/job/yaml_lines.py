@@ -15,7 +15,7 @@ Path = tuple[str | int, ...]
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """The values of a YAML text; a JobError shows the line that is no YAML."""
+    """The values of a YAML text; a JobError shows the line that is not YAML."""
     try:
         node = compose(text)
         _refuse_twice(node, set())
@@ -27,7 +27,7 @@ def parse_yaml(text: str, where: str) -> Any:
         shown = shown if len(shown) <= 200 else shown[:200] + " .."
         why = f"{getattr(error, 'problem', error)}{f': {shown.strip()!r}' if shown.strip() else ''}"
         what = "features is" if where == "features" else "the job is"
-        raise JobError(f"{what} no valid YAML", where=place, why=why, do="mend that line; indent with spaces") from None
+        raise JobError(f"{what} no valid YAML", where=place, why=why, do="fix that line; indent with spaces") from None
 
 
 def _refuse_twice(node: yaml.Node | None, seen: set[int]) -> None:

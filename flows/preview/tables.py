@@ -46,7 +46,7 @@ def _width(values: Sequence[str], number: int) -> int:
 
 
 class TextTable(Table):
-    """A table whose cells are shown as they are (`timestamp[us]` is no markup), under a heading of any length."""
+    """A table whose cells are shown as they are (`timestamp[us]` is not markup), under a heading of any length."""
 
     heading = ""
 

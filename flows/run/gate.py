@@ -125,7 +125,7 @@ def stopped(job: AnyJob, request: Request, findings: Sequence[Finding]) -> GateS
     return GateStoppedError(
         f"the gate stops {_night(job, request)}: nothing is published", where=str(request.staging.target),
         why=_sentences(findings),
-        do="mend the data, or, where they are right, set the level of these checks to warn; the same job then goes on "
+        do="fix the data, or, where they are right, set the level of these checks to warn; the same job then goes on "
            "from what is done",
     )  # fmt: skip
 

@@ -301,7 +301,7 @@ def check_source(job: AnyJob, request: Request) -> None:
     """NoDataError or JobError where no file is at `source.path` or `source.valid`, before a stage begins; for paths
     that hold a date, and for `source.path` with `run.if_empty: skip`.
 
-    The folder in front of the first pattern must be there: a mistyped path is no empty day.
+    The folder in front of the first pattern must be there: a mistyped path is not an empty day.
     """
     options = read_options(request.source)["storage_options"]
     if job.run.if_empty == "skip" or _patterns(job, "source.path"):
@@ -338,7 +338,7 @@ def needs_rows(job: AnyJob, place: str = "source") -> bool:
     """Whether a run without rows is one without data, instead of an empty output or another error.
 
     `place` is where the rows are missing. A `source.valid` without a date is the same on every day: a run in which it
-    is empty is no day without data.
+    is empty is not a day without data.
     """
     skips = place != "source.valid" and job.run.if_empty == "skip"
     return skips or bool(_patterns(job, place))

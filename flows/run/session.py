@@ -89,7 +89,7 @@ def started(job: AnyJob, request: Request, imports: WorkerImports) -> Iterator[R
     ):
         settle_question(staging)
         note_night(job, staging)
-        staging.check(job.output.on_existing)  # again: what was waited for, or mended, may stand there now
+        staging.check(job.output.on_existing)  # again: what was waited for, or fixed, may stand there now
         request = on_base(job, request)
         yield replace(request, owner=owner)
 

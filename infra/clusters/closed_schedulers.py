@@ -2,7 +2,7 @@
 
 `distributed.core._expects_comm` and `distributed.dashboard.scheduler.template_variables` are caches without bounds
 whose keys are schedulers or their methods (https://github.com/dask/distributed/issues/5960). Both only save a few
-microseconds; tests/infra/test_closed_schedulers.py fails when Dask renames or mends them.
+microseconds; tests/infra/test_closed_schedulers.py fails when Dask renames or fixes them.
 """
 
 from __future__ import annotations

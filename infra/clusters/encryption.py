@@ -22,7 +22,7 @@ def security_of(cluster: Cluster) -> Security | None:
     """The certificates of `cluster.tls`, else temporary ones, new each time; None with `unencrypted` and for a
     scheduler that somebody else runs.
 
-    JobError if a file of `cluster.tls` is not there or is no certificate.
+    JobError if a file of `cluster.tls` is not there or is not a certificate.
     """
     if cluster.tls:
         return _of_files(cluster.tls)

@@ -206,5 +206,5 @@ def _flow(entrypoint: str, what: str, where: str) -> Any:
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise JobError(what, where=where, why=f"entrypoint {entrypoint}: {error}", do=do) from None
     if not isinstance(flow, Flow):
-        raise JobError(what, where=where, why=f"entrypoint {entrypoint} is no flow", do=do)
+        raise JobError(what, where=where, why=f"entrypoint {entrypoint} is not a flow", do=do)
     return flow

@@ -55,7 +55,7 @@ def refusals(what: str, where: str) -> Iterator[None]:
     except Exception as error:
         if ANSWER.search(str(error)) is None:
             raise
-        raise JobError(what, where=where, why=refusal(str(error)), do="mend it and give the command again") from None
+        raise JobError(what, where=where, why=refusal(str(error)), do="fix it and give the command again") from None
 
 
 def _of_what_was_meant(detail: list[Any]) -> list[Mapping[str, Any]]:

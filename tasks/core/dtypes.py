@@ -141,7 +141,7 @@ def parse_dtype(name: str | pa.DataType) -> pa.DataType:
         return _nested_type(nested[1], nested[2]) if nested else _named_type(text)
     except (ValueError, pa.ArrowException) as error:  # a unit, precision or zone that does not exist
         raise JobError(
-            f"{name!r} is no type", why=str(error), do="for example timestamp[us], decimal128(10, 2)"
+            f"{name!r} is not a type", why=str(error), do="for example timestamp[us], decimal128(10, 2)"
         ) from None
 
 
@@ -198,5 +198,5 @@ def _named_type(text: str) -> pa.DataType:
             )
         if text in ("null", "date64", "halffloat", "large_string"):
             return pa.type_for_alias(text)
-        raise JobError(f"{text!r} is no type", do=near(text, [*known, "list<int64>", "decimal128(10, 2)"]))
+        raise JobError(f"{text!r} is not a type", do=near(text, [*known, "list<int64>", "decimal128(10, 2)"]))
     return pa.type_for_alias(text)

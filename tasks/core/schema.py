@@ -100,7 +100,7 @@ class Schema(Mapping[str, Column]):
     """The columns of a frame in their order: a mapping from name to `Column`.
 
     `schema[name]` raises a JobError with near names for a column that does not exist. Fields of structs are there by
-    their path (`item.id`), unless a column has this name or `fields` is False; they are no columns to iterate over.
+    their path (`item.id`), unless a column has this name or `fields` is False; they are not columns to iterate over.
     """
 
     def __init__(self, columns: Iterable[Column] = (), fields: bool = True) -> None:

@@ -38,7 +38,7 @@ def parse_bytes(text: int | float | str) -> int:
             raise ValueError(text)  # Dask reads GB as 1GB
         return int(parsed(number))
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is no size: write a number of bytes or 64MiB, 1GB, ..") from None
+        raise ValueError(f"{text!r} is not a size: write a number of bytes or 64MiB, 1GB, ..") from None
 
 
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -57,7 +57,7 @@ def parse_seconds(text: int | float | str) -> float:
     try:
         return float(number.removesuffix(unit).strip()) * SECONDS[unit]
     except (ValueError, KeyError):
-        raise ValueError(f"{text!r} is no time: write seconds, or 30s, 10m, 2h, 1d") from None
+        raise ValueError(f"{text!r} is not a time: write seconds, or 30s, 10m, 2h, 1d") from None
 
 
 def date_text(value: Any) -> Any:
@@ -235,7 +235,7 @@ class SplitRule(Section):
             raise ValueError("valid and test are the moments at which they begin: '2026-11-01'; or shares: 0.1")
         if texts and numbers:
             raise ValueError("valid and test are both texts, or both numbers")
-        with suppress(ValueError):  # a text that is no time is refused where the type of the column is known
+        with suppress(ValueError):  # a text that is not a time is refused where the type of the column is known
             texts = [microseconds(text) for text in texts]
         if len(values) == 2 and (texts != sorted({*texts}) or numbers != sorted({*numbers})):
             raise ValueError("test begins after valid: give it the later moment")
@@ -371,7 +371,7 @@ class Source(Section):
     @classmethod
     def _decimal_sign(cls, sign: str | None) -> str | None:
         if sign is not None and sign not in (".", ","):
-            raise ValueError(f"{sign!r} is no decimal sign: give a point or a comma")
+            raise ValueError(f"{sign!r} is not a decimal sign: give a point or a comma")
         return sign
 
     @field_validator("quote", "escape", "comment")
@@ -380,7 +380,7 @@ class Source(Section):
         if sign == "" and info.field_name == "quote":
             return sign
         if sign is not None and (len(sign) != 1 or not sign.isascii() or sign in "\0\r\n"):
-            raise ValueError(f"{sign!r} is no sign of a text file: give one ASCII character, no line end")
+            raise ValueError(f"{sign!r} is not a sign of a text file: give one ASCII character, no line end")
         return sign
 
     @field_validator("encoding")
@@ -392,7 +392,7 @@ class Source(Section):
         except (LookupError, ValueError):  # no codec, one that makes no bytes of text, a name that is none
             known = ""
         if not known or known in NO_ENCODINGS:
-            raise ValueError(f"{name!r} is no encoding of text that Python knows: {near(name, ENCODINGS)}")
+            raise ValueError(f"{name!r} is not an encoding of text that Python knows: {near(name, ENCODINGS)}")
         return {"utf-8-sig": "utf-8", "utf-8": "utf-8", "utf-16": "utf-16"}.get(known, name)
 
     @field_validator("bad_lines")
@@ -524,7 +524,7 @@ def parse_days(text: int | str) -> int:
     days = {"d": 1, "w": 7}.get(number[-1:], 0)
     count = number[:-1] if days else number
     if isinstance(text, (bool, float)) or not count.isdecimal():
-        raise ValueError(f"{text!r} is no number of days: write 365d or 52w")
+        raise ValueError(f"{text!r} is not a number of days: write 365d or 52w")
     return int(count) * (days or 1)
 
 
@@ -571,7 +571,7 @@ class Check(Section):
     @classmethod
     def _finite(cls, threshold: float | None) -> float | None:
         if threshold is not None and not math.isfinite(threshold):
-            raise ValueError(f"{threshold} is no threshold: did you mean level: 'off'? It switches a check off")
+            raise ValueError(f"{threshold} is not a threshold: did you mean level: 'off'? It switches a check off")
         return threshold
 
 
@@ -637,7 +637,7 @@ def checked(section: type[Section], values: dict[str, Any], where: str) -> Any:
             place = place_text((where, *one.place))
             if one.kind == "unknown":
                 known = [f.alias or n for n, f in section.model_fields.items()]
-                lines.append(f"{place} is no option: {near(str(one.place[-1]), known)}")
+                lines.append(f"{place} is not an option: {near(str(one.place[-1]), known)}")
             else:
                 lines.append(f"{place}{' ' if one.kind == 'missing' else ': '}{one.text}")
         raise JobError("; ".join(lines), where=where) from None

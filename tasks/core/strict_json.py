@@ -39,7 +39,7 @@ def decoded(value: Any) -> Any:
 
 
 def marked(value: Any) -> Any:
-    """The value with a mark in place of what JSON would turn into something else: tuples, and keys that are no texts.
+    """The value with a mark in place of what JSON would turn into something else: tuples, and keys that are not texts.
 
     A named tuple keeps its name, so that `unmarked` can refuse it.
 

@@ -32,7 +32,7 @@ def _rebuilt(what: str, where: str, why: str, do: str, trace: str) -> DefectErro
 def defect(error: BaseException, doing: str, where: str = "") -> RowmillError:
     """A DefectError that says what failed, where in the work and in the code, with the facts for a bug report.
 
-    An error of the operating system is no defect: it becomes a TransientError that names the file.
+    An error of the operating system is not a defect: it becomes a TransientError that names the file.
     """
     if isinstance(error, OSError):
         places = [str(name) for name in (error.filename, where, *getattr(error, "__notes__", ())) if name]

@@ -49,7 +49,7 @@ class ColumnRule(Section):
             try:
                 parse_dtype(name)
             except RowmillError as error:
-                raise ValueError(f"{name!r} is no type: {near(name, [*KINDS, *TYPES])}") from error
+                raise ValueError(f"{name!r} is not a type: {near(name, [*KINDS, *TYPES])}") from error
         return name
 
     @field_validator("nulls", "values", "range")
@@ -109,7 +109,9 @@ def make_contract(data: Any, where: str = "contract") -> Contract:
     if isinstance(data, Mapping) and [*data] == ["contract"]:
         data = data["contract"]
     if not isinstance(data, Mapping):
-        raise JobError("the contract is no map", where=where, do="write columns: {price: {type: float64, nulls: 0.01}}")
+        raise JobError(
+            "the contract is not a map", where=where, do="write columns: {price: {type: float64, nulls: 0.01}}"
+        )
     try:
         return Contract.model_validate(data)
     except ValidationError as error:
@@ -174,7 +176,7 @@ def under_contract(schema: Schema, contract: Contract, where: str) -> tuple[Sche
     if frozen:
         raise DataError(
             "the source is not as the contract says", where=where, why="; ".join(frozen[:20]),
-            do="mend the source, or change the contract: evolve takes it, discard_column leaves it out",
+            do="fix the source, or change the contract: evolve takes it, discard_column leaves it out",
         )  # fmt: skip
     return left, findings
 
@@ -355,7 +357,7 @@ def proposed(profile: Profile, source: str) -> str:
     """A contract as YAML with comments, as a night's profile suggests it: a place to begin, to be read by a person."""
     lines = [
         f"# A contract, proposed by `rowmill contract` from {profile.rows:,} rows of {source}.",
-        "# Read it, mend it, and name it in the job: `contract: contract.yaml`. evolve: take it and say so;",
+        "# Read it, fix it, and name it in the job: `contract: contract.yaml`. evolve: take it and say so;",
         "# freeze: refuse the night; discard_column: read the source as if the column were not there.",
         "new_columns: evolve",
         "missing_columns: freeze",

@@ -157,7 +157,7 @@ class Bound:
     def _named(self, entry: Entry, places: Sequence[int]) -> list[Entry]:
         """The entry itself; for a pattern (`x*`, `x[0-4]?`) all columns that it matches, in the order of the places.
 
-        An entry that is itself the name of a column is no pattern. A pattern that matches nothing stays as it is.
+        An entry that is itself the name of a column is not a pattern. A pattern that matches nothing stays as it is.
         """
         if not isinstance(entry, str) or not set(entry) & set("*?["):
             return [entry]

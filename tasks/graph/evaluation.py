@@ -231,5 +231,5 @@ def explained(error: Exception, step: Step, where: str) -> Exception:
         f"{title} failed",
         where=where,
         why=f"{type(error).__name__}: {error}",
-        do="mend the data or the operator's parameters",
+        do="fix the data or the operator's parameters",
     )

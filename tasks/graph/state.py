@@ -248,7 +248,7 @@ class State:
 def save_night(folder: Path, of_night: Mapping[str, pa.Table], digest: str) -> None:
     """Save the tables of the night (`Grown.of_night`), by step, beside the state of this digest for workers of the run.
 
-    They are no part of the state: a copy of it does not have them.
+    They are not part of the state: a copy of it does not have them.
     """
     with Saving(folder) as saving:
         steps = _packed({key: {"of_night": table} for key, table in of_night.items()}, "night-", saving)
@@ -504,7 +504,7 @@ def _noted(files: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _text(data: Mapping[str, Any]) -> str:
-    """The text of one of the files; a DataError that names the step whose learned values are no JSON."""
+    """The text of one of the files; a DataError that names the step whose learned values are not JSON."""
     try:
         return json.dumps(data, indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:

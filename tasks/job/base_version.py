@@ -105,7 +105,7 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
         if not root.exists() or (root.is_dir() and not any(root.iterdir())):
             return BaseChoice(None)
         if not described_by(root):
-            raise JobError("the base is no output of rowmill", where=f"base: {root}",
+            raise JobError("the base is not an output of rowmill", where=f"base: {root}",
                            why=f"it has no {MANIFEST}, no {FITTED} and no versions",
                            do="give the folder that runs write, or base: none")  # fmt: skip
         versions = [root]
@@ -138,7 +138,7 @@ def _unknown(version: Path, why: str) -> HostError:
     return HostError(
         f"whether {version.name} is whole is not known", where=str(version), why=why,
         do="let this user read it, or mount its disk, and run the same job again; if it is lost: rowmill discard "
-        f"{version}, or remove the folder if it is no version",
+        f"{version}, or remove the folder if it is not a version",
     )  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def check_splitting(schema: Schema, source: Source) -> None:
     try:
         moments = moment_conditions(rule) if rule.by == "time" and not rule.by_shares else ()
     except ValueError as error:
-        raise JobError("valid and test are no times in ISO 8601", where="source.split", why=str(error),
+        raise JobError("valid and test are not times in ISO 8601", where="source.split", why=str(error),
                        do="write them as 2020-01-31 or 2020-01-31T12:30:00") from None  # fmt: skip
     splitting = Splitting("train", moments) if moments else splitting_of(source, "train")
     for name, condition in splitting.parsed if splitting else ():

@@ -98,7 +98,7 @@ def parse_run_date(text: str, timezone: str, origin: Origin = "run.date") -> Run
             raise ValueError("it is neither a day nor a day with a time")
         moment = datetime.fromisoformat(stripped)
     except ValueError as error:
-        raise JobError(f"{text!r} is no date", where="run.date", why=str(error), do=do) from None
+        raise JobError(f"{text!r} is not a date", where="run.date", why=str(error), do=do) from None
     if moment.tzinfo is not None:
         return RunDate(moment.astimezone(zone), timezone, origin)
     local = moment.replace(tzinfo=zone)

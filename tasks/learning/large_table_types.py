@@ -78,7 +78,7 @@ class Chain(TaskResult):
 class RowCount:
     """How many rows the partials of a step have, and which engine has them (with a GPU, tables may be on the host).
 
-    The engine is "" for partials that are no tables of keys.
+    The engine is "" for partials that are not tables of keys.
     """
 
     count: int = 0

@@ -175,7 +175,7 @@ def _chosen(bound: Bound, steps: Mapping[str, Step], settings: Mapping[str, str]
             raise JobError(f"refit: {{{name}: {word}}} is neither freeze nor merge", do=near(str(word), WORDS))
         if name not in known:
             raise JobError(
-                f"refit names {name!r}, which is no learned step of this job",
+                f"refit names {name!r}, which is not a learned step of this job",
                 why="a name is that of an operator, an entry, a column or a step that learns",
                 do=near(name, known) if known else "leave it out: nothing of this job learns",
             )

@@ -122,9 +122,9 @@ class Loader(PickledFields):
     that a loader on the same host holds. Each version takes an open file of the process.
 
     Errors: a JobError for a batch_size below 1, an unknown column, and an output of csv or orc files; a DataError for a
-    folder that is no output, for a file that is missing or has another size or other rows than the manifest says, and
-    for an output that was replaced and is gone. With a device, a HostError where cuDF is not installed, no GPU answers,
-    or its memory is too small, and the errors of `arrays` as soon as the row group is read.
+    folder that is not an output, for a file that is missing or has another size or other rows than the manifest says,
+    and for an output that was replaced and is gone. With a device, a HostError where cuDF is not installed, no GPU
+    answers, or its memory is too small, and the errors of `arrays` as soon as the row group is read.
     """
 
     path: str

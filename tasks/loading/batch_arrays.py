@@ -154,7 +154,7 @@ def _check_lengths(columns: Mapping[str, Any], name: str, weight: str) -> None:
             f"{int(values[row]):,} and {int(weights[row]):,}",
             where=f"row {row:,} of the batch, one of {len(rows):,}",
             why="each value of a jagged tensor has a weight; a null list counts as an empty one",
-            do=f"mend the data; [{name}, {weight}] >> EqualLengths() in the job names the row of the source",
+            do=f"fix the data; [{name}, {weight}] >> EqualLengths() in the job names the row of the source",
         )
 
 
@@ -243,7 +243,7 @@ def _numbers(name: str, values: pa.Array) -> np.ndarray:
     elif pa.types.is_temporal(dtype):
         values = values.cast(stored_type(dtype))
     elif not (pa.types.is_integer(dtype) or pa.types.is_floating(dtype)):
-        raise DataError(f"column {name!r} is {dtype}, which is no number", why="arrays and tensors hold numbers",
+        raise DataError(f"column {name!r} is {dtype}, which is not a number", why="arrays and tensors hold numbers",
                         do=f"leave {name!r} out of columns=, or apply Categorify to it in the job")  # fmt: skip
     if values.null_count and not pa.types.is_floating(values.type):
         raise _null_error(name, dtype)

@@ -42,7 +42,7 @@ class Rows(IterableDataset):  # type: ignore[misc]
     map {name: columns} of such lists or maps makes several, `batch[name]`. A column of single values has lists of
     length 1. Columns of integers of several types become int64. Errors: a HostError where TorchRec is not installed; a
     JobError for an unknown column, for integers beside floats, for a name that is a column of the batch, and for
-    weights that are no numbers, or lists beside single values; a DataError for lists of other lengths than those of
+    weights that are not numbers, or lists beside single values; a DataError for lists of other lengths than those of
     their weights.
 
     Tensors have the columns' types (uint16 becomes int32, uint32 and uint64 become int64); a null float is NaN, and a
@@ -218,7 +218,7 @@ def _with_columns(loader: Loader, jagged: Mapping[str, Features]) -> Loader:
 def _check_weights(loader: Loader, name: str, weight: str) -> None:
     values, weights = loader.schema[name].dtype, loader.schema[weight].dtype
     if kind_of(leaf_type(weights)) != "number":
-        raise JobError(f"the weights of {name!r} are no numbers", where=loader.path,
+        raise JobError(f"the weights of {name!r} are not numbers", where=loader.path,
                        why=f"{weight!r} is {dtype_name(weights)}", do="name a column of numbers")  # fmt: skip
     if is_list(values) != is_list(weights):
         raise JobError(

@@ -259,7 +259,7 @@ def as_stored(value: Any, dtype: pa.DataType) -> Any:
     if not pa.types.is_date(dtype):
         return time
     if time.timetz() != datetime.time():
-        raise ValueError(f"{value} is no date alone")
+        raise ValueError(f"{value} is not a date alone")
     return time.date()
 
 

@@ -92,7 +92,7 @@ class Lambda(Operator):
         if (self.function is None) == (self.expression is None):
             raise ValueError("give either a function or an expression")
         if isinstance(self.function, str) and not all(self.function.partition(":")):
-            raise ValueError(f"{self.function!r} is no import path: write module:name")
+            raise ValueError(f"{self.function!r} is not an import path: write module:name")
         if isinstance(self.function, str):
             check_module(self.function)
         if self.dtype is not None:

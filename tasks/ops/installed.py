@@ -105,7 +105,7 @@ def classes_of(entry: Entry, base: type, built_in: Collection[str]) -> Classes:
         raise _broken(entry, text if isinstance(error, HostError) else f"{type(error).__name__}: {text}") from error
     if entry.class_name:
         if not (isinstance(target, type) and issubclass(target, base)):
-            raise _broken(entry, f"{entry.value} is no subclass of rowmill.ops.{base.__name__}")
+            raise _broken(entry, f"{entry.value} is not a subclass of rowmill.ops.{base.__name__}")
         if target.__name__ != entry.name:
             raise _broken(entry, f"the class is called {target.__name__}, the entry point {entry.name}")
         classes = {entry.name: target}
@@ -146,7 +146,7 @@ def _broken(entry: Entry, why: str) -> HostError:
         f"the operators of the package {entry.package} cannot be used",
         where=entry.where,
         why=why,
-        do=f"mend the package, or install another version of it: pip install --upgrade {entry.package}; "
+        do=f"fix the package, or install another version of it: pip install --upgrade {entry.package}; "
         f"or do without it: pip uninstall {entry.package}",
     )
 

@@ -29,8 +29,8 @@ class JoinExternal(Learned):
     types. `read` says how a file of CSV, TSV or JSON lines is read, with these keys of a job's `source`: format,
     header, columns, schema, null_values, delimiter, skip_rows, skip_initial_space, decimal, quote, escape, comment and
     encoding, as in `{delimiter: ";", schema: {zip: string}}`; without `null_values` the texts NA, NaN, null and the
-    like are null in columns that are no text, and each text stays. A key that occurs twice in the table is an error, or
-    its first row counts (`duplicates`: error or first). The table is read when fitting and saved with the workflow,
+    like are null in columns that are not text, and each text stays. A key that occurs twice in the table is an error,
+    or its first row counts (`duplicates`: error or first). The table is read when fitting and saved with the workflow,
     which from then on does not need the file. A refit reads it again; if it differs from what the base read, the run
     says so, with the steps that learn from its columns. Errors: a JobError for a missing file, a larger table, an
     unknown column, and a column that would be there twice; a DataError for keys of different kinds (or different

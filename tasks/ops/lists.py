@@ -145,7 +145,7 @@ class EqualLengths(Operator):
                 f"the lists of {first!r} and {name!r} have different lengths: "
                 f"{int(lengths[first][place]):,} and {int(lengths[name][place]):,}",
                 why=f"{context.place(place)} holds them; a null list counts as an empty one",
-                do="mend the data, or leave such rows out with a filter",
+                do="fix the data, or leave such rows out with a filter",
             )
         return {name: columns[name] for name in unit}
 

@@ -203,7 +203,7 @@ def read_side_table(
             table = table if columns is None else table.select(columns)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DataError(
-            "the side table cannot be read", where=path, why=str(error), do="mend or replace the file"
+            "the side table cannot be read", where=path, why=str(error), do="fix or replace the file"
         ) from None
     return pa.table([_plain(c) for c in _small(table, path).columns], table.column_names)
 

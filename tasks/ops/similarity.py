@@ -40,7 +40,7 @@ class ColumnSimilarity(Learned):
     twice. A feature table is a list of such lists, or the path of a Parquet file with one list column, or with two
     list columns `features` and `weights`, where a weight takes the place of the count; in Python also such a pandas,
     Arrow or cuDF frame, or a sparse matrix of SciPy or CuPy, whose row i has the features and weights of thing i (a
-    weight 0 is no feature). `metric`: inner is the dot product of the counts; cosine is the dot product of the rows
+    weight 0 is not a feature). `metric`: inner is the dot product of the counts; cosine is the dot product of the rows
     scaled to length 1; tfidf (default) is cosine after each feature is weighted with ln((1 + n) / (1 + rows that have
     it)) + 1, n the number of rows. A thing without features has similarity 0. A null, and a number without a row, give
     null. The features are saved with the workflow; a refit reads their files again. Errors: a JobError for a group that

@@ -91,7 +91,7 @@ class TargetEncoding(Keyed):
             raise ValueError("a target is named twice")
         for name in self.target_mean if isinstance(self.target_mean, dict) else ():
             if name not in self.targets:
-                raise ValueError(f"target_mean names {name!r}, which is no target: {near(name, self.targets)}")
+                raise ValueError(f"target_mean names {name!r}, which is not a target: {near(name, self.targets)}")
         return self
 
     @property

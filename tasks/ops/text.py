@@ -136,9 +136,9 @@ class DateParts(Operator):
             times = context.engine.to_time(columns[unit[0]])  # texts are parsed once
         except ValueError as error:
             raise DataError(
-                f"column {unit[0]!r} has a value that is no time",
+                f"column {unit[0]!r} has a value that is not a time",
                 why=str(error).split("\n")[0],
-                do="mend it, or make such values null before: Lambda(expression=\"cast(_, 'timestamp[us]')\")",
+                do="fix it, or make such values null before: Lambda(expression=\"cast(_, 'timestamp[us]')\")",
             ) from None
         return {f"{self.prefix or unit[0]}_{part}": context.engine.date_part(times, part) for part in self.parts}
 

@@ -63,7 +63,7 @@ def check_types(output: Output, written: Mapping[str, Column]) -> None:
         try:
             write(pa.schema([("x", column.dtype)]).empty_table(), pa.BufferOutputStream())
             if output.format == "csv" and any(holds(column.dtype) for holds in BYTES):
-                raise pa.ArrowInvalid("bytes are no text, which a table without rows does not show")
+                raise pa.ArrowInvalid("bytes are not text, which a table without rows does not show")
         except pa.ArrowException:
             raise JobError(
                 f"files of the format {output.format} cannot hold column {column.name!r}",

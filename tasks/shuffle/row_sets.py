@@ -156,7 +156,7 @@ def unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
         why = f"{written[0]} may be a time as {digits} writes it"
         expression = f"parse_time(cast({number}, 'string'), '{digits}')"
     elif most:
-        counts = [f"{n} {f'counts {u} since 1970' if u else 'is no time from 1973 to 2286 in any unit'}"
+        counts = [f"{n} {f'counts {u} since 1970' if u else 'is not a time from 1973 to 2286 in any unit'}"
                   for n, u in zip(written, units, strict=True)]  # fmt: skip
         why = " and ".join(dict.fromkeys(counts))
         if units[0] and units[1]:

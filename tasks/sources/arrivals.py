@@ -83,7 +83,7 @@ def data_files(
     [['in/notes.txt'], ['in/a.csv', 'in/b.parquet']]
     """
     if format != "auto" and format not in FORMATS:
-        raise JobError(f"{format!r} is no format", where="format", do=near(format, ["auto", *FORMATS]))
+        raise JobError(f"{format!r} is not a format", where="format", do=near(format, ["auto", *FORMATS]))
 
     def is_data(path: str) -> bool:
         if patterns:

@@ -87,7 +87,7 @@ def _is_own(path: Path) -> bool:
 def write_bad_lines(path: Path, plans: Sequence[tuple[Plan, Sequence[FileWithBadLines]]]) -> None:
     """Write the lines of all files that cannot be read to a file of JSON lines with file, line, why and text.
 
-    The file is there whole or not at all. Its content depends on the source alone; bytes that are no text are written
+    The file is there whole or not at all. Its content depends on the source alone; bytes that are not text are written
     as \\xff.
     """
     with no_space(path):

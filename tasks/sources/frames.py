@@ -75,7 +75,7 @@ def frames_of(source: Any) -> Frames:
     tables = [libraries.from_any(frame) for frame in (source if isinstance(source, (list, tuple)) else [source])]
     if not tables or any(t is None for t in tables):
         raise JobError(
-            f"{type(source).__module__}.{type(source).__name__} is no source",
+            f"{type(source).__module__}.{type(source).__name__} is not a source",
             where="Dataset",
             do="give a path, a list of paths, or a pandas, Arrow, cuDF or Dask frame",
         )
@@ -113,7 +113,9 @@ def to_table(frame: Any) -> pa.Table:
     """A partition of a Dask frame as a table."""
     table = libraries.from_any(frame)
     if table is None:
-        raise JobError(f"a Dask frame of {type(frame).__name__} is no source", do="give one of pandas or cuDF frames")
+        raise JobError(
+            f"a Dask frame of {type(frame).__name__} is not a source", do="give one of pandas or cuDF frames"
+        )
     return table
 
 

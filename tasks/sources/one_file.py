@@ -23,7 +23,7 @@ _SKIP = re.compile(r"; or[^;]*source\.bad_lines: skip|, or leave the file out of
 def table_of(path: str, read: Mapping[str, Any]) -> pa.Table:
     """The rows of a local file by settings of a source, which errors call `read`.
 
-    Where these name no `null_values`, those of Arrow (NA, NaN, null, ..) are null in columns that are no text, and
+    Where these name no `null_values`, those of Arrow (NA, NaN, null, ..) are null in columns that are not text, and
     every text is itself.
     """
     try:

@@ -178,7 +178,7 @@ def _rows_hint(source: Source, name: str, files: Sequence[File]) -> str:
 
 
 def expressions_of(types: Mapping[str, str]) -> dict[str, Expression]:
-    """The entries of `source.schema` that are no types, but expressions of the column as it is read, `_`."""
+    """The entries of `source.schema` that are not types, but expressions of the column as it is read, `_`."""
     parsed = {name: parse(text) for name, text in types.items() if re.search(r"\(.*\b_\b", text)}
     for name, expression in parsed.items():
         if expression.columns != (SELF,):

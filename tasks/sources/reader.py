@@ -144,7 +144,7 @@ def _first_fraction(source: Plan | FramePlan, partition: Partition, error: Misfi
             break
         row, before[piece.file] = row - (0 if path else rows), before[piece.file] + rows
     return DataError(
-        f"column {name!r} has a value that is no {dtype_name(dtype)}: {first[1]}",
+        f"column {name!r} has a value that is not of type {dtype_name(dtype)}: {first[1]}",
         where=f"{path}, column {name}, row {row + 1:,}",
         why=error.why,
         do=plan.options.get(ADVICE, {}).get(name, error.do),

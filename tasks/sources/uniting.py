@@ -1,6 +1,6 @@
 """One schema for all files of a source: columns are united by name, types that grew by the wider type.
 
-Files may disagree about columns that nobody reads. So a disagreement is no error here: it is an `Apart`, which is
+Files may disagree about columns that nobody reads. So a disagreement is not an error here: it is an `Apart`, which is
 raised when its column is read.
 """
 
@@ -240,7 +240,7 @@ def with_missing(plan: Plan, rules: Mapping[str, str]) -> Plan:
                 raise DataError(
                     f"column {name!r} is missing in a file, and the contract freezes that",
                     where=plan.files[int(number)].path, why="other files have it",
-                    do="mend the file, or allow it in the contract: missing: evolve reads nulls there",
+                    do="fix the file, or allow it in the contract: missing: evolve reads nulls there",
                 )  # fmt: skip
             if rules.get(name) == "evolve" and apart.get(name, [""])[0] == missing_text(name):
                 del apart[name]

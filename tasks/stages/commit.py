@@ -207,7 +207,7 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
 
 
 def _only_parts(staging: Staging, parts: set[Path]) -> None:
-    """Remove all files from the folder of parts that are no part: killed workers and earlier jobs may leave some."""
+    """Remove all files from the folder of parts that are not part: killed workers and earlier jobs may leave some."""
     folder = staging.new
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink():

@@ -33,7 +33,7 @@ def allowed_roots() -> tuple[str, ...] | None:
     roots = tuple(root for root in (part.strip() for part in BETWEEN.split(text)) if root)
     for root in roots:
         if not root.startswith("/") and "://" not in root:
-            raise JobError(f"{root!r} is no root", where=VARIABLE, why="it is neither an absolute path nor a URL",
+            raise JobError(f"{root!r} is not a root", where=VARIABLE, why="it is neither an absolute path nor a URL",
                            do="the host's administrator writes /data:/scratch:s3://bucket/logs")  # fmt: skip
     return roots
 

@@ -99,7 +99,7 @@ def storage(options: str | Mapping[str, Any] | None) -> StorageOptions:
 
 
 def secrets_in(options: Mapping[str, Any] | None) -> list[str]:
-    """Texts of the options to mask: those under names such as `secret`, and long texts that are no addresses."""
+    """Texts of the options to mask: those under names such as `secret`, and long texts that are not addresses."""
     texts = {text for key, value in (options or {}).items() for text in _texts(key, value)}
     return sorted({*texts, *(quote(text, safe="") for text in texts)}, key=len, reverse=True)
 

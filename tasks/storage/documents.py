@@ -32,13 +32,13 @@ DIGEST = "digest"  # of the file's own content, all other fields
 def _inside(path: str) -> str:
     parts = path.split("/")
     if not path or path.startswith("/") or "\\" in path or "\0" in path or {"", ".", ".."} & {*parts}:
-        raise ValueError(f"{path!r} is no path inside of the folder")
+        raise ValueError(f"{path!r} is not a path inside of the folder")
     return path
 
 
 def _table_name(name: str) -> str:
     if not re.fullmatch(r"[\w+-][\w.+-]*\.vocab", name):
-        raise ValueError(f"{name!r} is no name of a table in the folder")
+        raise ValueError(f"{name!r} is not a name of a table in the folder")
     return name
 
 
@@ -46,7 +46,7 @@ def _type_name(name: str) -> str:
     try:
         parse_dtype(name)
     except (RowmillError, RecursionError) as error:
-        raise ValueError(f"{name[:100]!r} is no type") from error
+        raise ValueError(f"{name[:100]!r} is not a type") from error
     return name
 
 

@@ -60,7 +60,7 @@ def local_folder(path: str | os.PathLike[str], what: str, where: str) -> str:
 
     scheme, colon, rest = os.fspath(path).partition(":")
     if colon and rest.startswith("/") and scheme.lower() in known_implementations and scheme not in ("file", "local"):
-        raise JobError(f"{what} is no local folder", where=f"{where} = {os.fspath(path)}",
+        raise JobError(f"{what} is not a local folder", where=f"{where} = {os.fspath(path)}",
                        do="give a folder of this host, or a mounted one")  # fmt: skip
     return os.fspath(path).removeprefix("file://")
 
@@ -184,7 +184,7 @@ def _expand_local(path: str) -> list[File]:
     except OSError as error:
         raise DataError(
             "the source cannot be listed", where=error.filename or path, why=error.strerror or str(error),
-            do="let this user read it, mend or remove a link that leads nowhere, or leave it out of source.path",
+            do="let this user read it, fix or remove a link that leads nowhere, or leave it out of source.path",
         ) from None  # fmt: skip
 
 
@@ -198,7 +198,7 @@ def _compare(folder: str, path: str, sizes: Mapping[str, int], outputs: Mapping[
         manifest = json.loads(Path(folder, MANIFEST).read_bytes())
     except (ValueError, RecursionError):
         raise damaged(
-            Path(folder, MANIFEST), "", "it is no JSON: which files are of this output is not known"
+            Path(folder, MANIFEST), "", "it is not JSON: which files are of this output is not known"
         ) from None
     parts = manifest.get("parts") if isinstance(manifest, dict) else None
     if not isinstance(parts, list):

@@ -31,7 +31,7 @@ def check_columns(names: Sequence[str], written: Mapping[str, Column]) -> None:
     Traceback (most recent call last):
     tasks.errors.JobError: column 'x' cannot name folders
       where: output.partition_on
-      why: it is float32, the values of which are no names
+      why: it is float32, the values of which are not names
       do: give a column of text, integers, bools or dates: Bucketize makes integers of numbers
     """
     for name in names:
@@ -51,7 +51,7 @@ def check_columns(names: Sequence[str], written: Mapping[str, Column]) -> None:
             or pa.types.is_date32(dtype)
         ):
             raise JobError(f"column {name!r} cannot name folders", where=WHERE,
-                           why=f"it is {dtype_name(dtype)}, the values of which are no names",
+                           why=f"it is {dtype_name(dtype)}, the values of which are not names",
                            do="give a column of text, integers, bools or dates: " + _instead(dtype))  # fmt: skip
     if names and len(names) == len(written):
         raise JobError("no column is left for the files", where=WHERE, why="every column of the output names folders",
@@ -226,5 +226,5 @@ def constant(value: str | None, dtype: pa.DataType, rows: int, declared: bool = 
                             f"{dtype_name(dtype)} takes them as one value, string keeps them apart")  # fmt: skip
         return pa.repeat(typed, rows)
     except pa.ArrowInvalid:
-        raise DataError(f"{value!r} in a folder's name is no {dtype_name(dtype)}", where="source.path",
+        raise DataError(f"{value!r} in a folder's name is not of type {dtype_name(dtype)}", where="source.path",
                         do="give the column another type in source.schema") from None  # fmt: skip

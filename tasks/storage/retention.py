@@ -178,7 +178,7 @@ def seconds_of(text: str) -> float:
         seconds = -1.0
     if not 0 <= seconds <= LONGEST or (unit == "s" and number == text and seconds != 0):
         raise JobError(
-            f"{text!r} is no age", do="write a number and s, m, h, d or w, at most 36500d: 7d, 12h; 0 for any age"
+            f"{text!r} is not an age", do="write a number and s, m, h, d or w, at most 36500d: 7d, 12h; 0 for any age"
         )
     return seconds
 

@@ -69,7 +69,7 @@ def _ended(status: int) -> str:
 
 
 def wrong(found: dict[int, str]) -> dict[int, str]:
-    """The cases that ended otherwise than by a result or by an error that says what to mend."""
+    """The cases that ended otherwise than by a result or by an error that says what to fix."""
     return {number: text for number, text in found.items() if not text.startswith(("read", "refused"))}
 
 

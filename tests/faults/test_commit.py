@@ -343,7 +343,7 @@ def test_outputs_of_one_name_share_a_scratch_folder(tmp_path: Path) -> None:
 
 
 def test_a_url_is_no_scratch_folder(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="the scratch folder is no local folder"):
+    with pytest.raises(JobError, match="the scratch folder is not a local folder"):
         Staging(tmp_path / "out", "s3://bucket/scratch")
 
 

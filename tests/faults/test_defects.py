@@ -142,7 +142,7 @@ PLAUSIBLE = {
     "JSON of 900 levels": ("rows.jsonl", b'{"a":' * 900 + b"1" + b"}" * 900 + b"\n", "nested more than 100 deep"),
     "a key twice": ("rows.jsonl", b'{"a": 1, "a": 2}\n', "was specified twice"),
     "gzip that is cut off": ("rows.csv.gz", b"\x1f\x8b\x08\x00garbage", "Truncated"),
-    "Avro that is cut off": ("rows.avro", b"Obj\x01\x04", "this is no whole Avro file"),
+    "Avro that is cut off": ("rows.avro", b"Obj\x01\x04", "this is not a whole Avro file"),
     "Avro of another schema": ("rows.avro", b"Obj\x01\x02\x16avro.schema\x06[1]\x00" + bytes(16), "records"),
 }
 

@@ -166,7 +166,7 @@ def damage(pattern: str, folder: Path) -> Callable[[], None]:
     return turn
 
 
-# the file that is damaged, the stage before which it happens, the stage that says so (none: it is mended silently)
+# the file that is damaged, the stage before which it happens, the stage that says so (none: it is fixed silently)
 DAMAGES: dict[str, tuple[str, str, str]] = {
     "a scratch file": ("exchange/*/partition-*.arrow", "shuffle_write", ""),
     "a note of a scratch file": ("exchange/*/partition-*.json", "shuffle_write", ""),

@@ -135,10 +135,10 @@ def test_errors_keep_their_kind_and_lose_their_secrets() -> None:
     def fail(error: Exception, cause: Exception | None = None) -> None:
         raise error from cause
 
-    said = DataError("a file cannot be read", where="s3://b?x=s3cr/et", why="s3cr/et", do="mend it")
+    said = DataError("a file cannot be read", where="s3://b?x=s3cr/et", why="s3cr/et", do="fix it")
     with pytest.raises(DataError) as told:
         call_masked(options, fail, said)
-    assert str(told.value) == "a file cannot be read\n  where: s3://b?x=***\n  why: ***\n  do: mend it"
+    assert str(told.value) == "a file cannot be read\n  where: s3://b?x=***\n  why: ***\n  do: fix it"
     with pytest.raises(TransientError, match=r"OSError: no answer") as hidden:
         call_masked(options, fail, OSError("no answer"), ValueError("signed with s3cr/et"))
     assert hidden.value.__cause__ is hidden.value.__context__ is None

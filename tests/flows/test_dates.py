@@ -104,7 +104,7 @@ def test_a_job_without_a_date_has_none(tmp_path: Path) -> None:
         ({"source": {"path": "in/{yesterday}"}}, "there is no {yesterday}\n  where: source.path (line 1 of job.yaml)"),
         ({"source": {"path": ["a", "in/{dat}"]}}, "where: source.path[1]"),
         ({"output": {"path": "out/{hour}"}}, "run.date has no hour, and {hour} needs one\n  where: output.path"),
-        ({"run": {"date": "monday"}}, "'monday' is no date\n  where: run.date"),
+        ({"run": {"date": "monday"}}, "'monday' is not a date\n  where: run.date"),
         ({"run": {"date": "2026-11-22", "timezone": "Berlin"}}, "there is no time zone 'Berlin'"),
         ({"run": {"if_empty": "ignore"}}, "run.if_empty"),
         (

@@ -259,7 +259,7 @@ def models_of(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
-    """Every key of a model that is no section, by its place: output.seed."""
+    """Every key of a model that is not a section, by its place: output.seed."""
     for name, of in model.model_fields.items():
         inner = [*models_of(of.annotation)]
         for section in inner:

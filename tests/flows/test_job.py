@@ -106,10 +106,10 @@ def test_every_recipe_is_a_job(name: str) -> None:
         (["output.shuffle=key"], ["shuffle: key needs output.keys"]),
         (["output.sort_by=[x]"], ["sort_by belongs to shuffle: key; full would not look at it"]),
         (["output.keys=[x]", "output.shuffle=none"], ["keys belongs to shuffle: key; none would not look at it"]),
-        (["source.partition_size=big"], ["source.partition_size", "'big' is no size", "64MiB"]),
+        (["source.partition_size=big"], ["source.partition_size", "'big' is not a size", "64MiB"]),
         (["cluster.kind=gpu"], ["cluster.kind", "'cuda'"]),
         (["cluster.kind=address"], ["needs `address`"]),
-        (["output.seed"], ["'output.seed' is no change", "--set output.seed=1"]),
+        (["output.seed"], ["'output.seed' is not a change", "--set output.seed=1"]),
         (["output.seed=[1"], ["no valid YAML", "--set output.seed=[1"]),
         (["features=3"], ["features", "needs a list, it is 3"]),
         (["features=[]"], ["features", "at least 1 entry"]),
@@ -134,7 +134,7 @@ def test_a_mistake_in_a_section_is_named_with_its_place(changes: list[str], said
         ([{"columns": ["x"], "ops": [{"op": "Clip"}]}], ["features[0].ops[0]", "at least one of min_value"]),
         ([{"columns": ["x"], "ops": [{"Normalize": {}}]}], ["features[0].ops[0]", "needs the key 'op'"]),
         ([{"columns": ["x"], "ops": [{"op": "nowhere:Op"}]}], ["features[0].ops[0]", "cannot be imported"]),
-        ([{"columns": ["x"], "ops": [{"op": "pathlib:Path"}]}], ["is no operator"]),
+        ([{"columns": ["x"], "ops": [{"op": "pathlib:Path"}]}], ["is not an operator"]),
         ([{"columns": []}], ["features[0].columns", "at least 1 entry"]),
         ([{"columns": ["x"], "opps": []}], ["features[0].opps is unknown", "'ops'"]),
         ([{"columns": ["x"], "keep": False}], ["nothing is written", "keep: false"]),
@@ -161,13 +161,13 @@ def test_a_line_that_is_no_yaml_is_shown(tmp_path: Path) -> None:
     path = job_file(tmp_path, "source: {path: data}\noutput: [unclosed\nlabel: x\n")
     message = refusal([], str(path))
 
-    assert "the job is no valid YAML" in message
+    assert "the job is not valid YAML" in message
     assert f"{path}, line 3" in message
     assert "label: x" in message
 
 
 def test_a_file_without_sections_is_no_job(tmp_path: Path) -> None:
-    assert "the job is no map of sections" in refusal([], job_file(tmp_path, "- a\n- b\n"))
+    assert "the job is not a map of sections" in refusal([], job_file(tmp_path, "- a\n- b\n"))
 
 
 def test_a_job_file_that_is_not_there_names_the_recipes(tmp_path: Path) -> None:
@@ -236,11 +236,11 @@ FEATURES = """
             ["'minvalue'", "features[0].ops[0] (line 2 of features)"],
         ),
         ("- columns: x\n", ["features[0].columns (line 1 of features)", "needs a list, it is 'x'"]),
-        ("- columns: [x]\n ops: 3\n", ["features is no valid YAML", "features, line 2"]),
+        ("- columns: [x]\n ops: 3\n", ["features is not valid YAML", "features, line 2"]),
         ("features:\n  - columns: []\n", ["features[0].columns (line 2 of features)", "at least 1 entry"]),
-        ("columns: [x]\n", ["features is no list of entries", "it is a map", "begin each entry with a dash"]),
-        ("ecommerce", ["features is no list of entries", "it is 'ecommerce'", "choose it as `recipe`"]),
-        ("", ["features is no list of entries", "it is None"]),
+        ("columns: [x]\n", ["features is not a list of entries", "it is a map", "begin each entry with a dash"]),
+        ("ecommerce", ["features is not a list of entries", "it is 'ecommerce'", "choose it as `recipe`"]),
+        ("", ["features is not a list of entries", "it is None"]),
     ],
 )
 def test_features_as_text_are_named_with_their_line(text: str, said: list[str]) -> None:
@@ -282,14 +282,14 @@ def test_one_way_to_say_how_many_files_replaces_that_of_the_recipe() -> None:
             f"features=[{{columns: [x], ops: [{{op: Clip, max_value: {10**400}}}]}}]",
             "features[0].ops[0].max_value needs",
         ),
-        ('output.path="o\\0b"', "output.path is no text that can be kept"),
-        ('features=[{columns: ["\\ud800"]}]', "features[0].columns[0] is no text that can be kept"),
+        ('output.path="o\\0b"', "output.path is not text that can be kept"),
+        ('features=[{columns: ["\\ud800"]}]', "features[0].columns[0] is not text that can be kept"),
         ("output.path=", "output.path: "),
         ('output.path=" "', "output.path: the path is empty"),
         ('source.path=[data, ""]', "source.path: the path is empty"),
         ("source.partition_size=0", "source.partition_size: must be at least 1"),
         ("source.partition_size=-1GB", "source.partition_size: must be at least 1"),
-        ("output.seed=2026-13-45", "the value is no valid YAML"),
+        ("output.seed=2026-13-45", "the value is not valid YAML"),
     ],
 )
 def test_values_that_nobody_can_keep_or_mean_are_refused(change: str, said: str) -> None:
@@ -306,7 +306,7 @@ def test_values_that_nobody_can_keep_or_mean_are_refused(change: str, said: str)
     ],
 )
 def test_yaml_that_says_nothing_or_two_things_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(JobError, match="the job is no valid YAML") as caught:
+    with pytest.raises(JobError, match="the job is not valid YAML") as caught:
         load_job(job_file(tmp_path, text))
     assert said in str(caught.value)
 

@@ -73,7 +73,7 @@ def test_a_job_may_be_written_out_as_a_draft_is(folder: Path) -> None:
     assert [feature.columns for feature in found.features or ()] == [["x"]]
     with pytest.raises(JobError, match=r"output\.seed \(line \d+ of job\): needs a whole number, it is 'a'"):
         job_of({"job": text.replace("seed: 0", "seed: a")})
-    with pytest.raises(JobError, match="the job is no map of sections"):
+    with pytest.raises(JobError, match="the job is not a map of sections"):
         job_of({"job": "- a\n- b\n"})
 
 

@@ -32,7 +32,7 @@ def make_messy(folder: Path) -> tuple[int, int]:
 
     Latin-1 text with semicolons, decimal commas, days first in times, NA between numbers and between texts, a column of
     numbers that grows to fractions on the last day, a column that the files of the last two days alone have, deliveries
-    that repeat lines, an event that comes again on another day, a line that was cut off, and an id that is no feature.
+    that repeat lines, an event that comes again on another day, a line that was cut off, and an id that is unused.
     """
     folder.mkdir()
     draw, number, repeated, first = Random(1), 0, 0, ""

@@ -62,7 +62,10 @@ MISTAKES = [
         "source: {path: a, schema: [x]}",
         "source.schema (line 1 of job.yaml): needs a map, it is ['x']: write {key: value}",
     ),
-    ("source: {path: a, schema: {3: int64}}", "source.schema[3] (line 1 of job.yaml): the key 3 is no text: put it in"),
+    (
+        "source: {path: a, schema: {3: int64}}",
+        "source.schema[3] (line 1 of job.yaml): the key 3 is not text: put it in",
+    ),
     ("source: {path: a, null_values: NA}", "source.null_values (line 1 of job.yaml): needs a list, it is 'NA'"),
     ("source: {path: a, null_values: [NA, 0]}", "source.null_values[1] (line 1 of job.yaml): needs a text, it is 0"),
     ("source: {path: a, part_mem_fraction: 2}", "source.part_mem_fraction (line 1 of job.yaml): must be at most 1.0"),
@@ -112,7 +115,7 @@ def test_a_mistake_is_told_in_words_of_the_job(tmp_path: Path, mistake: str, sai
 
 
 def test_mistakes_in_python_are_told_in_the_same_words() -> None:
-    with pytest.raises(JobError, match=r"^Dataset\.partition_size: 'many' is no size") as caught:
+    with pytest.raises(JobError, match=r"^Dataset\.partition_size: 'many' is not a size") as caught:
         Dataset("a.csv", partition_size="many", storage_options=3)  # type: ignore[arg-type]
     assert "Dataset.storage_options: needs a text or a map, it is 3" in str(caught.value)
     with pytest.raises(JobError, match=r"^Categorify\(max_size\): needs a whole number or a map, it is 'x'"):

@@ -30,7 +30,7 @@ def _name(root: Path, path: Path) -> str:
 
 
 def _texts(tree: ast.Module) -> Iterator[str]:
-    """Dotted names of what a module imports or names in a string that is no docstring."""
+    """Dotted names of what a module imports or names in a string that is not a docstring."""
     docstrings = {id(node.body[0].value) for node in ast.walk(tree)
                   if isinstance(node, WITH_BODY) and node.body and isinstance(node.body[0], ast.Expr)}  # fmt: skip
     for node in ast.walk(tree):

@@ -327,7 +327,7 @@ def test_an_hour_that_comes_twice_is_two_hours() -> None:
     with pytest.raises(JobError, match="there is no 2026-03-29T02") as caught:
         calendar.parse("2026-03-29T02", "--from")
     assert caught.value.where == "--from"
-    with pytest.raises(JobError, match="'2026-03-29T02' is no day"):
+    with pytest.raises(JobError, match="'2026-03-29T02' is not a day"):
         Calendar().parse("2026-03-29T02", "--to")
 
 

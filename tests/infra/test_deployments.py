@@ -301,7 +301,7 @@ def _named(api: Any, name: str) -> Any:
         ("deployments: [{ENTRY, concurrency_limit: {limit: 1, collision_strategy: WAIT}}]", "collision_strategy"),
         ("deployments: [{name: [a], entrypoint: flows.fit.fit}]", "name: needs a text, it is"),
         ("deployments: [{name: a, entrypoint: flows.fit.nothing}]", "entrypoint flows.fit.nothing"),
-        ("deployments: [{name: a, entrypoint: flows.fit.Any}]", "is no flow"),
+        ("deployments: [{name: a, entrypoint: flows.fit.Any}]", "is not a flow"),
         ("deployments: [{name: a, entrypoint: fit}]", "entrypoint fit"),
         ("deployments: [{name: a, entrypoint: 'flows/fit.py:fit'}]", "entrypoint flows/fit.py:fit"),
         ("deployments: [{ENTRY}, {ENTRY}]", "two deployments fit/a"),

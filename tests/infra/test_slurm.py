@@ -236,7 +236,7 @@ def test_what_a_job_inherits_of_dask(tmp_path: Path) -> None:
     ("section", "said"),
     [
         ({}, "slurm.cores\n  Field required"),
-        ({"cores": 1, "memory": "0.5"}, "'0.5' is no amount of memory"),
+        ({"cores": 1, "memory": "0.5"}, "'0.5' is not an amount of memory"),
         ({"cores": 1, "memory": "1GB", "walltime": 14400}, 'write "04:00:00" in quotes'),
         ({"cores": 1, "memory": "1GB", "setup": ["a\nb"]}, "holds a line break"),
         ({"cores": 1, "memory": "1GB", "partition": "x"}, "Extra inputs"),

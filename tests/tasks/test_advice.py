@@ -116,7 +116,7 @@ def test_a_key_of_json_that_is_there_twice_is_refused_by_any_type(tmp_path: Path
     for schema in ({}, {"x": "string"}, {"x": "int64"}):
         error = error_of(lambda schema=schema: Dataset(str(tmp_path), schema=schema).head())  # type: ignore[misc]
         assert error is not None
-        assert error.do == "mend the line: each key of an object is there once"
+        assert error.do == "fix the line: each key of an object is there once"
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_milliseconds_beyond_microseconds_of_64_bits_are_refused(tmp_path: Path)
 )
 def test_a_block_that_is_damaged_is_named(body: bytes, why: str, tmp_path: Path) -> None:
     plan = one_block(tmp_path / "a.avro", ["long", "string"], body)
-    with pytest.raises(DataError, match="this is no whole Avro file") as caught:
+    with pytest.raises(DataError, match="this is not a whole Avro file") as caught:
         read(plan, 0)
     start = (tmp_path / "a.avro").stat().st_size - len(body) - 18
     assert caught.value.where == f"{tmp_path / 'a.avro'}, block at byte {start}"

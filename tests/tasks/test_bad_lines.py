@@ -47,7 +47,7 @@ CSV = b'x,y\n1,a\n2\n3,"b\nc"\n\n4,d,e\n5,\xff\n6,f\n7,"open\n'
 BAD = [
     (3, "1 value, 2 columns", "2"),
     (7, "3 values, 2 columns", "4,d,e"),
-    (8, "byte 0xff is no letter of utf-8", "5,\\xff"),
+    (8, "byte 0xff is not a letter of utf-8", "5,\\xff"),
     (10, "quotes are open at the end of the file: lines that are not read: 1", '7,"open'),
 ]
 JSON = b'{"x": 1}\n\n{"x": 2\n[3]\n{"x": 4} {"x": 5}\n{"x": "\\ud800"}\n  \n{"x": 6}\n{"x": NaN}\n{"x": 7}'
@@ -313,7 +313,7 @@ def test_one_character_is_one_sign(signs: dict[str, str], where: str, tmp_path: 
 @pytest.mark.parametrize("sign", ["ab", "\n", "é", "\0"])
 def test_a_sign_is_one_ascii_character(sign: str) -> None:
     for name in ("quote", "escape", "comment"):
-        with pytest.raises(JobError, match="is no sign of a text file"):
+        with pytest.raises(JobError, match="is not a sign of a text file"):
             Dataset("a.csv", **{name: sign})
 
 

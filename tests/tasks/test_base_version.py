@@ -117,7 +117,7 @@ def test_nothing_is_published_yet(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_no_base(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(JobError, match=r"(?s)the base is no output of rowmill.*base: none"):
+    with pytest.raises(JobError, match=r"(?s)the base is not an output of rowmill.*base: none"):
         newest_good(tmp_path)
 
 
@@ -336,11 +336,11 @@ def test_another_base_is_another_state(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("refit", "message"),
     [
-        ({"Normalise": "freeze"}, r"(?s)'Normalise' is no key of refit.*refit\.Normalise.*did you mean 'Normalize'"),
+        ({"Normalise": "freeze"}, r"(?s)'Normalise' is not a key of refit.*refit\.Normalise.*did you mean 'Normalize'"),
         ({"Normalize": "frozen"}, "write merge or freeze"),
         ({"Clip": "freeze"}, "refit names 'Clip', which learns nothing in this job"),
-        ({"features[7]": "freeze"}, r"(?s)'features\[7\]' is no key of refit.*features\[1\]"),
-        ({"forget": "a year"}, r"refit\.forget: 'a year' is no number of days: write 365d"),
+        ({"features[7]": "freeze"}, r"(?s)'features\[7\]' is not a key of refit.*features\[1\]"),
+        ({"forget": "a year"}, r"refit\.forget: 'a year' is not a number of days: write 365d"),
     ],
 )
 def test_mistakes_in_refit(tmp_path: Path, refit: dict[str, Any], message: str) -> None:
@@ -515,7 +515,7 @@ def test_a_damaged_version_is_set_aside_and_brought_back(tmp_path: Path) -> None
     damaged.write_bytes(whole)
     assert restored(out / "v0003") == [f"{out / 'v0003'} is back", "_latest is v0003 now"]
     assert ks(out, "all") == [3, 3, 4, 5, 4, 6]
-    with pytest.raises(JobError, match="this is no discarded version"):
+    with pytest.raises(JobError, match="this is not a discarded version"):
         restored(out / "v0003")
 
     mark(out / "v0003")
@@ -579,7 +579,7 @@ def test_a_night_on_another_disk_is_a_version_and_a_copy_is_none(
         ks(out, "all")
     monkeypatch.delenv("ROWMILL_ALLOWED_ROOTS")
     (tmp_path / "disk").rename(tmp_path / "unmounted")
-    with pytest.raises(JobError, match="v0001 is no finished version"):
+    with pytest.raises(JobError, match="v0001 is not a finished version"):
         ks(out, "all")
 
 

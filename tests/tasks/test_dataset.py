@@ -124,9 +124,9 @@ def test_a_share_of_memory_cuts_frames_and_files(tmp_path: Path, monkeypatch: py
 
 
 def test_what_is_no_source_is_refused() -> None:
-    with pytest.raises(JobError, match="is no source"):
+    with pytest.raises(JobError, match="is not a source"):
         _ = Dataset(3).plan
-    with pytest.raises(JobError, match="'cuda' is no engine"):
+    with pytest.raises(JobError, match="'cuda' is not an engine"):
         Dataset(TABLE, engine="cuda")
     with pytest.raises(JobError, match="partition_size"):
         Dataset("a.parquet", partition_size="much")

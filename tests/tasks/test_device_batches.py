@@ -213,8 +213,9 @@ def test_a_batch_is_memory_of_its_own_that_dlpack_hands_over(out: Path, device: 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("word", r"column 'word' is string, which is no number"), ("count", r"column 'count' has nulls\n.*int16 has no"),
-     ("lists", r"column 'lists' has nulls\n.*int64 has no"), ("no", r"column 'no' has nulls\n.*bool has no")],
+    [("word", r"column 'word' is string, which is not a number"),
+     ("count", r"column 'count' has nulls\n.*int16 has no"), ("lists", r"column 'lists' has nulls\n.*int64 has no"),
+     ("no", r"column 'no' has nulls\n.*bool has no")],
 )  # fmt: skip
 def test_what_has_no_number_is_refused_as_on_the_host(
     name: str, message: str, tmp_path: Path, engine: str, device: str

@@ -162,7 +162,7 @@ ARGUMENTS = [
     ("hash(v)", "hash needs a column of numbers, texts, booleans or times, this is list<item: int64>", "v", ""),
     ("len(x)", "len needs a column of strings, this is int64", "x", "cast(x, 'string')"),
     ("hour(s)", "hour needs a column of times, this is string", "s", "parse_time(x, '%d.%m.%Y')"),
-    ("parse_number(s, group='. ')", "group cannot be used: '. ' is no sign for numbers", "'. '", "such as ','"),
+    ("parse_number(s, group='. ')", "group cannot be used: '. ' is not a sign for numbers", "'. '", "such as ','"),
     (
         "parse_time(s, zone='Berlin')",
         "zone cannot be used: there is no time zone 'Berlin'",

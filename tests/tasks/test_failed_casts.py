@@ -63,7 +63,7 @@ def job(folder: Path, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("exchange", ["memory", "disk"])
 def test_a_run_counts_the_casts_that_fail(exchange: str, tmp_path: Path, engine: str) -> None:
-    """'x', '' and '9 km' are no numbers, 300 is no int8 and 'no' no truth; what makes a column twice counts once."""
+    """'x', '' and '9 km' are not numbers, 300 is no int8, 'no' no truth; what makes a column twice counts once."""
     done = run_stages(make_job(job(tmp_path, run={"exchange": exchange})).request(engine))
     _, statistics, transform, _ = done
     assert statistics.failed_casts == transform.failed_casts == EXPECTED

@@ -254,7 +254,7 @@ def test_types_hold_what_the_beginnings_of_other_files_show(tmp_path: Path) -> N
             "at": [datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 2), datetime.datetime(2024, 1, 3, 10)],
             "text": ["1", "2", "none"],
         }
-    with pytest.raises(DataError, match="column 'text' has a value that is no int64: 'none'"):
+    with pytest.raises(DataError, match="column 'text' has a value that is not of type int64: 'none'"):
         everything(make_plan(Source(path=str(tmp_path / "*.csv"))))  # and not silently a text
 
     lines = ['{"l": [], "s": {"a": null}}', '{"l": [null, 1], "s": {"b": 2}}', '{"l": [2.5], "s": {"a": [true]}}']
@@ -368,7 +368,7 @@ def test_a_delimiter_of_files_without_one_is_refused(tmp_path: Path) -> None:
 def test_a_value_that_does_not_parse_is_named_with_its_row(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{i},x\n" for i in range(50)) + '7,"y\nz"\noops,x\n8,z\n')
     plan = make_plan(Source(path=str(tmp_path), schema={"a": "int64"}), limits=Limits(join_below=1, range_bytes=32))
-    with pytest.raises(DataError, match=r"column 'a' has a value that is no int64: 'oops'") as error:
+    with pytest.raises(DataError, match=r"column 'a' has a value that is not of type int64: 'oops'") as error:
         everything(plan)
     assert error.value.where == f"{tmp_path / 'a.csv'}, column a, row 52 (the header not counted)"
     assert "source.schema" in error.value.do
@@ -553,7 +553,7 @@ def test_numbers_beyond_a_type_are_refused_and_not_infinite(tmp_path: Path, kind
     with pytest.raises(DataError) as error:
         narrow.head(3)
     said = {
-        "csv": r"column 'x' has a value that is no float32: '1.0e300'.*row 2 \(the header not counted\)",
+        "csv": r"column 'x' has a value that is not of type float32: '1.0e300'.*row 2 \(the header not counted\)",
         "jsonl": r"column x, row 2\n.*number beyond float.*source\.schema: \{x: string\}",
     }
     assert re.search(

@@ -333,7 +333,7 @@ def test_what_is_asked_for_here_is_done_by_the_worker_that_asks(two_workers: Any
         assert [n for n, _ in done] == list(range(10))
         assert sum(who == worker for _, who in done) > 5  # an idle one may help where the host is busy
     pool = DaskPool(two_workers)
-    assert pool.here is None  # this process is no worker
+    assert pool.here is None  # this process is not a worker
     assert [n for n, _ in pool.values(pool.call(addressed, [(n,) for n in range(10)], here=True))] == list(range(10))
 
 

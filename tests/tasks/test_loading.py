@@ -162,7 +162,7 @@ def test_times_bools_and_null_floats_are_numbers() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (["a"], "column 'c' is string, which is no number"),
+        (["a"], "column 'c' is string, which is not a number"),
         ([1, None], "column 'c' has nulls"),
         ([True, None], "column 'c' has nulls"),
     ],

@@ -490,7 +490,7 @@ def test_folders_above_the_source_and_columns_in_the_files_count_as_they_stand(t
     assert Dataset(str(tmp_path), engine="pandas").head()["kind"].tolist() == ["of the file"]
     assert list(Dataset(str(tmp_path / "year=2024")).schema) == ["x", "kind"]
     assert list(Dataset(str(tmp_path / "*" / "kind=a")).schema) == ["x", "kind", "year"]
-    with pytest.raises(RowmillError, match="'2024' in a folder's name is no date32"):
+    with pytest.raises(RowmillError, match="'2024' in a folder's name is not of type date32"):
         Dataset(str(tmp_path), schema={"year": "date32"}).head()
 
 

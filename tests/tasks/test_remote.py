@@ -231,7 +231,7 @@ def test_a_url_never_becomes_a_folder_of_this_host(tmp_path: Path, monkeypatch: 
         lambda: Staging("out", "gs://shop/scratch"),
     ]
     for call in refused:
-        with pytest.raises(JobError, match="is no local folder"):
+        with pytest.raises(JobError, match="is not a local folder"):
             call()
     assert list(tmp_path.iterdir()) == []
 

@@ -128,9 +128,9 @@ def test_run_date_names_a_day_or_a_time(text: str, zone: str, shown: str) -> Non
 @pytest.mark.parametrize(
     ("text", "zone", "message"),
     [
-        ("tomorrow", "UTC", "'tomorrow' is no date"),
-        ("2026-02-29", "UTC", "'2026-02-29' is no date"),
-        ("20261122", "UTC", "'20261122' is no date"),
+        ("tomorrow", "UTC", "'tomorrow' is not a date"),
+        ("2026-02-29", "UTC", "'2026-02-29' is not a date"),
+        ("20261122", "UTC", "'20261122' is not a date"),
         ("2026-03-29T02:30", "Europe/Berlin", "there is no 2026-03-29T02:30 in Europe/Berlin"),
         (
             "2026-11-22",

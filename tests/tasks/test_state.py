@@ -231,7 +231,7 @@ def test_infinities_are_saved_as_strict_json_that_a_person_can_read(tmp_path: Pa
     values = {"1/Own/x": {"median": math.inf, "edges": [-math.inf, 0.5], "of": {"y": -math.inf}}}
     State(values, {"1/Own/x": {"partial": [1, math.inf]}}).save(tmp_path)
     text = (tmp_path / "state.json").read_text()
-    data = json.loads(text, parse_constant=_refuse)  # NaN and Infinity are no JSON
+    data = json.loads(text, parse_constant=_refuse)  # NaN and Infinity are not JSON
     assert data["fitted"]["1/Own/x"]["edges"] == [{"float": "-inf"}, 0.5]
     loaded = State.load(tmp_path)
     assert loaded.values == values

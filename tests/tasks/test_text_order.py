@@ -177,7 +177,7 @@ def test_a_moment_splits_dates_and_timestamps_with_and_without_zone(times: pa.Ar
         ([NIGHT, NIGHT * 1000], "1704153600 counts s since 1970 and 1704153600000 counts ms since 1970"),
         ([20240101, 20240102], "20240101 may be a time as %Y%m%d writes it"),
         ([202401010000, 202401020000], "202401010000 may be a time as %Y%m%d%H%M writes it"),
-        ([3, 4], "3 is no time from 1973 to 2286 in any unit and 4 is no time from 1973 to 2286 in any unit"),
+        ([3, 4], "3 is not a time from 1973 to 2286 in any unit and 4 is not a time from 1973 to 2286 in any unit"),
         ([0, None], "all of them are null or 0"),
     ],
 )
@@ -237,5 +237,5 @@ def test_a_unit_for_times_and_a_moment_that_is_none_are_refused() -> None:
     data = Dataset(pa.table({"t": [NIGHT, NIGHT + 1], "d": [dt.date(2024, 1, 1)] * 2}), engine="pandas")
     with pytest.raises(JobError, match="unit is for a column of numbers, and 'd' is date32"):
         rows(data.split("time", column="d", valid="2024-01-01", unit="s")["train"], "t")
-    with pytest.raises(JobError, match="valid and test are no times in ISO 8601"):
+    with pytest.raises(JobError, match="valid and test are not times in ISO 8601"):
         rows(data.split("time", column="t", valid="31.12.2023")["train"], "t")

@@ -90,16 +90,16 @@ def test_a_wrong_encoding_suggests_one(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"x\n\x81\n")
     with pytest.raises(DataError) as error:
         rows(tmp_path, encoding="windows-1252")
-    assert error.value.why == "byte 0x81 is no letter of windows-1252"
+    assert error.value.why == "byte 0x81 is not a letter of windows-1252"
     for end in (b"", b"4,5,6\n"):
         (tmp_path / "a.csv").write_bytes(b"x,y\n1,a\n2,\x81\n3,c\n" + end)
         with pytest.raises(DataError) as error:
             rows(tmp_path, encoding="windows-1252")
-        assert error.value.why == "byte 0x81 is no letter of windows-1252"
+        assert error.value.why == "byte 0x81 is not a letter of windows-1252"
         assert error.value.where == f"{tmp_path}/a.csv, line 3"
         assert error.value.do == "write the file as UTF-8, or say what it is: source.encoding: latin-1"
     (tmp_path / "a.csv").write_bytes("x\né\n".encode("utf-16")[:-1])
-    with pytest.raises(DataError, match="is no UTF-16"):
+    with pytest.raises(DataError, match="is not a UTF-16"):
         rows(tmp_path, encoding="utf-16")
 
 

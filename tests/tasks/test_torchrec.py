@@ -182,7 +182,7 @@ def test_weights_that_do_not_fit_are_named(out: Path, tmp_path: Path) -> None:
             next(iter(Rows(out, jagged={"items": "score"}, device=device)))
     table = pa.table({"ids": [[1]], "names": [["a"]]})
     Workflow(["ids", "names"]).fit_transform(Dataset(table)).to_parquet(str(tmp_path / "out"), files=1)
-    with pytest.raises(JobError, match=r"(?s)weights of 'ids' are no numbers.*'names' is list<string>"):
+    with pytest.raises(JobError, match=r"(?s)weights of 'ids' are not numbers.*'names' is list<string>"):
         Rows(tmp_path / "out", jagged={"ids": "names"})
 
 

@@ -132,7 +132,7 @@ def test_commands_that_look_at_a_discarded_output_say_so(tmp_path: Path) -> None
 def test_a_folder_that_is_no_version_is_named(tmp_path: Path) -> None:
     out = nights(tmp_path, 2)
     (out / "v0003").mkdir()
-    with pytest.raises(JobError, match=r"(?s)v0003 is no finished version.*_manifest.json"):
+    with pytest.raises(JobError, match=r"(?s)v0003 is not a finished version.*_manifest.json"):
         xs(out, "all")
     assert xs(out, "v0001..v0002") == [0, 1]
 
@@ -150,8 +150,8 @@ def test_the_folders_of_partition_on_are_columns_of_every_version(tmp_path: Path
         ("v0001..v0009", "there is no version v0009"),
         ("v0003..v0001", r"(?s)ends before it begins.*v0001\.\.v0003"),
         ("newest", r"(?s)'newest' names no versions.*v0003\.\.v0007"),
-        (["v0001", "v0003"], "versions is no text, but \\['v0001', 'v0003'\\]"),
-        (3, "versions is no text, but 3"),
+        (["v0001", "v0003"], "versions is not text, but \\['v0001', 'v0003'\\]"),
+        (3, "versions is not text, but 3"),
     ],
 )
 def test_what_names_no_versions(tmp_path: Path, versions: Any, message: str) -> None:

@@ -115,7 +115,7 @@ def test_the_second_row_group_of_the_second_file_is_named(tmp_path: Path) -> Non
     with pytest.raises(DataError) as caught:
         workflow.refit(Dataset(str(tmp_path / "*.parquet")))
     assert caught.value.where == f"{tmp_path}/b.parquet, column user, row 5"
-    assert caught.value.what == "column 'user' has a value that is no int64: 0.5"
+    assert caught.value.what == "column 'user' has a value that is not of type int64: 0.5"
 
 
 def test_a_float_that_may_be_several_ids_is_refused() -> None:

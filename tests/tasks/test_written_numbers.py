@@ -148,7 +148,7 @@ def test_a_declared_type_is_the_users_decision(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n007,1e5\n+7,0.5\n0x10,3\n")
     table = table_of(tmp_path, schema={"x": "int64", "y": "float64"})
     assert table.select(["x", "y"]).to_pydict() == {"x": [7, 7, 16], "y": [1e5, 0.5, 3.0]}
-    with pytest.raises(DataError, match="column 'y' has a value that is no int64"):
+    with pytest.raises(DataError, match="column 'y' has a value that is not of type int64"):
         table_of(tmp_path, schema={"y": "int64"})
 
 

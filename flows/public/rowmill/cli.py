@@ -361,7 +361,7 @@ def _nights(
     format: str,
     **of_nights: Any,
 ) -> Any:
-    """Nights of the shop as `rowmill sample` wants them; `whole`: with options of samples that are no nights."""
+    """Nights of the shop as `rowmill sample` wants them; `whole`: with options of samples that are not nights."""
     from datetime import date
 
     from flows.sample import make_nights
@@ -398,7 +398,7 @@ def new(
     """Draft a job for data: what is to become of each column, what is left out, and why, as comments; it runs as it is.
 
     Names, types and the number of rows are exact; values, nulls and skewness are those of 20,000 rows at most, and the
-    draft says which. Redirect it into a file, read it, mend it.
+    draft says which. Redirect it into a file, read it, fix it.
 
     [bold]Examples[/bold]
 
@@ -585,7 +585,7 @@ def announce(
     """Announce files to the server as newly arrived, also those that watch-source has announced before.
 
     For each folder directly in a PATH (and for PATH itself) an event rowmill.data.arrived with its files: deployments
-    with that trigger run on them. For files whose run has failed, once the cause is mended; leave out a bad one by
+    with that trigger run on them. For files whose run has failed, once the cause is fixed; leave out a bad one by
     naming the good ones.
 
     [bold]Examples[/bold]

@@ -50,7 +50,7 @@ def _lists(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
     nothing = pc.match_substring_regex(elements, "^(?i:null|none|nan)$")
     numbers = parse_text(pc.if_else(nothing, pa.scalar(None, pa.string()), elements), dtype.value_type)
     unread = pc.and_not(numbers.is_null(), nothing)
-    if pa.types.is_floating(dtype.value_type):  # a number beyond the type is no infinity
+    if pa.types.is_floating(dtype.value_type):  # a number beyond the type is not infinity
         beyond = pc.and_not(pc.is_inf(numbers), pc.match_substring_regex(elements, "(?i)inf"))
         unread = pc.or_(unread, pc.fill_null(beyond, False))
     offsets = np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False))]).astype(np.int32)

@@ -98,7 +98,7 @@ def check_zone(name: str) -> str:
 
 
 def times_in(texts: pa.Array, written: TimeFormat, zone: str = "UTC") -> pa.Array:
-    """Times, timestamp[us] in UTC, of texts; null where a text is no time in this format.
+    """Times, timestamp[us] in UTC, of texts; null where a text is not a time in this format.
 
     A text without an offset is a time of day in `zone`: of one that the clock shows twice the first, of one that it
     skips the first moment after.

@@ -221,7 +221,7 @@ def may_be_padded(data: bytes, signs: str, signed: bool) -> bool:
 def merged_advice(name: str, dtype: pa.DataType) -> str:
     """What to do about a text that would become the number of another one."""
     return (
-        f"mend the value, or name the column's type, source.schema: {{{name}: string}} keeps texts apart (fit again "
+        f"fix the value, or name the column's type, source.schema: {{{name}: string}} keeps texts apart (fit again "
         f"where a workflow was fitted with numbers), {{{name}: {dtype_name(dtype)}}} makes one number of them"
     )
 

@@ -32,7 +32,7 @@ def sketch_column(
     column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None,
     sample: bool = True, places: Any = None,
 ) -> Sketch:  # fmt: skip
-    """The sketch of a column that is no list, whose rows [starts[i], starts[i + 1]) are those of the block blocks[i].
+    """The sketch of a column without lists, whose rows [starts[i], starts[i + 1]) are those of the block blocks[i].
 
     `known` are the moments of each block, if an operator has computed them already. Without `sample` all rows are in
     the histogram of numbers. `places` are the `sampled_places`, for who has them already.

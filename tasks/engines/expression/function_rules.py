@@ -55,7 +55,7 @@ def _nonempty(text: str) -> str:
 
 def _sign(text: str) -> str:
     if len(text) != 1 or text.isalnum() or text in "+-":
-        raise ValueError(f"{text!r} is no sign for numbers", "write one sign, such as ',' or '.'")
+        raise ValueError(f"{text!r} is not a sign for numbers", "write one sign, such as ',' or '.'")
     return text
 
 
@@ -77,7 +77,7 @@ def _dtype(text: str) -> pa.DataType:
     try:
         return plain_type(parse_dtype(text))
     except (JobError, ValueError):
-        raise ValueError(f"{text!r} is no type", near(text, CASTS.values())) from None
+        raise ValueError(f"{text!r} is not a type", near(text, CASTS.values())) from None
 
 
 def _unit(text: str) -> str:
@@ -90,7 +90,7 @@ def _period(text: str) -> tuple[str, int, bool]:
     """(s, day or month; how many of them; whether they begin on a Monday) of a unit such as "15 minutes"."""
     match = re.fullmatch(r"\s*(\d{1,6})?\s*([a-z]+?)s?\s*", text)
     if not match or match[2] not in PERIODS or int(match[1] or 1) < 1:
-        raise ValueError(f"{text!r} is no unit", f"write one of {', '.join(PERIODS)}, or '15 minutes'")
+        raise ValueError(f"{text!r} is not a unit", f"write one of {', '.join(PERIODS)}, or '15 minutes'")
     of, length = PERIODS[match[2]]
     return of, int(match[1] or 1) * length, match[2] == "week"
 
@@ -242,7 +242,7 @@ class FunctionRules:
             ticks = microseconds(step.value)
         except ValueError:
             raise self.fail(
-                step, f"{step.value!r} is no time", "write it as 2020-01-31 or 2020-01-31T12:30:00"
+                step, f"{step.value!r} is not a time", "write it as 2020-01-31 or 2020-01-31T12:30:00"
             ) from None
         whole = ticks % 10**6 == 0
         return Typed(

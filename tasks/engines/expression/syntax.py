@@ -176,7 +176,7 @@ def parse(text: str, learned: bool = False) -> Expression:
     `learned`: values that are learned from all rows, such as `mean(price)`, may stand in it.
     """
     if not isinstance(text, str) or not text.strip():
-        raise JobError(f"{text!r} is no expression", do='write one as text, such as "price > 0"')
+        raise JobError(f"{text!r} is not an expression", do='write one as text, such as "price > 0"')
     lines = text.strip().splitlines()
     text = " ".join(line.strip() for line in lines)
     if len(text) > MAX_LENGTH:

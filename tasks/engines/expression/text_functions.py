@@ -109,7 +109,7 @@ def _at(value: Any, steps: tuple[str | int, ...]) -> str | None:
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    text.encode()  # ValueError for half a pair of surrogates, which is no text
+    text.encode()  # ValueError for half a pair of surrogates, which is not text
     return text
 
 

@@ -83,7 +83,7 @@ def format_of(files: Sequence[File], name: str = "auto") -> str:
     """The format of all files: as named, or by their suffixes (`.csv.gz` is csv); mixed suffixes are a JobError."""
     if name != "auto":
         if name not in FORMATS:
-            raise JobError(f"{name!r} is no format", where="source.format", do=near(name, ["auto", *FORMATS]))
+            raise JobError(f"{name!r} is not a format", where="source.format", do=near(name, ["auto", *FORMATS]))
         return name
     first: dict[str, str] = {}
     for file in files:

@@ -37,7 +37,7 @@ def inspect(file: File, options: dict[str, Any]) -> Inspected:
         with open_binary(file, storage) as raw, _buffered(raw) as source:
             schema = readable(pa.ipc.open_file(source).schema)
             batches = list(_batches(source, file.size))
-    except (pa.ArrowException, OSError, struct.error, ValueError) as error:  # ValueError: bytes that are no text, too
+    except (pa.ArrowException, OSError, struct.error, ValueError) as error:  # ValueError: bytes that are not text, too
         raise _broken(file.path, error) from None
     for batch in batches:
         check_block(file.path, batch.nbytes, options, f"record batch {batch.number}")
@@ -183,7 +183,7 @@ def _bytes(source: Any, place: int, length: int) -> bytes:
 
 def _broken(path: str, error: Exception) -> DataError:
     return DataError(
-        "this is no whole Arrow IPC file",
+        "this is not a whole Arrow IPC file",
         where=path,
         why=str(error).split("\n")[0],
         do="write it again, leave it out of source.path, or say its format in source.format",

@@ -238,7 +238,7 @@ def _whole(path: str) -> Iterator[None]:
     except Exception as error:
         ended = isinstance(error, EOFError)
         raise DataError(
-            "this is no whole Avro file",
+            "this is not a whole Avro file",
             where=path,
             why=str(error).split("\n")[0] or ("it ends within a value" if ended else type(error).__name__),
             do="write it again, leave it out of source.path, or say its format in source.format",

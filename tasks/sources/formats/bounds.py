@@ -72,7 +72,7 @@ def record_too_long(path: str, limit: int) -> DataError:
         why=f"source.max_record_bytes is {binary_amount(limit)} "
         f"(if the job does not set it: {binary_amount(MOST_RECORD_BYTES)}); "
         "a line end or a closing quote may be missing",
-        do="mend the file, or set source.max_record_bytes higher if its records are that long",
+        do="fix the file, or set source.max_record_bytes higher if its records are that long",
     )
 
 
@@ -129,8 +129,8 @@ def nested_too_deep(path: str, what: str) -> DataError:
     return DataError(
         f"{what} is nested more than {MOST_DEPTH} deep",
         where=path,
-        why="lists and objects in each other to that depth are no table",
-        do="mend the file, or leave it out of source.path",
+        why="lists and objects in each other to that depth are not a table",
+        do="fix the file, or leave it out of source.path",
     )
 
 

@@ -56,7 +56,7 @@ def _fitting(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
             f"column {field.name!r} of type {dtype_name(plain_type(column.type))} "
             f"does not fit {dtype_name(field.type)}",
             why=str(error).split("\n")[0],
-            do="mend the values, or give the column another type: in source.schema, and fit again where it was fitted",
+            do="fix the values, or give the column another type: in source.schema, and fit again where it was fitted",
         )
         misfit.column = field.name
         raise misfit from None
@@ -140,10 +140,10 @@ def _field(array: pa.Array, path: str) -> pa.Array:
 
 
 class NoListError(pa.ArrowInvalid):
-    """A text is no list of numbers: the text, and its row."""
+    """A text is not a list of numbers: the text, and its row."""
 
     def __init__(self, text: str, row: int) -> None:
-        super().__init__(f"{text!r} is no list of numbers, such as [0.5, 1.5] or 1|2|3")
+        super().__init__(f"{text!r} is not a list of numbers, such as [0.5, 1.5] or 1|2|3")
         self.text, self.row = text, row
 
 

@@ -92,7 +92,7 @@ class Delimited:
         )  # fmt: skip
 
     def of_columns(self, columns: int) -> Delimited:
-        """The same for so many columns: an empty line is a null of the only one, else it is no row."""
+        """The same for so many columns: an empty line is a null of the only one, else it is not a row."""
         return replace(self, blank=columns == 1)
 
     def recognised(self, file: File, options: dict[str, Any]) -> dict[str, Any]:
@@ -362,7 +362,7 @@ class Delimited:
         return text_ranges.records_before(file, head.start, piece.start, self.dialect, options, sieve)
 
     def _bad_line(self, file: File, piece: Piece, columns: int, options: dict[str, Any], of_text: bool) -> int | None:
-        """The first line of a piece that is no text, or that has other values than columns."""
+        """The first line of a piece that is not text, or that has other values than columns."""
         data = text_ranges.piece_bytes(file, piece, options)
         bad_lines = DelimitedSieve(self.dialect, columns, encoding_of(options)).sift(data).bad
         first = next((bad.start for bad in bad_lines if bad.why.startswith("byte") == of_text), None)
@@ -389,7 +389,7 @@ class Delimited:
         except pa.ArrowException:
             row = re.search(r"Row #(\d+)", message)
             where = f"{file.path}, row {before + int(row[1])}" if row else file.path
-            no_text = "UTF8" in message or "is no letter of" in message
+            no_text = "UTF8" in message or "is not a letter of" in message
             if line := self._bad_line(file, piece, len(names), options, of_text=no_text):
                 where += f" (line {line:,} of the file)" if row else f", line {line:,}"
             return DataError(
@@ -398,7 +398,7 @@ class Delimited:
                 why=message,
                 do="write the file as UTF-8, or say what it is: source.encoding: latin-1"
                 if no_text
-                else "mend the line: it needs one value per column, and quotes around values with line ends; or leave "
+                else "fix the line: it needs one value per column, and quotes around values with line ends; or leave "
                 "such lines out, source.bad_lines: skip",
             )
         for name, dtype in types.items():
@@ -415,7 +415,7 @@ class Delimited:
                 why = re.sub(r"^Column.* has '.*', which is (.*), in row .*$", r"it is \1", str(failed).split("\n")[0])
                 misfit = _Misfit(name, index if index >= 0 else None, value, why)
                 return _no_value(misfit, dtype or pa.string(), file, before, options)
-        return DataError("a text file does not parse", where=file.path, why=message, do="mend the file")
+        return DataError("a text file does not parse", where=file.path, why=message, do="fix the file")
 
 
 def _set(types: Mapping[str, pa.DataType | None]) -> dict[str, pa.DataType]:
@@ -439,12 +439,12 @@ def _no_value(misfit: _Misfit, dtype: pa.DataType, file: File, before: int, opti
     value = value if value is None or len(value) <= 200 else value[:200] + ".."
     row_text = "" if row is None else f", row {before + row + 1} (the header not counted)"
     return DataError(
-        f"column {name!r} has a value that is no {dtype_name(dtype)}: {value!r}",
+        f"column {name!r} has a value that is not of type {dtype_name(dtype)}: {value!r}",
         where=f"{file.path}, column {name}{row_text}",
         why=misfit.why,
         do=misfit.do
         or options.get(ADVICE, {}).get(name)
-        or f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
+        or f"give the column another type, source.schema: {{{name}: string}}, or fix the value",
     )
 
 
@@ -457,7 +457,7 @@ def _takes_values(name: str, types: dict[str, pa.DataType], options: dict[str, A
 
 
 def as_utf8(data: bytes, options: dict[str, Any]) -> bytes:
-    """The text as UTF-8; pa.ArrowInvalid for bytes that are no letters. Quotes, delimiters and line ends are the same
+    """The text as UTF-8; pa.ArrowInvalid for bytes that are not letters. Quotes, delimiters and line ends are the same
     bytes in each of these encodings; of others `text_ranges` has made UTF-8 already."""
     encoding = encoding_of(options)
     if encoding == "utf-8" or data.isascii():
@@ -469,7 +469,7 @@ def as_utf8(data: bytes, options: dict[str, Any]) -> bytes:
 
 
 def _encoding_of(first: bytes) -> str:
-    """The encoding that a text which is no UTF-8 may have."""
+    """The encoding that a text which is not UTF-8 may have."""
     return "utf-16" if first.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in first else "latin-1"
 
 

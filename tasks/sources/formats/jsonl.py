@@ -30,7 +30,7 @@ NOTHING = [("", pa.bool_())]  # a schema for which Arrow reads lines and takes n
 KEYS_BYTES = 2**20  # of a file that are read at once to see which keys it has
 # Blank lines and nulls at the beginning: of a null there Arrow's reader ends the process.
 LEADING = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z))*+")
-NO_TEXT = "a line is no UTF-8"
+NO_TEXT = "a line is not UTF-8"
 TWICE = "was specified twice"  # in a message of Arrow
 # Whole numbers that floats may not hold, and exponents, which may be another way to write a whole number.
 INEXACT = re.compile(rb"(?:^|[:\[,\s])-?(?:[0-9]{16,}|[0-9]+[eE]\+?[0-9]+)(?=[\s,\]}]|$)")
@@ -385,7 +385,7 @@ def _table(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
 
 
 def _check_utf8(data: bytes) -> None:
-    """pa.ArrowInvalid for bytes that are no text, which Arrow's reader of JSON takes as they are."""
+    """pa.ArrowInvalid for bytes that are not text, which Arrow's reader of JSON takes as they are."""
     try:
         if not data.isascii():
             data.decode()
@@ -424,11 +424,11 @@ def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[s
         why=message + (f" in {value}" if value else ""),
         do="write the file as UTF-8"
         if message.startswith(NO_TEXT)
-        else "mend the line: each key of an object is there once"
+        else "fix the line: each key of an object is there once"
         if TWICE in message
         else advice
         if (advice := options.get(ADVICE, {}).get(name))
-        else f"mend the line, or give another type: source.schema: {{{name}: string}} takes any value as text"
+        else f"fix the line, or give another type: source.schema: {{{name}: string}} takes any value as text"
         if column
-        else "mend the line, or leave such lines out: source.bad_lines: skip",
+        else "fix the line, or leave such lines out: source.bad_lines: skip",
     )

@@ -70,7 +70,7 @@ def _broken(path: str, error: Exception) -> DataError:
             do="write the column as Parquet, or leave it out of the job",
         )
     return DataError(
-        "this is no whole ORC file",
+        "this is not a whole ORC file",
         where=path,
         why=str(error).split("\n")[0],
         do="write it again, leave it out of source.path, or say its format in source.format",

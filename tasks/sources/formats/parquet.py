@@ -218,7 +218,7 @@ def _read_groups(file: pq.ParquetFile, run: _RowGroupRun, names: list[str]) -> p
 
 def _broken(path: str, why: str) -> DataError:
     return DataError(
-        "this is no whole Parquet file",
+        "this is not a whole Parquet file",
         where=path,
         why=why.split("\n")[0],
         do="write it again, leave it out of source.path, or say its format in source.format",

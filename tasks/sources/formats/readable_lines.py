@@ -4,9 +4,9 @@ The verdict on a line depends on its own bytes alone, so that rows have the same
 A record of delimited text is bad if its number of values is another one than that of the columns, if a quote is still
 A record of delimited text is bad if its number of values is another one than that of the columns, if a quote is still
 open at the end of the file, if letters follow the closing quote of a value of several lines (the quote of its first
-line, then, was left open, and this one opens another value), or if bytes are no letters of the encoding. A line of JSON
-is bad if it is no JSON object (or null), or no UTF-8. And a record is bad if a value of it does not fit the type of its
-column.
+line, then, was left open, and this one opens another value), or if bytes are not letters of the encoding. A line of
+JSON is bad if it is not a JSON object (or null), or not UTF-8. And a record is bad if a value of it does not fit the
+type of its column.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def cuts_anywhere(encoding: str) -> bool:
 
 def becomes_utf8(options: dict[str, Any]) -> bool:
     """Whether a text is read as a whole and becomes UTF-8 before anything looks at its bytes: one whose bytes cannot be
-    cut at line ends, and one with a delimiter that is no ASCII in another encoding than UTF-8."""
+    cut at line ends, and one with a delimiter that is not ASCII in another encoding than UTF-8."""
     encoding, delimiter = options.get("encoding", "utf-8"), options.get("delimiter") or ","
     return encoding != "utf-8" and not (delimiter.isascii() and cuts_anywhere(encoding))
 
@@ -283,13 +283,13 @@ def encoding_of(options: dict[str, Any]) -> str:
 
 
 def no_letters(data: bytes, encoding: str) -> str:
-    """The reason why bytes are no text; "" for text."""
+    """The reason why bytes are not text; "" for text."""
     if data.isascii():
         return ""
     try:
         data.decode(encoding)
     except UnicodeDecodeError as error:
-        return f"byte 0x{data[error.start]:02x} is no letter of {encoding}"
+        return f"byte 0x{data[error.start]:02x} is not a letter of {encoding}"
     return ""
 
 
@@ -340,7 +340,7 @@ def _split(data: bytes) -> list[bytes]:
 
 
 def _no_object(line: bytes) -> str:
-    """The reason why a line is no JSON object; "" for an object."""
+    """The reason why a line is not a JSON object; "" for an object."""
     if why := no_letters(line, "utf-8"):
         return why
     try:
@@ -357,7 +357,7 @@ def _no_object(line: bytes) -> str:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 DECODER = json.JSONDecoder(parse_constant=_refuse)

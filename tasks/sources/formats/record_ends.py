@@ -5,7 +5,7 @@ it has been read. So each range is counted for both possibilities, and a walk ov
 CSV parser sees them: one opens at the beginning of a field, two inside quotes stand for one, any other is a letter.
 Counting by the parity of quotes is exact as long as every opening quote follows a delimiter, a line end or the quote it
 doubles; where that does not hold for the state a range really begins in, the range is counted again quote by quote.
-Empty lines are no records, as the parser skips them.
+Empty lines are not records, as the parser skips them.
 """
 
 from __future__ import annotations

@@ -176,8 +176,8 @@ def _as_utf8(data: bytes, path: str, options: dict[str, Any], final: bool) -> by
         return codecs.getincrementaldecoder(codec)().decode(data, final).encode()
     except UnicodeError as error:
         raise DataError(
-            f"a text file is no {encoding.upper()}", where=path, why=str(error),
-            do="mend the file, or say its encoding in source.encoding",
+            f"a text file is not {encoding.upper()}", where=path, why=str(error),
+            do="fix the file, or say its encoding in source.encoding",
         ) from None  # fmt: skip
 
 

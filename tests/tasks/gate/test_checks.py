@@ -401,7 +401,7 @@ def test_a_check_cannot_be_switched_off_by_a_mistake() -> None:
 
     job = {"source": {"path": "data"}, "output": {"path": "out"}, "features": [{"columns": ["x"]}]}
     refused = {
-        r"checks.psi.threshold: inf is no threshold: did you mean level: 'off'\?": {"psi": {"threshold": math.inf}},
+        r"checks.psi.threshold: inf is not a threshold: did you mean level: 'off'\?": {"psi": {"threshold": math.inf}},
         r"checks.psi.threshold: must be at least 0.0, it is nan": {"psi": {"threshold": math.nan}},
         r"checks.psi.columns: needs at least 1 entry": {"psi": {"columns": []}},
         r"rows takes no columns: it looks at whole rows": {"rows": {"columns": ["x"]}},

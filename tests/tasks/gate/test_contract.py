@@ -37,11 +37,11 @@ def texts(data: Any, table: pa.Table = TABLE) -> list[str]:
     ({"missing_columns": "discard_column"}, "missing_columns: must be 'evolve' or 'freeze'"),
     ({"columns": {"price": {"nuls": 0.1}}}, "columns.price.nuls is unknown: did you mean 'nulls'?"),
     ({"columns": {"price": {"nulls": 2}}}, "columns.price.nulls: must be at most 1"),
-    ({"columns": {"price": {"type": "flaot64"}}}, "'flaot64' is no type: did you mean 'float64'"),
+    ({"columns": {"price": {"type": "flaot64"}}}, "'flaot64' is not a type: did you mean 'float64'"),
     ({"columns": {"price": {"range": [5, 1]}}}, "the least value 5.0 is above the largest, 1.0"),
     ({"columns": {"price": {"range": [5]}}}, "needs two ends"),
     ({"columns": {"price": {"range": [0, 1], "values": [1]}}}, "values and range contradict each other"),
-    (["price"], "the contract is no map"),
+    (["price"], "the contract is not a map"),
 ])  # fmt: skip
 def test_mistakes_are_named_with_what_is_near(data: Any, message: str) -> None:
     with pytest.raises(JobError) as caught:

@@ -61,7 +61,7 @@ def test_draws_of_one_distribution_rarely_pass_its_noise(name: str, cells: int) 
     bound = noise(name, p, 5_000, 20_000, 2.0)
     passed = float((distance(one, other) > bound).mean())
     assert passed <= 0.1
-    assert float(np.median(distance(one, other))) > bound / 50  # it is no bound that nothing could pass
+    assert float(np.median(distance(one, other))) > bound / 50  # it is not a bound that nothing could pass
 
 
 def test_quantile_cells_have_equal_shares_and_frequent_values_their_own() -> None:

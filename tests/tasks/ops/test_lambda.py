@@ -97,7 +97,7 @@ def test_what_goes_wrong_is_named(engine: str) -> None:
     [
         ({}, "give either a function or an expression"),
         ({"function": double, "expression": "_"}, "give either a function or an expression"),
-        ({"function": "double"}, "'double' is no import path: write module:name"),
+        ({"function": "double"}, "'double' is not an import path: write module:name"),
         ({"expression": "_ +"}, "expression|syntax|expected"),
         ({"function": double, "dtype": "int46"}, "did you mean 'int64'"),
         ({"funktion": double}, "Lambda has no parameter 'funktion': did you mean 'function'"),
@@ -178,7 +178,7 @@ def test_a_name_that_is_taken_does_not_hide_the_built_in_operator() -> None:
         ("Categorise", "there is no operator 'Categorise'.*\n.*did you mean 'Categorify'"),
         ({"operator": "Clip"}, "an operator needs the key 'op'"),
         ("nowhere:Op", "'nowhere:Op' cannot be imported"),
-        (f"{__name__}:double", "is no operator"),
+        (f"{__name__}:double", "is not an operator"),
     ],
 )
 def test_operators_that_do_not_exist(spec: Any, message: str) -> None:

@@ -28,7 +28,7 @@ DELTA = datetime.timedelta(seconds=3, microseconds=5)
 
 def read_strictly(text: str) -> Any:
     def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
 

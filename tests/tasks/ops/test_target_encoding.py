@@ -163,7 +163,7 @@ def test_the_mean_of_sklearn_and_the_groups_of_pandas(engine: str) -> None:
         ({"target": "t", "kfold": 0}, "kfold is at least 1"),
         ({"target": "t", "p_smooth": -1}, "p_smooth is at least 0"),
         ({"target": "t", "p_smooth": float("inf")}, "p_smooth is a finite number"),
-        ({"target": "t", "target_mean": {"u": 1}}, "target_mean names 'u', which is no target"),
+        ({"target": "t", "target_mean": {"u": 1}}, "target_mean names 'u', which is not a target"),
         ({"target": "t", "smooth": 1}, "has no parameter 'smooth': did you mean 'p_smooth'"),
     ],
 )

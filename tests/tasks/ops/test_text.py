@@ -119,12 +119,12 @@ def test_date_parts_of_texts_with_an_offset_are_those_of_utc(engine: str) -> Non
 def test_a_text_that_is_no_time_is_named(engine: str) -> None:
     texts = {"c": ["2020-01-02", "soon", "0000-00-00 00:00:00", None]}
     with pytest.raises(
-        DataError, match=r"(?s)column 'c' has a value that is no time.*DateParts of 'c'.*(soon|0000)"
+        DataError, match=r"(?s)column 'c' has a value that is not a time.*DateParts of 'c'.*(soon|0000)"
     ) as caught:
         rows(["c"] >> ops.DateParts(["day"]), texts, engine)
     expression = str(caught.value.do).split('"')[1]
-    mended = ["c"] >> ops.Lambda(expression=expression) >> ops.DateParts(["day"])
-    assert rows(mended, texts, engine) == {"c_day": [2, None, None, None]}
+    fixed = ["c"] >> ops.Lambda(expression=expression) >> ops.DateParts(["day"])
+    assert rows(fixed, texts, engine) == {"c_day": [2, None, None, None]}
     with pytest.raises(DataError, match=r"DateParts does not take column 'c' of type time64\[us\]"):
         bound(["c"] >> ops.DateParts(), c=pa.time64("us"))
 
