@@ -146,7 +146,8 @@ def _show_output(folder: Path, console: Console) -> None:
     changes = "".join(f", {counts[what]:,} {what}" for what in ("dropped", "added") if counts[what])
     output = data["output"]
     rows_text = f"{counts['out']:,} rows of {counts['in']:,}{changes}; shuffle {output['shuffle']}, seed {data['seed']}"
-    by = f"written {data['created']} by rowmill {data['rowmill']} ({data['engine']})"
+    created = data["created"][:19].replace("T", " ") + " UTC"
+    by = f"written {created} by rowmill {data['rowmill']} ({data['engine']})"
     console.print(f"{rows_text}; {by}", soft_wrap=True)
     if data.get("run"):
         console.print(f"Prefect flow run {data['run']}", soft_wrap=True)

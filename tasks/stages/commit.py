@@ -298,7 +298,7 @@ def describe(
         "format": FORMAT,
         "rowmill": rowmill_version(),
         "run": more.pop("run", ""),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": datetime.now(UTC).isoformat(timespec="microseconds"),  # equal rows of one second are two outputs
         "rows": {
             "in": rows_in,
             "dropped": max(rows_in - rows_out, 0),

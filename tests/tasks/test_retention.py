@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -100,6 +101,16 @@ def test_versions_that_were_taken_back_do_not_count_among_those_that_stay(tmp_pa
         assert [p.name for p in drop_versions(staging, 2)] == ["v0001", "v0002"]
         assert [p.name for p in drop_versions(staging, 1)] == ["v0003", "v0004"]
     assert [night.version for night in removed_nights(out)] == ["v0001", "v0003"]  # what was taken back is missing
+
+
+def test_equal_rows_that_are_written_in_one_second_are_versions_and_no_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, fitted = tmp_path / "out", Workflow(["x"]).fit_transform(pa.table({"x": [1.0, 2.0]}))
+    monkeypatch.setattr("tasks.stages.without_prefect.time", SimpleNamespace(perf_counter=lambda: 0.0))
+    for _ in range(3):
+        fitted.to_parquet(str(out), files=1, on_existing="version")
+    assert [path.name for path in own_files.versions_of(out)] == ["v0001", "v0002", "v0003"]
 
 
 @pytest.mark.parametrize("file", ["part-00000.parquet", "_workflow/state.json"])
