@@ -27,7 +27,7 @@ def parse_yaml(text: str, where: str) -> Any:
         shown = shown if len(shown) <= 200 else shown[:200] + " .."
         why = f"{getattr(error, 'problem', error)}{f': {shown.strip()!r}' if shown.strip() else ''}"
         what = "features is" if where == "features" else "the job is"
-        raise JobError(f"{what} no valid YAML", where=place, why=why, do="fix that line; indent with spaces") from None
+        raise JobError(f"{what} not valid YAML", where=place, why=why, do="fix that line; indent with spaces") from None
 
 
 def _refuse_twice(node: yaml.Node | None, seen: set[int]) -> None:

@@ -110,7 +110,7 @@ def test_every_recipe_is_a_job(name: str) -> None:
         (["cluster.kind=gpu"], ["cluster.kind", "'cuda'"]),
         (["cluster.kind=address"], ["needs `address`"]),
         (["output.seed"], ["'output.seed' is not a change", "--set output.seed=1"]),
-        (["output.seed=[1"], ["no valid YAML", "--set output.seed=[1"]),
+        (["output.seed=[1"], ["not valid YAML", "--set output.seed=[1"]),
         (["features=3"], ["features", "needs a list, it is 3"]),
         (["features=[]"], ["features", "at least 1 entry"]),
         (["source.filter=x = 1"], ["expression: cannot be read", "source.filter", "x = 1"]),

@@ -163,7 +163,7 @@ def test_a_damaged_block_is_named_by_its_place_in_the_file(tmp_path: Path) -> No
     times = path.stat()
     path.write_bytes(path.read_bytes().replace(b"\x08last", b"\x7flast", 1))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # a bit that the disk has lost
-    with pytest.raises(DataError, match="no whole Avro file") as caught:
+    with pytest.raises(DataError, match="not a whole Avro file") as caught:
         read_pieces(plan, pieces[-1:], ["a"])
     assert caught.value.where == f"{path}, block at byte {pieces[-1].start:,}"
 

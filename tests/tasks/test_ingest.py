@@ -202,7 +202,7 @@ def test_truncated_and_foreign_files(tmp_path: Path) -> None:
     whole = (tmp_path / "a.parquet").read_bytes()
     for content in (whole[:-10], b"no parquet at all", whole[:-8] + b"\xff\xff\x00\x00PAR1"):
         (tmp_path / "a.parquet").write_bytes(content)
-        with pytest.raises(DataError, match="no whole Parquet file") as error:
+        with pytest.raises(DataError, match="not a whole Parquet file") as error:
             make_plan(Source(path=str(tmp_path)))
         assert error.value.where == str(tmp_path / "a.parquet")
 

@@ -198,7 +198,9 @@ def test_lists_in_csv_and_in_json_lines(tmp_path: Path) -> None:
     later = Dataset(str(path), engine="pandas")  # the schema of the fit counts
     assert listed(workflow.transform(later).head(), "v") == [[0.5, 1.5], [], [1.0, 2.0], None]
     path.write_text('id,v\n1,"[0.5, 1.5]"\n2,"one, two"\n')
-    with pytest.raises(DataError, match="column 'v' has a value that is not a list<float32>: 'one, two'") as error:
+    with pytest.raises(
+        DataError, match="column 'v' has a value that is not of type list<float32>: 'one, two'"
+    ) as error:
         Dataset(str(path), schema={"v": "list<float32>"}, engine="pandas").head()
     assert error.value.where == f"{path}, column v, row 2 (the header not counted)"
     lines = tmp_path / "x.jsonl"

@@ -80,7 +80,7 @@ def test_settings_name_operators_columns_entries_and_steps_the_nearest_wins() ->
     ("name", "hint"), [("Normalise", "Normalize"), ("Fillmedian", "FillMedian"), ("qqqqq", "there are")]
 )
 def test_a_name_that_no_step_has_is_an_error_with_near_names(name: str, hint: str) -> None:
-    with pytest.raises(JobError, match=f"no learned step of this job(.|\n)*{hint}"):
+    with pytest.raises(JobError, match=f"not a learned step of this job(.|\n)*{hint}"):
         modes(bound(every()), {name: "freeze"})
 
 

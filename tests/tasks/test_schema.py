@@ -63,14 +63,14 @@ def test_other_names_of_types(name: str, dtype: pa.DataType) -> None:
     [
         ("int46", "did you mean 'int64'"),
         ("strin", "did you mean 'string'"),
-        ("decimal128(x)", "no type"),
-        ("timestamp[h]", "no type"),
-        ("time64[s]", "no type"),
-        ("struct<a>", "no type"),
+        ("decimal128(x)", "not a type"),
+        ("timestamp[h]", "not a type"),
+        ("time64[s]", "not a type"),
+        ("struct<a>", "not a type"),
         ("struct<a: int46>", "did you mean 'int64'"),
-        ("map<string>", "no type"),
-        ("list<int8, int8>", "no type"),
-        ("list<>", "no type"),
+        ("map<string>", "not a type"),
+        ("list<int8, int8>", "not a type"),
+        ("list<>", "not a type"),
     ],
 )
 def test_a_name_that_is_no_type(name: str, hint: str) -> None:

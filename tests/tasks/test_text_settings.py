@@ -99,7 +99,7 @@ def test_a_wrong_encoding_suggests_one(tmp_path: Path) -> None:
         assert error.value.where == f"{tmp_path}/a.csv, line 3"
         assert error.value.do == "write the file as UTF-8, or say what it is: source.encoding: latin-1"
     (tmp_path / "a.csv").write_bytes("x\né\n".encode("utf-16")[:-1])
-    with pytest.raises(DataError, match="is not a UTF-16"):
+    with pytest.raises(DataError, match="is not UTF-16"):
         rows(tmp_path, encoding="utf-16")
 
 
@@ -201,7 +201,7 @@ def test_every_text_encoding_of_python(encoding: str, delimiter: str, tmp_path: 
 
 @pytest.mark.parametrize("wrong", ["gbk2", "hex", "idna", "", "\0", "rot13", "undefined"])
 def test_what_is_no_encoding_of_text_is_refused(wrong: str) -> None:
-    with pytest.raises(ValueError, match="no encoding of text that Python knows"):
+    with pytest.raises(ValueError, match="not an encoding of text that Python knows"):
         Source(path="a.csv", encoding=wrong)
 
 

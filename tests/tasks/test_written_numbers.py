@@ -170,7 +170,7 @@ def test_the_type_of_the_fit_counts(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert ids(Workflow.load(tmp_path / "fitted"), "plain.csv") == [4, 2]
     caplog.clear()
     of_numbers = Workflow(["x"] >> ops.Categorify()).fit(Dataset(tmp_path / "plain.csv", engine="pandas"))
-    with pytest.raises(DataError, match=r"(?s)no int64: '007'.*row 2.*\{x: int64\} makes one number of them"):
+    with pytest.raises(DataError, match=r"(?s)not of type int64: '007'.*row 2.*\{x: int64\} makes one number of them"):
         ids(of_numbers, "mixed.csv")
     with pytest.raises(DataError, match="'007'"):
         of_numbers.refit(Dataset(tmp_path / "mixed.csv", engine="pandas"))
