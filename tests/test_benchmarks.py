@@ -33,6 +33,7 @@ def test_a_source_has_every_value_so_often_and_each_time_in_another_order(tmp_pa
     assert len(set(parts[0][0]) & set(parts[1][0])) < 60  # files beside each other do not hold the same values
 
 
+@pytest.mark.promise("check what is learned and made, and record the memory it takes")
 @pytest.mark.parametrize("kind", distinct.KINDS)
 def test_a_vocabulary_is_learned_and_applied_on_a_cluster(client: Any, engine: str, tmp_path: Path, kind: str) -> None:
     distinct.make(kind, 150_000, 2, tmp_path / "data")
@@ -45,6 +46,10 @@ def test_a_vocabulary_is_learned_and_applied_on_a_cluster(client: Any, engine: s
     assert len(found["fits"]) == len(found["transforms"]) == 1
 
 
+@pytest.mark.promise(
+    "check what is learned and made, and record the memory it takes",
+    "tests/bench/README.md#measure-it",
+)
 def test_an_id_that_is_missing_ends_the_benchmark() -> None:
     ids = {"rows": 10, "seen": 5, "least": 2, "most": 2, "others": 0}
     assert vocabulary.checked(ids, 10, 5) == ids
@@ -94,6 +99,7 @@ def test_a_profile_is_measured_in_pairs(tmp_path: Path) -> None:
         assert pair["cost"] == pytest.approx(pair["with"]["cpu_seconds"] / pair["without"]["cpu_seconds"] - 1, abs=1e-3)
 
 
+@pytest.mark.promise("check what is learned and made, and record the memory it takes")
 def test_a_refit_that_moves_ids_ends_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = {"c": {"before": 5, "after": 6, "moved": 0.2}}
     monkeypatch.setattr(refit, "id_churn", lambda before, after: moved)
@@ -212,6 +218,7 @@ def test_what_grows_in_a_soak_is_found() -> None:
     assert not judged(left={"processes": ["python"], "seconds_to_stop": 5.0})["verdict"]["ok"]
 
 
+@pytest.mark.promise("`run`, `fit`, `apply` and `refit` say at once what they start")
 def test_the_first_minute_takes_no_more_cpu_than_it_may(prefect_server: Any, tmp_path: Path) -> None:
     """CPU seconds are compared with those of the stack's imports in the same minute: alone, they differ by half between
     two days of a shared machine."""

@@ -32,13 +32,17 @@ def links(text: str) -> list[str]:
     return [target for target in found if not re.match(r"[a-z]+:", target)]
 
 
+def anchor_of(heading: str) -> str:
+    words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+    return re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+
+
 def anchors(text: str) -> set[str]:
     """The anchors that GitHub gives the headings of a document."""
     without_code = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
     made: dict[str, int] = {}
     for heading in re.findall(r"^#{1,6} (.+?)\s*$", without_code, flags=re.MULTILINE):
-        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
-        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        anchor = anchor_of(heading)
         made[anchor] = made.get(anchor, -1) + 1
         made[f"{anchor}-{made[anchor]}"] = 0
     return set(made)
@@ -56,6 +60,7 @@ def broken(document: Path) -> list[str]:
     return wrong
 
 
+@pytest.mark.promise("One sitting, from the top", "tasks/README.md#reading-order")
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_link_and_anchor_exists(document: str) -> None:
     assert broken(ROOT / document) == []
@@ -67,6 +72,7 @@ def test_a_broken_link_would_be_seen() -> None:
     assert "not-this" not in anchors("```\n# not this\n```")
 
 
+@pytest.mark.promise("you want to | read", "README.md#where-to-read-on")
 def test_every_manual_is_reached_from_the_readme() -> None:
     reached, waiting = set(), [ROOT / "README.md"]
     while waiting:
@@ -78,6 +84,7 @@ def test_every_manual_is_reached_from_the_readme() -> None:
     assert {ROOT / document for document in DOCUMENTS} <= reached
 
 
+@pytest.mark.promise("you want to | read")
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
 
@@ -86,6 +93,7 @@ def section(title: str) -> str:
     return MAP.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
+@pytest.mark.promise("in `tasks/` | purpose", "tasks/README.md#the-rooms")
 def test_the_map_has_every_room() -> None:
     rooms = section("The rooms")
     entries = [p for p in (ROOT / "tasks").iterdir() if p.suffix in ("", ".py") and not p.name.startswith(("_", "."))]
@@ -94,12 +102,15 @@ def test_the_map_has_every_room() -> None:
     assert [p.name for p in above if f"](../{p.relative_to(ROOT)})" not in rooms] == []
 
 
+@pytest.mark.promise("A module may import rooms that stand lower, never higher")
 def test_the_picture_has_every_room() -> None:
     picture = section("The house")
     rooms = [p.name for p in (ROOT / "tasks").iterdir() if (p / "__init__.py").exists()]
     assert [name for name in rooms if f" {name}/" not in picture] == []
 
 
+@pytest.mark.promise("The third column is the module that defines it", "tasks/README.md#glossary")
+@pytest.mark.promise("the words of the field and of the", ".github/CONTRIBUTING.md#english")
 def test_the_words_of_the_glossary_are_defined_where_it_says() -> None:
     rows = [
         [cell.strip() for cell in row.split("|")[1:-1]] for row in section("Glossary").splitlines() if row[:2] == "| "
@@ -115,6 +126,10 @@ def test_the_words_of_the_glossary_are_defined_where_it_says() -> None:
     assert len(rows) > 25
 
 
+@pytest.mark.promise("Being defined registers it")
+@pytest.mark.promise("Job, form and schema follow from it", "tasks/README.md#how-to-add-a-source-format")
+@pytest.mark.promise("Kinds on other hosts get an answer made of", "tasks/README.md#how-to-add-a-cluster-kind")
+@pytest.mark.promise("The lists of names", "tasks/README.md#how-to-add-a-stage")
 def test_names_that_the_map_sends_to_stand_in_the_files_beside_them() -> None:
     """The steps of `How to add`: classes, constants and functions in a step stand in one of the files that it links."""
     how = MAP[MAP.index("## How to add an operator") :]
@@ -131,6 +146,7 @@ def test_names_that_the_map_sends_to_stand_in_the_files_beside_them() -> None:
     assert seen > 25
 
 
+@pytest.mark.promise("File names below start there", "tasks/README.md#the-way-of-one-partition")
 def test_the_files_on_the_way_of_a_partition_are_those_that_a_run_writes(tmp_path: Path) -> None:
     way = section("The way of one partition")
     make_sample("toy", tmp_path / "data", 1000)
@@ -162,6 +178,7 @@ def test_the_files_on_the_way_of_a_partition_are_those_that_a_run_writes(tmp_pat
     assert [name for name in named if not any(path.endswith(name) for path in seen)] == []
 
 
+@pytest.mark.promise("The commands, in the order of the files", "tests/bench/README.md#on-two-cores")
 def test_the_benchmarks_that_are_named_are_programs() -> None:
     text = (ROOT / "tests" / "bench" / "README.md").read_text()
     named = set(re.findall(r"python -m tests\.bench\.(\w+)", text))
@@ -178,6 +195,9 @@ def test_the_changelog_has_the_version_of_the_package() -> None:
     assert version[1] in headings
 
 
+@pytest.mark.promise("pip install -e '.[dev]'", ".github/CONTRIBUTING.md#set-up")
+@pytest.mark.promise("ruff check && ruff format --check && mypy", ".github/CONTRIBUTING.md#lint-and-types")
+@pytest.mark.promise("runs the same tests on GPUs", ".github/CONTRIBUTING.md#tests")
 def test_a_contributor_finds_what_the_page_names() -> None:
     text = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
     extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
@@ -187,6 +207,7 @@ def test_a_contributor_finds_what_the_page_names() -> None:
         assert re.search(rf'^    "{tool}\b', extras, flags=re.MULTILINE)
 
 
+@pytest.mark.promise("how this was measured", "README.md#on-gpus")
 def test_figures_are_those_of_the_benchmarks() -> None:
     readme, text = (ROOT / "README.md").read_text(), (ROOT / "tests" / "bench" / "README.md").read_text()
     rows = [
@@ -199,6 +220,7 @@ def test_figures_are_those_of_the_benchmarks() -> None:
     )
 
 
+@pytest.mark.promise("`--gpus` takes the numbers of the GPUs", "tests/bench/README.md#on-h200s")
 def test_dates_of_the_benchmarks_are_those_of_their_files() -> None:
     text = (ROOT / "tests" / "bench" / "README.md").read_text()
     rows = re.findall(r"\| (\d{4}-\d\d-\d\d) \| \[[^\]]*\]\(([^)]+)\)", text)

@@ -1,22 +1,21 @@
-"""The table of tests/README.md: its words stand in the documents, its tests exist, and no section goes without."""
+"""No section of the manuals and no message of their tables is without a test that keeps its promise."""
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from tests.conftest import python_path
+from tests.promises import ROOT, listing, promises
+from tests.test_documents import anchor_of, anchors
 
-ROOT = Path(__file__).resolve().parents[1]
-TABLE = ROOT / "tests" / "README.md"
 MANUALS = [
     "README.md", "flows/README.md", "flows/KEYS.md", "flows/SPLITS.md", "flows/NIGHTS.md", "flows/SERVING.md",
     "flows/OPERATIONS.md", "infra/README.md", "tasks/README.md", "tasks/ops/README.md",
@@ -24,81 +23,56 @@ MANUALS = [
     ".github/CONTRIBUTING.md",
 ]  # fmt: skip
 
-
-class Promise(NamedTuple):
-    words: str
-    document: str
-    tests: tuple[str, ...]
-
-
-def promises() -> list[Promise]:
-    """The rows below `## Promises`; a bar in a cell is written with a backslash."""
-    text = TABLE.read_text().partition("## Promises")[2]
-    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line.startswith("| ")]
-    cells = [[cell.strip().replace("\\|", "|") for cell in row] for row in rows]
-    return [Promise(row[0], row[1], tuple(row[2].split())) for row in cells if row[0] != "promise"]
-
-
 PROMISES = promises()
 
 
 @cache
 def words_of(document: str) -> str:
-    """The text of a document in one line; comments of YAML and units without their sign, so that lines may break."""
-    text = (ROOT / document).read_text()
-    return " ".join(re.sub(r"^\s*#+ ?", "", text, flags=re.MULTILINE).replace("\\_", "_").split())
-
-
-@cache
-def functions_of(module: str) -> set[str]:
-    path = ROOT / module
-    tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-
-
-def test_every_promise_stands_in_its_document() -> None:
-    gone = [f"{p.document}: {p.words}" for p in PROMISES if " ".join(p.words.split()) not in words_of(p.document)]
-    assert gone == [], "these words are in the document no more: change the row, or take it away with its test"
-
-
-def test_every_test_of_a_promise_exists() -> None:
-    tests = [(p.words, test) for p in PROMISES for test in p.tests]
-    gone = [
-        f"{words}: {test}" for words, test in tests
-        if test.rpartition("::")[2].partition("[")[0] not in functions_of(test.partition("::")[0])
-    ]  # fmt: skip
-    assert gone == []
-    assert [p.words for p in PROMISES if not p.tests] == []
-    assert len(PROMISES) == len({(p.words, p.document) for p in PROMISES}), "a promise stands there twice"
-
-
-def test_the_check_sees_what_is_wrong() -> None:
-    assert "the same promise that nobody makes" not in words_of("README.md")
-    assert "The same seed gives the same rows in the same order in the same files" in words_of("README.md")
-    assert "test_nothing_of_this_name" not in functions_of("tests/test_promises.py")
-    assert functions_of("tests/no_such_file.py") == set()
+    """The text of a document in one line."""
+    return " ".join((ROOT / document).read_text().replace("\\_", "_").split())
 
 
 @pytest.mark.parametrize("document", MANUALS)
 def test_every_section_has_a_promise(document: str) -> None:
-    text = (ROOT / document).read_text()
-    sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
-    made = [" ".join(p.words.split()) for p in PROMISES if p.document == document]
-    without = []
-    for section in sections:
-        body = " ".join(section.replace("\\_", "_").split())
-        if not any(words in body for words in made):
-            without.append(section.partition("\n")[0])
-    assert without == []
+    headings = re.findall(r"^## (.+?)\s*$", (ROOT / document).read_text(), flags=re.MULTILINE)
+    sections = {f"{document}#{anchor_of(heading)}" for heading in headings}
+    assert sections - {promise.section for promise in PROMISES} == set(), "name them in the mark of a test"
+
+
+def test_every_section_of_a_promise_exists() -> None:
+    sections = {promise.section.partition("#")[::2] for promise in PROMISES if promise.section}
+    assert [(page, anchor) for page, anchor in sections if anchor not in anchors((ROOT / page).read_text())] == []
 
 
 @pytest.mark.parametrize("document", ["flows/OPERATIONS.md", "infra/README.md"])
 def test_every_message_of_the_table_of_failures_has_a_test(document: str) -> None:
     table = (ROOT / document).read_text().partition("## When it fails")[2].partition("\n## ")[0]
     messages = {m for row in table.splitlines() for m in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
-    made = {p.words.strip("`") for p in PROMISES if p.document == document}
     assert messages
-    assert sorted(messages - made) == []
+    assert sorted(messages - {promise.words.strip("`") for promise in PROMISES}) == []
+
+
+def test_marks_are_read_as_pytest_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.promises.ROOT", tmp_path)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text(
+        "import pytest\n"
+        "pytestmark = [pytest.mark.gpu, pytest.mark.promise('of all')]\n"
+        "@pytest.mark.promise('two', 'README.md#there')\n"
+        "@pytest.mark.promise('one')\n"
+        "def test_it(): ...\n"
+        "class TestAll:\n"
+        "    @pytest.mark.promise('three')\n"
+        "    def test_that(self): ...\n"
+    )
+    assert promises() == [
+        ("of all", "", "tests/test_one.py"),
+        ("two", "README.md#there", "tests/test_one.py::test_it"),
+        ("one", "", "tests/test_one.py::test_it"),
+        ("three", "", "tests/test_one.py::TestAll::test_that"),
+    ]
+    assert listing("THERE") == "two\n    README.md#there\n    tests/test_one.py::test_it"
+    assert listing("nothing of the kind") == ""
 
 
 SERVING = """
@@ -111,6 +85,7 @@ print(sorted({"distributed", "prefect"} & set(sys.modules)))
 """
 
 
+@pytest.mark.promise("without Dask or Prefect", "flows/SERVING.md#serving")
 def test_serving_imports_neither_dask_nor_prefect(tmp_path: Path) -> None:
     import pyarrow as pa
 
@@ -125,6 +100,7 @@ def test_serving_imports_neither_dask_nor_prefect(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["{'x': [0.0, 1.0]}", "[]"], done.stderr
 
 
+@pytest.mark.promise("plans are cut by the real rules and weighed as they are sent")
 def test_the_figures_of_scale_are_those_that_were_recorded() -> None:
     found = json.loads((ROOT / "tests/bench/results/scale.json").read_text())
     text = words_of("infra/scale.md")
@@ -134,6 +110,7 @@ def test_the_figures_of_scale_are_those_that_were_recorded() -> None:
     assert f"| {eight['write_gb_per_s']:.0f} GB/s | {sixty_four['write_gb_per_s']:.0f} GB/s |" in text
 
 
+@pytest.mark.promise("Each program writes one JSON file: the command, the machine, the versions, every run")
 def test_what_was_measured_is_recorded() -> None:
     results = sorted((ROOT / "tests" / "bench" / "results").glob("*.json"))
     assert len(results) > 20

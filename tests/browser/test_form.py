@@ -185,6 +185,7 @@ def artifacts_of(api: Any, run_id: Any) -> list[Any]:
     return list(api.read_artifacts(artifact_filter=chosen))
 
 
+@pytest.mark.promise("A recipe or a job file is enough", "flows/OPERATIONS.md#start-it-from-a-form")
 def test_a_person_runs_the_ecommerce_recipe_from_the_form(by_form: ByForm) -> None:
     train, valid = Manifest.load(by_form.output / "train"), Manifest.load(by_form.output / "valid")
 
@@ -197,6 +198,8 @@ def test_a_person_runs_the_ecommerce_recipe_from_the_form(by_form: ByForm) -> No
     assert "TE_cat_2_brand_target" in rows_of(by_form.output / "train").column_names
 
 
+@pytest.mark.promise("The parameters of a run are laid over those of its deployment, key by key")
+@pytest.mark.promise("What a run gives is laid over `parameters`")
 def test_a_run_that_names_one_key_of_a_section_keeps_the_others_of_its_deployment(
     served: Served, nightly: Any, api: Any
 ) -> None:
@@ -240,6 +243,7 @@ def test_each_stage_has_a_text_and_a_table_that_can_be_read(
         assert {(f"{key}-summary", "markdown"), (f"{key}-table", "table")} <= kinds
 
 
+@pytest.mark.promise("keys have flow, output and stage, and stay the same from run to run")
 def test_a_key_holds_the_artifacts_of_the_runs_to_one_output(
     by_form: ByForm, nightly: Any, served: Served, page: Any, api: Any
 ) -> None:
@@ -254,6 +258,7 @@ def test_a_key_holds_the_artifacts_of_the_runs_to_one_output(
         assert {artifact.flow_run_id for artifact in found} == {run}
 
 
+@pytest.mark.promise("a Failed run within seconds, whose message names the place and, in YAML, the line")
 def test_a_misspelt_operator_is_a_failed_run_that_names_the_line(
     served: Served, page: Any, api: Any, keep: Any
 ) -> None:
@@ -277,6 +282,7 @@ def test_a_misspelt_operator_is_a_failed_run_that_names_the_line(
     assert not (served.folder / "never").exists()
 
 
+@pytest.mark.promise("The form names the field of a wrong type, key or choice, and makes no run")
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
@@ -326,6 +332,7 @@ def test_the_form_begins_with_what_the_deployment_says(served: Served, page: Any
     assert page.get_by_text("None", exact=True).count() == 0
 
 
+@pytest.mark.promise("the run and its data, for people: one file, no network")
 @pytest.mark.parametrize("medium", ["screen", "print"])
 def test_the_report_of_the_run_is_one_page_that_needs_no_network(medium: str, by_form: ByForm, page: Any) -> None:
     asked: list[str] = []

@@ -130,6 +130,7 @@ def nights(served: Served, api: Any) -> list[Any]:
     return runs
 
 
+@pytest.mark.promise("with the days without a published output above it")
 def test_the_nights_of_a_deployment_stand_side_by_side(
     nights: list[Any], served: Served, page: Any, api: Any, keep: Any
 ) -> None:

@@ -145,6 +145,8 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
+@pytest.mark.promise("decoded bytes of what a reader must decode at once")
+@pytest.mark.promise("A longer line is an error, before it takes memory")
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_bomb_is_refused_before_it_takes_memory(bomb: str, tmp_path: Path) -> None:
     make, said = BOMBS[bomb]
@@ -170,6 +172,7 @@ def refusal(**source: object) -> str:
     return str(caught.value)
 
 
+@pytest.mark.promise("decoded bytes of what a reader must decode at once")
 def test_the_bounds_can_be_set(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("a,b\n1,2\n1," + "x" * 2000 + "\n")
@@ -187,6 +190,7 @@ def test_a_file_of_too_many_columns_is_refused(tmp_path: Path) -> None:
     assert "a file has 100,001 columns" in refusal(path=str(path))
 
 
+@pytest.mark.promise("how deep values are nested (100 levels at most)")
 @pytest.mark.parametrize("depth", [900, 200_000])
 def test_json_that_is_nested_too_deep_is_refused(depth: int, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"

@@ -71,6 +71,9 @@ def test_fail_replace_and_version_leave_nothing_beside_the_target(tmp_path: Path
     assert sorted(p.name for p in tmp_path.iterdir()) == ["many", "out"]
 
 
+@pytest.mark.promise("rowmill never replaces a folder with files that it did not write, however deep they lie")
+@pytest.mark.promise("and never removes such a file")
+@pytest.mark.promise("`the output holds files that rowmill did not write`")
 def test_foreign_files_are_never_replaced(tmp_path: Path) -> None:
     publish(tmp_path / "out", "one")
     (tmp_path / "out" / "notes.txt").write_text("mine")
@@ -162,6 +165,8 @@ def beside(folder: Path) -> list[str]:
     return sorted("old" if until_of(p) else p.name for p in folder.iterdir())
 
 
+@pytest.mark.promise("a reader that has opened the old folder can continue to read it for `run.keep_replaced`")
+@pytest.mark.promise("After that the next run to that output or `rowmill clean` removes it")
 def test_the_old_output_stays_for_its_readers_and_goes_with_a_later_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
     publish(out, "one")
@@ -199,6 +204,8 @@ print(len(seen))
 """
 
 
+@pytest.mark.promise("a reader finds an output at any moment")
+@pytest.mark.promise("A reader finds the old or the new output, never a mix")
 def test_a_reader_finds_an_output_at_any_moment_and_never_two_mixed(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
@@ -224,6 +231,7 @@ def test_a_reader_finds_an_output_at_any_moment_and_never_two_mixed(tmp_path: Pa
         assert int(shown) > 1
 
 
+@pytest.mark.promise("Where a file system cannot do that (NFS), two renames do it, and the log says so")
 def test_where_folders_cannot_be_exchanged_two_renames_do_it_and_the_log_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -283,6 +291,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.promise("an output is there whole or not at all")
 @pytest.mark.parametrize("can_exchange", [True, False])
 @pytest.mark.parametrize("scratch", ["", "beside", "elsewhere"])
 def test_a_kill_before_any_line_of_the_commit_leaves_the_old_or_the_new_output(
@@ -318,6 +327,7 @@ def test_a_kill_before_any_line_of_the_commit_leaves_the_old_or_the_new_output(
 # Scratch folders
 
 
+@pytest.mark.promise("A lock next to the output keeps two runs out of it, whatever their scratch folders")
 def test_runs_with_different_scratch_folders_keep_out_of_each_others_output(tmp_path: Path) -> None:
     one = Staging(tmp_path / "out", tmp_path / "scratch-1")
     for scratch in (tmp_path / "scratch-2", tmp_path / "scratch-1", None):
@@ -361,6 +371,7 @@ def elsewhere(target: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.promise("and the lock of another host or container after 60 s without a sign of life")
 def test_a_living_run_is_not_taken_over_from_another_name_space_of_processes(tmp_path: Path) -> None:
     with Staging(tmp_path / "out").locked():
         found = elsewhere(tmp_path / "out")

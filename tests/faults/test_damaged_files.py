@@ -19,6 +19,8 @@ SAMPLE = range(10 * len(FILES))
 NIGHTLY = range(100 * len(FILES))  # at least 500 of each kind
 
 
+@pytest.mark.promise("rowmill checks what a file says about itself before it uses it")
+@pytest.mark.promise("A damaged file is an error that names it", "flows/KEYS.md#reading")
 @pytest.mark.parametrize("kind", ["files", "bits"])
 def test_a_damaged_file_is_read_or_refused(kind: str, tmp_path: Path) -> None:
     found = outcomes(kind, SAMPLE, tmp_path)
@@ -93,6 +95,7 @@ def test_an_arrow_file_is_planned_without_reading_its_columns(tmp_path: Path) ->
     assert (plan.rows, abs(plan.nbytes - table.nbytes) < 1000) == (1_000_000, True)
 
 
+@pytest.mark.promise("A damaged file is an error that names it")
 @pytest.mark.parametrize("suffix", ["parquet", "arrow", "orc"])
 def test_texts_that_are_no_utf8_are_refused(suffix: str, tmp_path: Path) -> None:
     import pyarrow.orc

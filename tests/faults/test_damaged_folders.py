@@ -62,6 +62,7 @@ def verify(out: Path) -> tuple[int, str]:
     return done.exit_code, done.stdout + done.stderr
 
 
+@pytest.mark.promise("with a digest of itself: rows in, dropped and out")
 def test_a_changed_schema_in_the_manifest_is_noticed(out: Path) -> None:
     edited(out / "_manifest.json", lambda m: m["schema"][0].update(dtype="float64"), sealed=False)
     status, said = verify(out)
@@ -99,6 +100,7 @@ MANIFESTS: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
+@pytest.mark.promise("exit status 0 whole, 1 damaged (each part is named), 2 not an output")
 @pytest.mark.parametrize("case", MANIFESTS)
 def test_a_hostile_manifest_is_refused_by_its_field(case: str, out: Path) -> None:
     change, field = MANIFESTS[case]
@@ -143,6 +145,7 @@ def test_a_hostile_workflow_is_refused_by_its_field(case: str, out: Path) -> Non
     assert caught.value.where.endswith(f"{name}.json: {field}")
 
 
+@pytest.mark.promise("once; every table is checked")
 def test_a_table_that_is_a_link_is_refused(out: Path, tmp_path: Path) -> None:
     table = next((out / "_workflow").glob("*.vocab"))
     table.rename(tmp_path / "elsewhere")

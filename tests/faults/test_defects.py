@@ -38,6 +38,9 @@ def broken_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspect, "verified", verified)
 
 
+@pytest.mark.promise(
+    "An unforeseen error says that it is a defect, with the place and the versions that a report needs: exit status 70"
+)
 def test_a_command_says_what_to_report(broken_verify: None, tmp_path: Path) -> None:
     done = typed("verify", str(tmp_path))
     assert done.exit_code == DEFECT == 70
@@ -48,6 +51,7 @@ def test_a_command_says_what_to_report(broken_verify: None, tmp_path: Path) -> N
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.promise("`--debug` adds the traceback")
 def test_debug_shows_the_traceback(broken_verify: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROWMILL_DEBUG", "0")
     done = typed("--debug", "verify", str(tmp_path))

@@ -128,6 +128,8 @@ def running(engine: str) -> Iterator[tuple[Any, Client]]:
         yield cluster, client
 
 
+@pytest.mark.promise("A client that shows no certificate of that authority is refused")
+@pytest.mark.promise("answers the user of the run and root alone")
 @as_root
 def test_no_port_of_a_run_opens_for_another_user_of_the_host(running: Any, tmp_path: Path) -> None:
     cluster, client = running
@@ -142,6 +144,7 @@ def test_no_port_of_a_run_opens_for_another_user_of_the_host(running: Any, tmp_p
     assert client.submit(sum, [1, 2]).result(timeout=30) == 3
 
 
+@pytest.mark.promise("`unencrypted: true` accepts that, which `protocol: ucx` and `tcp` need")
 @as_root
 def test_the_same_attempts_open_a_run_that_is_not_encrypted(tmp_path: Path, engine: str) -> None:
     form = {"kind": "cuda" if engine == "cudf" else "cpu", "unencrypted": True, "workers": 1}
@@ -151,6 +154,8 @@ def test_the_same_attempts_open_a_run_that_is_not_encrypted(tmp_path: Path, engi
     assert opened == [f"plain {place}", "a client, plain"]
 
 
+@pytest.mark.promise("The Dask dashboard is loaded when it is opened")
+@pytest.mark.promise("answers the user of the run and root alone")
 def test_the_user_of_the_run_sees_the_dashboard(running: Any) -> None:
     cluster, client = running
     links = [cluster.dashboard_link, *(f"http://127.0.0.1:{p}/status" for p in client.run(http_port).values())]
@@ -161,6 +166,7 @@ def has_bokeh() -> bool:
     return "bokeh" in sys.modules
 
 
+@pytest.mark.promise("The Dask dashboard is loaded when it is opened")
 def test_workers_load_the_dashboard_when_somebody_opens_it() -> None:
     with (
         make_cluster(Cluster(kind="cpu", threads_per_worker=1)) as cluster,
@@ -175,6 +181,7 @@ def test_workers_load_the_dashboard_when_somebody_opens_it() -> None:
         assert list(client.run(has_bokeh).values()) == [True]
 
 
+@pytest.mark.promise("Scheduler, workers and their nannies speak TLS, on this host as between hosts")
 def test_all_of_a_local_cluster_speaks_tls(running: Any) -> None:
     cluster, client = running
     workers = workers_at(client)
@@ -186,6 +193,7 @@ def certificate_of(dask_worker: Any) -> str:
     return str(dask_worker.security.tls_worker_cert)
 
 
+@pytest.mark.promise("a certificate that is made for the run and lives in memory", "infra/README.md#encryption")
 def test_each_run_has_certificates_of_its_own_and_nobody_else_can_read_the_key(running: Any) -> None:
     cluster, client = running
     key = cluster.security.tls_worker_key
@@ -205,6 +213,7 @@ def scratch_of(dask_worker: Any) -> str:
     return str(dask_worker.local_directory)
 
 
+@pytest.mark.promise("its scratch folder is closed to others", "infra/README.md#ports")
 def test_the_scratch_folders_of_a_run_are_closed_to_others(running: Any) -> None:
     cluster, client = running
     folders = [*client.run(scratch_of).values(), *(nanny.local_directory for nanny in cluster.workers.values())]
@@ -215,6 +224,7 @@ def test_the_scratch_folders_of_a_run_are_closed_to_others(running: Any) -> None
         assert all(str(own) in place for place in closed)
 
 
+@pytest.mark.promise("its scratch folder is closed to others")
 @as_root
 def test_a_scratch_folder_that_somebody_else_has_put_there_is_not_used(tmp_path: Path) -> None:
     trap = tmp_path / f"rowmill-{os.getuid()}"
@@ -275,6 +285,7 @@ server.serve_forever()
 """
 
 
+@pytest.mark.promise("A server of another user on Prefect's port is never used unless `PREFECT_API_URL` names it")
 @as_root
 @pytest.mark.parametrize("user", [0, NOBODY])
 def test_a_prefect_server_of_another_user_on_prefects_port_is_not_used(user: int, tmp_path: Path) -> None:

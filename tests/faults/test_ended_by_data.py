@@ -51,6 +51,7 @@ def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
     return write
 
 
+@pytest.mark.promise("A preview looks at the data in a process of its own")
 @pytest.mark.parametrize(("name", "kind"), [("SIGSEGV", DataError), ("SIGBUS", DataError), ("SIGKILL", GiveUpError)])
 def test_a_preview_names_the_file_that_ended_its_process(
     name: str, kind: type[Exception], ending: Callable[[str], None], tmp_path: Path
@@ -63,6 +64,7 @@ def test_a_preview_names_the_file_that_ended_its_process(
     assert name in str(caught.value) or kind is GiveUpError
 
 
+@pytest.mark.promise("A preview looks at the data in a process of its own")
 def test_the_command_survives_it_too(ending: Callable[[str], None], tmp_path: Path) -> None:
     ending("SIGBUS")
     path = tmp_path / "job.yaml"
@@ -88,6 +90,7 @@ def test_notes_are_gone_when_a_file_is_read(tmp_path: Path) -> None:
         assert notes_left(tmp_path / FOLDER) == []
 
 
+@pytest.mark.promise("when a file ends a worker, the run names the file")
 def test_a_run_names_the_file_that_its_worker_was_reading(
     faults: Callable[..., None], tmp_path: Path, prefect_server: Any
 ) -> None:

@@ -22,6 +22,8 @@ CASES = {
 }
 
 
+@pytest.mark.promise("A job with a mistake fails before anything starts")
+@pytest.mark.promise("A mistake in a job is found before any worker starts")
 @pytest.mark.parametrize("case", CASES)
 def test_told_before_any_worker_starts(case: str, tmp_path: Path, prefect_server: Any) -> None:
     sections, kind, told = CASES[case]

@@ -54,6 +54,7 @@ def of_deployments(text: str, folder: Path) -> None:
     read_file(path)
 
 
+@pytest.mark.promise("YAML of more than 1 MiB, 100,000 values (with what aliases repeat) or 64 levels is refused")
 @pytest.mark.parametrize("read", [of_a_job_file, of_features, of_a_change, of_deployments])
 @pytest.mark.parametrize("case", TEXTS)
 def test_yaml_that_does_not_end_is_refused(case: str, read: Callable[[str, Path], None], tmp_path: Path) -> None:

@@ -40,6 +40,10 @@ def inodes(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(p.relative_to(folder)): (p.stat().st_ino, p.stat().st_mtime_ns) for p in files}
 
 
+@pytest.mark.promise(
+    "the run keeps the plan, the statistics and the parts that are done and belong to the same job and the same data"
+)
+@pytest.mark.promise("finished work is not done twice", "README.md#guarantees")
 def test_killed_everywhere_and_started_again_it_completes_without_doing_work_twice(
     tmp_path: Path, prefect_server: Any
 ) -> None:

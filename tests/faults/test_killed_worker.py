@@ -76,6 +76,7 @@ def completed(runs: Sequence[tuple[str, str]]) -> list[str]:
     return [name.split(" ")[0] for name, final in runs if final == "Completed"]
 
 
+@pytest.mark.promise("A killed worker costs its stage another attempt")
 def test_one_worker_killed_once_in_every_stage(
     faults: Callable[..., None], data: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
@@ -127,6 +128,7 @@ def test_stages_whose_workers_were_killed_before_they_told_the_server_are_comple
     assert {final for _, final in runs} <= {"Crashed", "Completed"}, runs
 
 
+@pytest.mark.promise("`a worker was lost in each of`")
 def test_a_worker_killed_in_every_attempt_is_a_failed_run_that_can_be_resumed(
     faults: Callable[..., None], data: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
@@ -146,6 +148,8 @@ def test_a_worker_killed_in_every_attempt_is_a_failed_run_that_can_be_resumed(
     assert not (tmp_path / ".out.rowmill").exists()
 
 
+@pytest.mark.promise("So neither the number of workers nor the partition size nor a retry changes a byte")
+@pytest.mark.promise("how often a stage is tried again after a failure that may pass")
 def test_what_passes_is_tried_again_by_prefect(
     faults: Callable[..., None], data: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:

@@ -100,6 +100,7 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.promise("down to which a partition, or the rows of a file, is halved when memory is short")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_halves_write_the_same_bytes_and_are_counted(
     shape: str, source: Path, small_blocks: None, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +176,7 @@ def test_what_does_not_fit_in_the_smallest_part_is_told(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.promise("`does not fit into memory`")
 def test_a_block_of_text_has_no_smaller_unit(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "logs.csv").write_text("row,x,name,word\n1,2.5,a,b\n")
@@ -184,6 +186,7 @@ def test_a_block_of_text_has_no_smaller_unit(tmp_path: Path, engine: str, monkey
     assert "do: give each thread more memory" in str(caught.value)
 
 
+@pytest.mark.promise("`there is not enough memory for`")
 def test_what_cannot_be_halved_is_tried_again_and_told(
     faults: Callable[..., None], tmp_path: Path, prefect_server: Any
 ) -> None:

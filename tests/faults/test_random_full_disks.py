@@ -45,6 +45,7 @@ def disk(place: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place / "disk")], check=True)
 
 
+@pytest.mark.promise("`there is no space left`")
 @pytest.mark.parametrize("seed", seeds(few=8, all=500))
 def test_a_full_disk_is_one_clear_error_and_with_space_the_run_goes_on(
     seed: int, place: Path, round_data: Path, disk: Path, rounds: Rounds, undisturbed: dict[str, Known]

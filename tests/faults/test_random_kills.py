@@ -35,6 +35,7 @@ def folder(place: Path) -> Iterator[Path]:
     shutil.rmtree(place / "round")
 
 
+@pytest.mark.promise("After a killed run, give the same command again")
 @pytest.mark.parametrize("seed", seeds(few=10, all=500))
 def test_a_killed_run_is_completed_by_the_next(
     seed: int, round_data: Path, folder: Path, rounds: Rounds, undisturbed: dict[str, Known]
@@ -59,6 +60,7 @@ def test_a_killed_run_is_completed_by_the_next(
     assert beside(folder) == {"out"}
 
 
+@pytest.mark.promise("then one rename publishes all of it")
 @pytest.mark.parametrize("seed", seeds(few=4, all=150))
 def test_a_killed_replace_leaves_one_of_both_outputs(
     seed: int, round_data: Path, folder: Path, rounds: Rounds, undisturbed: dict[str, Known]

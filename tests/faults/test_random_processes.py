@@ -95,6 +95,7 @@ def end_in_time(rounds: Rounds, begun: tuple[int, Path]) -> Ended:
     return rounds.end(begun)
 
 
+@pytest.mark.promise("After a killed run, give the same command again")
 @pytest.mark.parametrize("seed", seeds(few=3, all=200))
 def test_whatever_is_killed_the_same_command_completes_the_work(
     seed: int, round_data: Path, folder: Path, rounds: Rounds, undisturbed: dict[str, Known], usual_seconds: float

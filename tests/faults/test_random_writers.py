@@ -104,6 +104,8 @@ def folder(place: Path) -> Iterator[Path]:
     shutil.rmtree(place / "round")
 
 
+@pytest.mark.promise("an output is there whole or not at all")
+@pytest.mark.promise("A lock next to the output keeps two runs out of it, whatever their scratch folders")
 @pytest.mark.parametrize("seed", seeds(few=4, all=500))
 def test_five_runs_on_one_output(
     seed: int, data: Path, folder: Path, rounds: Rounds, outputs: list[dict[str, str]]

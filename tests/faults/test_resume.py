@@ -119,6 +119,7 @@ CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, dict[str, Any] | Any]
 }  # fmt: skip
 
 
+@pytest.mark.promise("When the job or the data have changed, the old work is thrown away")
 @pytest.mark.parametrize("case", CHANGES)
 def test_what_changed_is_done_again_from_its_stage_on(case: str, data: Path, tmp_path: Path, engine: str) -> None:
     change, sections, kept = CHANGES[case]
@@ -193,6 +194,7 @@ def test_damage_between_stages_is_mended_or_told(
     assert digests(tmp_path / "out") == expected
 
 
+@pytest.mark.promise("parts are written, flushed to disk and checked, the manifest comes last")
 def test_written_parts_that_were_damaged_or_lost_are_written_again(
     data: Path, tmp_path: Path, engine: str, expected: dict[str, str]
 ) -> None:

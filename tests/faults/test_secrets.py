@@ -53,6 +53,9 @@ def at_the_server() -> str:
     return dump + (home / "rowmill-server.log").read_text(errors="replace")
 
 
+@pytest.mark.promise("are in no plan, manifest, log or artifact, and errors show `***` instead")
+@pytest.mark.promise("`the storage cannot be read`")
+@pytest.mark.promise("secrets never stand in a job, a log or an output")
 def test_a_token_appears_nowhere(
     tmp_path: Path, token: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +82,7 @@ def test_a_token_appears_nowhere(
     assert str(tmp_path / "out") in everything[0]  # what was looked through is what holds the run
 
 
+@pytest.mark.promise("`are not known`")
 def test_options_are_looked_up_where_they_are_used_and_a_pickle_holds_their_name(token: str) -> None:
     options = storage("shop")
     assert dict(options) == {"token": token}
@@ -93,6 +97,7 @@ def test_options_are_looked_up_where_they_are_used_and_a_pickle_holds_their_name
         expand("vault://data", storage("wrong"))
 
 
+@pytest.mark.promise("or in the Prefect Secret block of that name")
 def test_blocks_by_type_and_name_and_what_is_no_object(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect.filesystems import RemoteFileSystem
 
@@ -110,6 +115,7 @@ def test_blocks_by_type_and_name_and_what_is_no_object(token: str, monkeypatch: 
     assert dict(storage("shop")) == {"token": "of the environment"}
 
 
+@pytest.mark.promise("`aws-credentials/shop` a block by its type", "infra/README.md#secrets")
 def test_credentials_of_clouds_under_the_names_of_their_file_systems() -> None:
     from tasks.stages.storage_blocks import BLOCKS
 

@@ -50,6 +50,8 @@ def kill_server(folder: Path) -> bool:
     return True
 
 
+@pytest.mark.promise("Then the command ends with exit status 3, within 150 s of the server's death or of the commit")
+@pytest.mark.promise("`the Prefect server went away while the run worked`")
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_server_that_dies_in_a_stage_costs_neither_the_output_nor_minutes(
     stage: str, own_server: dict[str, str], tmp_path: Path

@@ -79,6 +79,12 @@ def touch(path: Path) -> None:
 WORDS = {rewrite: "bytes and has", touch: "and again", replace: "another file took its place", Path.unlink: "went away"}
 
 
+@pytest.mark.promise(
+    "They are compared whenever the file is opened and when a stage ends: if one differs, the run fails and names the "
+    "file and what changed"
+)
+@pytest.mark.promise("`went away while the run worked`")
+@pytest.mark.promise("If a source file changes while the run works, the run fails and names the file")
 @pytest.mark.parametrize("change", WORDS)
 @pytest.mark.parametrize("stage", ["statistics", "transform", "shuffle_write"])
 def test_a_file_that_changes_in_a_stage_ends_the_run_and_the_next_start_plans_anew(
@@ -166,6 +172,7 @@ def rows(plan: Plan, engine: str) -> int:
     return len(found["a"]) if found else read(plan, partition).num_rows
 
 
+@pytest.mark.promise("`changed while the run worked`")
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("change", [rewrite, touch, replace])
 def test_every_format_compares_what_it_opens(
@@ -217,6 +224,9 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.promise(
+    "Links and `..` count for where they lead, also links in a folder, before the run and again when a file is opened"
+)
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_link_that_leads_outside_after_the_plan_is_not_read(name: str, house: Path, engine: str) -> None:
     link = house / "in" / f"linked-{name}"
@@ -231,6 +241,9 @@ def test_a_link_that_leads_outside_after_the_plan_is_not_read(name: str, house: 
     assert str(house / "out/real" / name / name) in error.value.where
 
 
+@pytest.mark.promise(
+    "Links and `..` count for where they lead, also links in a folder, before the run and again when a file is opened"
+)
 def test_a_folder_that_leads_outside_after_the_plan_is_not_read(house: Path, engine: str) -> None:
     (house / "in/now").symlink_to(house / "in/real/a.parquet")
     plan = make_plan(Source(path=str(house / "in/now")))
@@ -268,6 +281,7 @@ def test_a_side_table_is_looked_at_again_when_it_is_read(house: Path) -> None:
         read_side_table(str(link.parent / "side.parquet"))
 
 
+@pytest.mark.promise("`changed while the run worked`")
 def test_a_side_table_that_changes_while_its_workflow_learns(tmp_path: Path, engine: str) -> None:
     data, towns = make_data(tmp_path / "data", files=2), tmp_path / "towns.csv"
     towns.write_text("name,town\nn1,Rome\n")

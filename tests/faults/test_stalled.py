@@ -31,6 +31,7 @@ def slow(shared: float, item: int) -> int:
     return item
 
 
+@pytest.mark.promise("the message has what waits and what workers offer")
 def test_a_stage_whose_tasks_nobody_can_run_fails_and_says_what_the_scheduler_knows(client: Any) -> None:
     pool, began = DaskPool(client, {"nowhere": 1}), time.monotonic()
     with pytest.raises(TransientError) as caught, stalled_tasks.watched("transform", pool, 2):
@@ -53,6 +54,7 @@ def test_a_stage_whose_tasks_take_long_or_that_works_itself_does_not_stand_still
         assert pool.map(double, 2, [1]) == [2]
 
 
+@pytest.mark.promise("Queues of SLURM, workers that `adapt` has requested and locks do not count")
 def test_workers_that_are_expected_are_waited_for(client: Any) -> None:
     stall = stalled_tasks.Stall(client, lambda: ["a task"], 0.2)
     stalled_tasks.expect_workers(client, SimpleNamespace(plan={0, 1}, observed={0}), 600)
@@ -111,6 +113,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_data(tmp_path_factory.mktemp("stalled") / "data", files=2)
 
 
+@pytest.mark.promise("but none runs and none ends, it is cancelled and tried again")
 def test_a_stage_that_stands_still_once_is_tried_again(faults: Callable[..., None], data: Path, tmp_path: Path) -> None:
     faults()
     assert run_flow(make_job(data, tmp_path / "quiet")).is_completed()
@@ -138,6 +141,8 @@ def test_a_worker_that_is_stopped_is_lost_after_the_time(
     assert digests(tmp_path / "out") == digests(tmp_path / "quiet")
 
 
+@pytest.mark.promise("but none runs and none ends, it is cancelled and tried again")
+@pytest.mark.promise("`stood still for`")
 def test_a_stage_that_stands_still_in_every_attempt_is_a_failed_run(
     faults: Callable[..., None], data: Path, tmp_path: Path
 ) -> None:

@@ -45,6 +45,8 @@ def test_a_worker_that_dies_once_while_it_starts_is_started_again(
     assert [r.getMessage() for r in caplog.records if "workers died while they started (attempt 1 of 3)" in r.message]
 
 
+@pytest.mark.promise("`a worker died while it started`")
+@pytest.mark.promise("the message has the worker's last lines")
 def test_workers_that_always_die_while_they_start_are_told_with_what_they_wrote(deaths: Callable[..., None]) -> None:
     deaths({"at": AT_START, "do": "fall", "always": True})
     with pytest.raises(GiveUpError) as caught:
@@ -77,6 +79,7 @@ def test_a_fork_server_that_was_killed_is_replaced() -> None:
         assert not Path(f"/proc/{first}").exists() or "Z" in Path(f"/proc/{first}/stat").read_text().split()[2]
 
 
+@pytest.mark.promise("`the address space of this process is too small`")
 @pytest.mark.parametrize("limit", [2_000_000_000, 3_900_000_000])
 def test_too_little_address_space_is_an_error_not_a_hang(limit: int, tmp_path: Path) -> None:
     began = time.monotonic()

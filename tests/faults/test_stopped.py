@@ -162,6 +162,10 @@ def check_nothing_left(folder: Path, family: list[psutil.Process]) -> None:
     assert (staging / "plan.json").exists()
 
 
+@pytest.mark.promise(
+    "What rowmill starts on this host (Prefect server, Dask scheduler, workers, dashboards) listens on the loopback"
+)
+@pytest.mark.promise("within seconds the workers are gone, the lock is free and the target is as it was")
 def test_sigterm_stops_the_command_whose_ports_are_of_the_loopback(
     tmp_path: Path, started: Callable[..., Process]
 ) -> None:
@@ -182,6 +186,7 @@ def test_sigterm_stops_the_command_whose_ports_are_of_the_loopback(
     check_stages(process.run, ingest="Completed", statistics="Completed", transform="Cancelled")
 
 
+@pytest.mark.promise("The run is Cancelled, or Crashed after a signal")
 def test_a_cancel_at_the_server_stops_the_command_and_the_next_start_completes(
     tmp_path: Path, started: Callable[..., Process]
 ) -> None:
@@ -255,6 +260,9 @@ def test_a_signal_that_does_not_reach_the_waiting_thread_ends_its_wait(client: A
     assert stage.result(60)
 
 
+@pytest.mark.promise("fail or wait, when another run works on the same output")
+@pytest.mark.promise("the second fails and says which process holds the lock, or waits for its end")
+@pytest.mark.promise("`another run works on this output`")
 def test_a_second_run_fails_or_waits_for_the_first(tmp_path: Path, started: Callable[..., Process]) -> None:
     job = write_job(tmp_path, output={"on_existing": "replace"})
     first = started(COMMAND, "transform")

@@ -47,6 +47,7 @@ def final_state(stderr: str) -> str:
         return str(client.read_flow_run(run).state_name)
 
 
+@pytest.mark.promise("An error within a run gives a Failed run in Prefect with the same message")
 @pytest.mark.parametrize("case", CASES)
 def test_bad_data_are_told_by_a_failed_run(case: str, tmp_path: Path, prefect_server: Any, cluster: Any) -> None:
     make, features, what, more = CASES[case]

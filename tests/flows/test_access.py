@@ -66,6 +66,7 @@ PLACES = {
 }  # fmt: skip
 
 
+@pytest.mark.promise("outside of these a run neither reads nor writes")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("path", ["/nowhere/at/all", "{root}/../elsewhere", "{root}/link/x", "../elsewhere"])
 def test_every_path_of_a_job_is_held_to_the_roots(place: str, path: str, root: Path) -> None:
@@ -160,6 +161,9 @@ FILTER = [{"columns": ["x"], "ops": [{"op": "Filter", "function": f"{__name__}:d
 OWN = [{"columns": ["x"], "ops": [{"op": f"{MINE}:ShareOfLargest"}]}]
 
 
+@pytest.mark.promise(
+    "of which modules (and what is in them) a job or a saved workflow may name functions and operators"
+)
 @pytest.mark.parametrize("features", [LAMBDA, FILTER, OWN], ids=["Lambda", "Filter", "own operator"])
 def test_on_one_s_own_machine_all_modules_are_allowed_and_with_a_list_those_in_it(
     features: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -174,6 +178,8 @@ def test_on_one_s_own_machine_all_modules_are_allowed_and_with_a_list_those_in_i
         make_job(job(tmp_path, features=features))
 
 
+@pytest.mark.promise("no limit; **none** for runs of a deployment")
+@pytest.mark.promise("`may not be used`")
 def test_a_run_of_a_deployment_has_an_empty_list(tmp_path: Path, deployed: Any) -> None:
     for features in (LAMBDA, OWN):
         state = deployed(job(tmp_path, features=features))
@@ -193,6 +199,9 @@ def test_what_an_allowed_module_imported_is_not_allowed_with_it(monkeypatch: pyt
             import_path(f"{__name__}:{stranger}")
 
 
+@pytest.mark.promise(
+    "of which modules (and what is in them) a job or a saved workflow may name functions and operators"
+)
 def test_a_saved_workflow_that_names_functions_obeys_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = pa.table({"x": [1, 2]})
     Workflow(["x"] >> ops.Lambda(double)).fit(table).save(tmp_path / "fitted")
@@ -209,6 +218,7 @@ URLS = {
 }  # fmt: skip
 
 
+@pytest.mark.promise("a URL with a password is refused, and so are options in the job")
 @pytest.mark.parametrize("url", URLS)
 def test_secrets_in_urls_are_refused_and_not_repeated(url: str, tmp_path: Path) -> None:
     with pytest.raises(JobError) as refused:
@@ -229,6 +239,7 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.promise("patterns of the schedulers (`cluster.address`), hosts (`cluster.ssh.hosts`) and images")
 @pytest.mark.parametrize("field", ELSEWHERE)
 def test_schedulers_hosts_and_images_are_those_that_the_host_lists(
     field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -244,6 +255,7 @@ def test_schedulers_hosts_and_images_are_those_that_the_host_lists(
     make_job(data)
 
 
+@pytest.mark.promise("a URL with a password is refused, and so are options in the job")
 def test_options_of_a_storage_are_no_part_of_a_job(tmp_path: Path) -> None:
     with pytest.raises(JobError) as refused:
         make_job(job(tmp_path, source__storage_options={"key": "hunter2"}))

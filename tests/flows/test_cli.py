@@ -72,6 +72,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.promise("`run`, `fit`, `apply` and `refit` say at once what they start")
 def test_the_first_line_of_a_run_comes_before_anything_heavy(tmp_path: Path) -> None:
     code = (
         "import sys; from flows.commands.console import terminal; from flows.commands.launch import begin; "
@@ -85,6 +86,7 @@ def test_the_first_line_of_a_run_comes_before_anything_heavy(tmp_path: Path) -> 
     assert done.stdout == "starting job.yaml: loads Prefect, looks for its server, starts workers\n[]\n"
 
 
+@pytest.mark.promise("unless its file or a `--set` has the word `cluster`")
 @pytest.mark.parametrize(("text", "change", "begins"), [
     ("source: {path: a}", "output.seed=1", True),
     ("source: {path: a}", "cluster.kind=slurm", False),
@@ -105,6 +107,7 @@ def test_workers_of_this_host_load_before_the_job_is_known_unless_it_names_other
         assert started == [("flows.fit", "rowmill.cli")] * begins
 
 
+@pytest.mark.promise("Each explains itself with `--help`")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_shows_examples(command: str) -> None:
     done = typed(command, "--help")
@@ -113,6 +116,7 @@ def test_every_command_shows_examples(command: str) -> None:
     assert f"rowmill {command}" in done.output
 
 
+@pytest.mark.promise("`rowmill --install-completion` teaches the shell to complete them")
 @pytest.mark.parametrize(("line", "words"), [("pre", ["preview"]), ("new --la", ["--label"])])
 def test_the_shell_completes_commands_and_options(line: str, words: list[str]) -> None:
     place = {"COMP_WORDS": f"rowmill {line}", "COMP_CWORD": str(len(line.split()))}
@@ -141,6 +145,7 @@ def test_ops_lists_every_operator_with_its_first_sentence() -> None:
     assert "Categorify" in done.stdout
 
 
+@pytest.mark.promise("the operators; one with its parameters and rule")
 def test_ops_explains_one_with_parameters_and_defaults() -> None:
     done = typed("ops", "TargetEncoding")
     words = " ".join(done.stdout.split())
@@ -235,6 +240,7 @@ def test_run_says_stages_rows_files_output_and_page(work: Path, prefect_server: 
     assert f"run      {prefect_server.ui_url}/runs/flow-run/{run}" in said
 
 
+@pytest.mark.promise("put `mine.py` next to the job file or into the current folder")
 def test_run_finds_functions_beside_the_job_file(work: Path) -> None:
     source = sum(pq.read_table(work / "data")["x"].to_pylist())
     assert sum(rows_of(work / "out")["x"].to_pylist()) == pytest.approx(2 * source)
@@ -248,6 +254,7 @@ def test_the_run_is_tagged(work: Path, prefect_server: Any) -> None:
         assert sorted(client.read_flow_run(run).tags) == ["made-up-data", "rowmill"]  # its data are a sample
 
 
+@pytest.mark.promise("exit status 0 whole, 1 damaged (each part is named), 2 not an output")
 def test_verify_finds_an_output_whole(work: Path) -> None:
     done = typed("verify", work / "out")
     assert done.exit_code == 0
@@ -259,6 +266,7 @@ def damaged(work: Path, folder: Path) -> Path:
     return folder / "out"
 
 
+@pytest.mark.promise("exit status 0 whole, 1 damaged (each part is named), 2 not an output")
 def test_verify_names_each_damaged_part(work: Path, tmp_path: Path) -> None:
     out = damaged(work, tmp_path)
     content = bytearray((out / "part-00000.parquet").read_bytes())
@@ -301,6 +309,7 @@ def test_verify_takes_train_and_valid_together(work: Path, tmp_path: Path) -> No
     assert "valid: _manifest.json is missing" in headless.stdout
 
 
+@pytest.mark.promise("exit status 0 whole, 1 damaged (each part is named), 2 not an output")
 @pytest.mark.parametrize("name", ["data", "nowhere", "jobs/job.yaml"])
 def test_verify_tells_what_is_no_output(work: Path, name: str) -> None:
     done = typed("verify", work / name)
@@ -308,6 +317,7 @@ def test_verify_tells_what_is_no_output(work: Path, name: str) -> None:
     assert "this is not an output of rowmill" in done.stderr
 
 
+@pytest.mark.promise("schema, parts, vocabularies, embedding sizes (as JSON), first rows")
 def test_inspect_shows_schema_parts_vocabularies_and_rows(work: Path) -> None:
     done = typed("inspect", work / "out", "--rows", 2, "--values", 3)
     words = " ".join(done.stdout.split())
@@ -344,6 +354,7 @@ def session_of(pid: int) -> int | None:
         return None
 
 
+@pytest.mark.promise("say what, where, why and what to do, and end with an exit status that is not 0")
 def test_a_job_that_cannot_be_right_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB.replace("Categorify", "Categorise"))
     process = started(tmp_path, "run", "job.yaml")
@@ -358,6 +369,7 @@ def test_a_job_that_cannot_be_right_starts_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
 
 
+@pytest.mark.promise("`--debug` adds the traceback", "flows/README.md#what-you-can-rely-on")
 def test_debug_shows_the_traceback_too(tmp_path: Path) -> None:
     code, _, err = ended(started(tmp_path, "run", "toy", "--set", "output.seed=x", "--debug"))
     assert code == 1
@@ -378,6 +390,7 @@ def test_a_failed_run_tells_cause_and_page(tmp_path: Path, prefect_server: Any) 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.promise("rowmill demo", "flows/README.md#commands")
 def test_demo_replaces_its_own_earlier_output(tmp_path: Path, prefect_server: Any) -> None:
     runs = []
     for _ in range(2):

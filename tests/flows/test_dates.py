@@ -163,6 +163,10 @@ def today(monkeypatch: pytest.MonkeyPatch, day: str) -> None:
     monkeypatch.setattr("flows.run.nights.date_of_this_run", date_of)
 
 
+@pytest.mark.promise(
+    "preview, manifest (`dated`), report and `rowmill inspect` show the date, where it comes from, and what each "
+    "pattern became"
+)
 def test_the_manifest_says_what_the_patterns_became(tmp_path: Path, run: Any) -> None:
     day_of(tmp_path, "2026-11-22")
     [out] = run(nightly(tmp_path, date="2026-11-23"))
@@ -174,6 +178,10 @@ def test_the_manifest_says_what_the_patterns_became(tmp_path: Path, run: Any) ->
     assert rows_of(out)["day"].to_pylist() == ["2026-11-22"] * 3
 
 
+@pytest.mark.promise(
+    "preview, manifest (`dated`), report and `rowmill inspect` show the date, where it comes from, and what each "
+    "pattern became"
+)
 def test_report_and_inspect_show_the_date_and_what_the_patterns_became(tmp_path: Path, run: Any) -> None:
     from io import StringIO
 
@@ -207,6 +215,7 @@ def test_inspect_shows_the_date_of_a_fitted_workflow(tmp_path: Path, cluster: An
     assert "the date is 2026-11-23, of run.date (UTC)" in shown.file.getvalue()  # type: ignore[attr-defined]
 
 
+@pytest.mark.promise("The name of the run shows the paths", "flows/NIGHTS.md#dates-in-paths")
 def test_the_name_of_a_run_shows_what_its_paths_became(tmp_path: Path, run: Any, api: Any) -> None:
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
 
@@ -216,6 +225,7 @@ def test_the_name_of_a_run_shows_what_its_paths_became(tmp_path: Path, run: Any,
     assert flow_run.name.startswith(f"{tmp_path.name}/out (in/2026-11-22) ")
 
 
+@pytest.mark.promise("A run by hand without it has the date of its start, and its log says so")
 def test_a_run_by_hand_is_of_its_start_and_says_so(tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture) -> None:
     data = nightly(tmp_path)
     data["source"]["path"] = f"{tmp_path}/in/{{date}}"
@@ -262,6 +272,8 @@ def test_a_schedule_has_the_day_before_over_a_change_of_the_clocks(zone: str, mo
     ]
 
 
+@pytest.mark.promise("resolved from the run's scheduled time in `run.timezone`")
+@pytest.mark.promise("a retry and a resume have the date that the run was made for")
 def test_a_scheduled_run_has_the_date_of_its_schedule_and_keeps_it(
     tmp_path: Path, api: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +326,7 @@ def dates(folder: Path) -> dict[str, str]:
     return {path.parent.name: json.loads(path.read_text())["dated"]["date"] for path in found}
 
 
+@pytest.mark.promise("The same command given again after midnight continues with the date that it had begun")
 def test_the_same_command_after_midnight_keeps_its_date(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -332,6 +345,7 @@ def test_the_same_command_after_midnight_keeps_its_date(
     assert dates(tmp_path / "out") == {"v0001": "2026-11-22", "v0002": "2026-11-23"}
 
 
+@pytest.mark.promise("is named and finished before the next one")
 def test_a_night_that_was_begun_is_finished_before_the_next(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -353,6 +367,7 @@ def test_a_night_that_was_begun_is_finished_before_the_next(
     assert not state.exists()
 
 
+@pytest.mark.promise("is named and finished before the next one")
 def test_a_night_of_another_folder_is_finished_first_too(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +387,9 @@ def test_a_night_of_another_folder_is_finished_first_too(
     assert [path.name[:11] for path in (tmp_path / "scratch").iterdir()] == [".2026-11-25"]
 
 
+@pytest.mark.promise(
+    "A job without a date that writes to the same output is refused while the work of a night is there"
+)
 def test_a_job_without_a_date_does_not_throw_away_a_night(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,6 +409,7 @@ def test_a_job_without_a_date_does_not_throw_away_a_night(
     assert len(list((tmp_path / "out").glob("v*"))) == 2
 
 
+@pytest.mark.promise("`was begun and not published, cannot be finished`")
 def test_a_night_that_cannot_be_finished_is_named(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     source = day_of(tmp_path, "2026-11-21")
     day_of(tmp_path, "2026-11-22")
@@ -407,6 +426,7 @@ def test_a_night_that_cannot_be_finished_is_named(tmp_path: Path, run: Any, monk
 # Days without data
 
 
+@pytest.mark.promise("`there are no data`")
 def test_a_day_without_data_is_a_clear_error(tmp_path: Path, run: Any) -> None:
     day_of(tmp_path, "2026-11-20")
     with pytest.raises(JobError) as caught:
@@ -418,6 +438,7 @@ def test_a_day_without_data_is_a_clear_error(tmp_path: Path, run: Any) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.promise("set `run.if_empty: skip`. Such a run is Completed")
 def test_a_day_without_data_may_be_skipped(tmp_path: Path, run: Any, api: Any) -> None:
     day_of(tmp_path, "2026-11-20")
     assert run(nightly(tmp_path, date="2026-11-22", if_empty="skip")) == []
@@ -458,6 +479,7 @@ def test_the_command_of_a_day_without_data_ends_with_0(tmp_path: Path, prefect_s
     assert dates(tmp_path / "out") == {"v0001": "2026-11-23"}
 
 
+@pytest.mark.promise("The same is true of missing validation data whose `source.valid` has no date")
 @pytest.mark.parametrize("files", ["none", "without rows"])
 @pytest.mark.parametrize("if_empty", ["fail", "skip"])
 def test_validation_data_without_a_date_that_are_missing_are_a_clear_error(
@@ -497,6 +519,7 @@ def test_validation_data_of_a_day_may_be_missing(tmp_path: Path, run: Any, files
     assert run({**data, "run": {**data["run"], "if_empty": "skip"}}) == []
 
 
+@pytest.mark.promise("a mistyped path is not an empty day")
 def test_a_mistyped_path_is_no_empty_day(tmp_path: Path, run: Any) -> None:
     data = nightly(tmp_path, date="2026-11-22", if_empty="skip")
     data["source"]["path"] = f"{tmp_path}/inn/{{date-1}}"
@@ -504,6 +527,7 @@ def test_a_mistyped_path_is_no_empty_day(tmp_path: Path, run: Any) -> None:
         run(data)
 
 
+@pytest.mark.promise("if the files or the filter of a source with a date leave no row")
 @pytest.mark.parametrize("rows", [0, 3])
 def test_a_filter_that_leaves_no_row_leaves_no_data(tmp_path: Path, run: Any, rows: int) -> None:
     day_of(tmp_path, "2026-11-20", rows)
@@ -537,6 +561,10 @@ def test_a_fitted_workflow_says_its_date(tmp_path: Path, cluster: Any, prefect_s
 # The command line
 
 
+@pytest.mark.promise(
+    "preview, manifest (`dated`), report and `rowmill inspect` show the date, where it comes from, and what each "
+    "pattern became"
+)
 def test_preview_shows_what_a_date_became(tmp_path: Path) -> None:
     day_of(tmp_path, "2026-11-22")
     (tmp_path / "job.yaml").write_text(json.dumps(nightly(tmp_path)))

@@ -20,6 +20,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.promise(
+    "Relative paths start in the folder in which `deploy` was called, else in the one that the file names"
+)
 def test_a_run_works_in_the_folder_of_its_deployment(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = list(sys.path)
     monkeypatch.setenv(FOLDER, str(elsewhere))

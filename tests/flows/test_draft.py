@@ -53,6 +53,7 @@ def table(**columns: Any) -> pa.Table:
 # it runs
 
 
+@pytest.mark.promise("a first job for data, with the reason of each decision as a comment")
 @pytest.mark.parametrize(
     ("name", "form", "label", "columns"),
     [
@@ -150,6 +151,7 @@ def test_na_between_numbers_and_times_is_null(folder: Path, engine: str) -> None
     assert ran(text, folder, engine)["price"].null_count == 0
 
 
+@pytest.mark.promise("Times and numbers in texts are read by an expression")
 def test_times_and_numbers_in_texts_are_read_by_expressions(folder: Path, engine: str) -> None:
     day = datetime.date(2026, 1, 1)
     days = [day + datetime.timedelta(days=i) for i in range(ROWS)]
@@ -201,6 +203,9 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.promise(
+    "Encoding, delimiter, decimal comma and lines before the header are those of the first CSV or TSV file"
+)
 @pytest.mark.parametrize(
     ("name", "encoding"),
     [*((name, "utf-8") for name in LAYOUTS), ("bars", "latin-1"), ("euros", "windows-1252"), ("a head", "utf-16")],
@@ -221,6 +226,7 @@ def test_the_layout_of_text_is_seen(folder: Path, engine: str, name: str, encodi
 HEADLESS = {"header": False, "columns": ["column_1", "column_2", "column_3"]}
 
 
+@pytest.mark.promise("and of text whose suffix tells no format; without a header columns get numbers as names")
 @pytest.mark.parametrize(
     ("name", "content", "settings"),
     [
@@ -254,6 +260,7 @@ def test_what_is_no_text_of_columns_is_an_error(folder: Path) -> None:
             draft(name)
 
 
+@pytest.mark.promise("Files that share half of their columns with the others, or less, are another table")
 @pytest.mark.parametrize(("files", "path"), [(1, "shop/clicks-0.csv"), (3, "shop/clicks-*.csv")])
 def test_another_table_in_the_folder_is_named_and_not_read(folder: Path, engine: str, files: int, path: str) -> None:
     (folder / "shop").mkdir()
@@ -271,12 +278,14 @@ def test_another_table_in_the_folder_is_named_and_not_read(folder: Path, engine:
     assert set(ran(joined, folder, engine)["brand"].to_pylist()) == {"brand 0", "brand 1", "brand 2"}
 
 
+@pytest.mark.promise("Files that share half of their columns with the others, or less, are another table")
 def test_files_that_share_most_of_their_columns_are_one_table(folder: Path) -> None:
     for name, columns in (("a", "x,y,z"), ("b", "x,y,w")):
         (folder / f"{name}.csv").write_text(columns + "\n" + "1,2,3\n2,3,5\n" * 30)
     assert yaml.safe_load(draft(["a.csv", "b.csv"]))["source"] == {"path": ["a.csv", "b.csv"], "missing": "null"}
 
 
+@pytest.mark.promise("numbers that are named like a time and count from 1970, and texts that list values")
 def test_numbers_that_are_times_become_their_parts(folder: Path, engine: str) -> None:
     second = 1_767_225_600 + np.arange(ROWS) * 86_400  # from 2026-01-01
     days = [datetime.date(2026, 1, 1) + datetime.timedelta(days=i) for i in range(ROWS)]
@@ -311,6 +320,7 @@ def test_a_number_without_an_end_is_no_time() -> None:
     assert "#   watch_time: it has infinities" in text
 
 
+@pytest.mark.promise("numbers that are named like a time and count from 1970, and texts that list values")
 def test_texts_that_list_values_are_split(folder: Path, engine: str) -> None:
     kinds = ["Comedy", "Drama", "Crime", "War", "Horror"]
     lists = ["|".join(k for j, k in enumerate(kinds) if (i % 31 + 1) >> j & 1) for i in range(ROWS)]
@@ -335,6 +345,7 @@ def test_texts_that_list_values_are_split(folder: Path, engine: str) -> None:
     assert sorted(map(len, rows["genres"].to_pylist())) == sorted(text.count("|") + 1 for text in lists)
 
 
+@pytest.mark.promise("Columns that share half of their values or more share a vocabulary")
 def test_columns_that_share_values_share_a_vocabulary(folder: Path, engine: str) -> None:
     number = np.arange(ROWS)
     pq.write_table(
@@ -383,6 +394,7 @@ def flights(rows: int, late: str = "5") -> str:
     return "\n".join(["month,delay,tail", *lines[:-1], f"12,{late},N7"]) + "\n"
 
 
+@pytest.mark.promise("values, nulls and skewness are those of 20,000 rows at most, in ranges over the whole source")
 @pytest.mark.parametrize("form", ["csv", "csv.gz", "utf-16", "parquet", "frame"])
 def test_a_column_that_changes_late_is_no_constant(folder: Path, engine: str, form: str) -> None:
     text = flights(60_000)
@@ -404,6 +416,7 @@ def test_a_column_that_changes_late_is_no_constant(folder: Path, engine: str, fo
     assert found == draft(name)
 
 
+@pytest.mark.promise("values, nulls and skewness are those of 20,000 rows at most, in ranges over the whole source")
 def test_blocks_that_are_too_large_to_be_read_whole_show_their_first_rows(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,6 +446,7 @@ def test_null_texts_and_types_are_those_of_the_whole_file(
     assert len(rows["code"].unique()) == 51
 
 
+@pytest.mark.promise("Files that share half of their columns with the others, or less, are another table")
 def test_of_the_tables_of_a_folder_the_largest_is_drafted_whatever_the_others_hold(folder: Path, engine: str) -> None:
     (folder / "air").mkdir()
     (folder / "air" / "airlines.csv").write_text("tail,name\n" + "".join(f"N{i},Air {i}\n" for i in range(20)))
@@ -470,6 +484,7 @@ FIRST_LINES = {  # content, whether the first line names the columns, rows, what
 }  # fmt: skip
 
 
+@pytest.mark.promise("Where the first line may be names or values, or a date day or month first, the draft says so")
 @pytest.mark.parametrize("name", FIRST_LINES)
 def test_the_first_line_has_names_or_values(folder: Path, name: str) -> None:
     content, named, rows, doubt = FIRST_LINES[name]
@@ -480,6 +495,7 @@ def test_the_first_line_has_names_or_values(folder: Path, name: str) -> None:
     assert (doubt in seen.doubt) if doubt else not seen.doubt
 
 
+@pytest.mark.promise("Where the first line may be names or values, or a date day or month first, the draft says so")
 def test_rows_are_exact_where_the_first_line_is_sure(folder: Path, engine: str) -> None:
     content = FIRST_LINES["one comes again"][0]
     (folder / "rows.csv").write_text(content.replace("x\n", "x,k\n").replace("a,b,c\n", "a,b,c,d\n"))
@@ -492,6 +508,7 @@ def test_rows_are_exact_where_the_first_line_is_sure(folder: Path, engine: str) 
     assert ran(text, folder, engine).num_rows == 60
 
 
+@pytest.mark.promise("Quotes that are letters are seen where each line then has as many values as the others")
 def test_quotes_in_text_of_tabs_may_be_letters(folder: Path, engine: str) -> None:
     lines = [f"{i}\t{COLORS[i % 3]}\t{i % 7}" for i in range(30_000)]
     lines[20_000] = '7\t"Hello" he said\t3'
@@ -564,6 +581,7 @@ def test_a_column_that_is_constant_in_the_sample_stays(folder: Path, engine: str
 # what it says
 
 
+@pytest.mark.promise("The draft says which. Read it before you run it.", "flows/README.md#draft-a-job")
 def test_it_says_what_is_exact_and_what_is_sampled(folder: Path) -> None:
     number = np.arange(50_000)
     pq.write_table(pa.table({"x": number / 7, "id": number // 2}), folder / "rows.parquet", row_group_size=1000)
@@ -629,6 +647,7 @@ def test_wrong_words_are_errors_with_near_names(folder: Path) -> None:
         draft(table().slice(0, 0))
 
 
+@pytest.mark.promise("a first job for data, with the reason of each decision as a comment")
 def test_the_command_prints_what_python_gives(folder: Path) -> None:
     pq.write_table(table(click=np.arange(ROWS) % 2), folder / "rows.parquet")
     done = CliRunner().invoke(app, ["new", "rows.parquet"])

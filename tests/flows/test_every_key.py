@@ -437,6 +437,10 @@ def found(check: str, **settings: Any) -> list[tuple[str, str]]:
     return [(finding.column, finding.level) for finding in verdict.findings if finding.check == check]
 
 
+@pytest.mark.promise(
+    "A check with a figure also has a `threshold`, and a check of columns has `columns`",
+    "flows/KEYS.md#checks",
+)
 @pytest.mark.parametrize("check", FAULTS)
 def test_each_setting_of_a_check_counts(check: str) -> None:
     """`threshold`, `level` and `columns` of each check change what is found, or are refused."""
@@ -464,6 +468,9 @@ def test_every_check_is_looked_at() -> None:
 # settings that mean nothing where they stand
 
 
+@pytest.mark.promise("A key that has no effect where it stands is refused")
+@pytest.mark.promise("Its workers stay as they are: keys that say how workers start are refused")
+@pytest.mark.promise("any other codec is refused", "flows/KEYS.md#output")
 @pytest.mark.parametrize(
     ("job", "said"),
     [

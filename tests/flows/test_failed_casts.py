@@ -14,6 +14,7 @@ from tests.flows.runs import run_flow
 pytestmark = pytest.mark.xdist_group("flows")
 
 
+@pytest.mark.promise("`because a cast failed`")
 def test_a_run_warns_of_casts_that_failed(
     tmp_path: Path, prefect_server: Any, cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -131,6 +131,7 @@ def test_fit_then_apply_gives_the_valid_rows_of_one_job(tmp_path: Path, prefect_
 # what is saved
 
 
+@pytest.mark.promise("saves a folder that a person can read")
 def test_a_fitted_workflow_is_a_folder_that_a_person_can_read(fitted: Path, tmp_path: Path) -> None:
     said = json.loads((fitted / "workflow.json").read_text())
     names = {p.name for p in fitted.iterdir()}
@@ -155,6 +156,7 @@ def test_a_fit_replaces_its_own_folder_and_no_other(fitted: Path, tmp_path: Path
     assert (fitted / "mine.txt").read_text() == "mine"
 
 
+@pytest.mark.promise("Of the job's `output` only `on_existing` counts")
 def test_versions_of_a_fit_the_latest_is_applied(tmp_path: Path, engine: str) -> None:
     data = job(tmp_path, written(TRAIN.slice(0, 3), tmp_path / "train.parquet"))
     data["output"]["on_existing"] = "version"
@@ -214,6 +216,7 @@ def test_a_damaged_workflow_is_not_applied(fitted: Path, tmp_path: Path, engine:
 # new data
 
 
+@pytest.mark.promise("found by name; others are ignored")
 def test_order_extra_columns_and_types_of_the_new_data_do_not_matter(fitted: Path, tmp_path: Path, engine: str) -> None:
     new = pa.table(
         {
@@ -231,6 +234,8 @@ def test_order_extra_columns_and_types_of_the_new_data_do_not_matter(fitted: Pat
     assert out.schema.field("label").type == pa.int8()
 
 
+@pytest.mark.promise("cast to the types of the fit; a value that does not fit is an error with column and file")
+@pytest.mark.promise("nulls of the type of the fit", "flows/SERVING.md#learn-once-apply-often")
 def test_narrower_types_and_columns_of_nothing_but_nulls(fitted: Path, tmp_path: Path, engine: str) -> None:
     new = pa.table({"id": pa.array([7, 9], pa.uint8()), "x1": pa.nulls(2), "word": pa.nulls(2), "label": pa.nulls(2)})
     out = applied(tmp_path, fitted, new, engine)
@@ -239,6 +244,7 @@ def test_narrower_types_and_columns_of_nothing_but_nulls(fitted: Path, tmp_path:
     assert (out["x1"].null_count, out["label"].null_count) == (2, 2)
 
 
+@pytest.mark.promise("the label is left out of the output, and named in the log, the summary and the manifest")
 def test_a_missing_label_is_left_out_and_named(fitted: Path, tmp_path: Path, engine: str) -> None:
     out = applied(tmp_path, fitted, NEW.drop_columns(["label"]), engine)
 
@@ -248,6 +254,7 @@ def test_a_missing_label_is_left_out_and_named(fitted: Path, tmp_path: Path, eng
     assert Workflow.load(tmp_path / "out").transform(NEW).column_names == list(EXPECTED)
 
 
+@pytest.mark.promise("columns that only the statistics read (a target) are not needed")
 def test_a_missing_column_that_is_needed_is_an_error_with_near_names(fitted: Path, tmp_path: Path, engine: str) -> None:
     new = NEW.rename_columns(["id", "x1", "words", "label"])
     with pytest.raises(DataError, match=r"(?s)no column 'word'.*source\.path.*did you mean 'words'"):
@@ -261,12 +268,14 @@ def test_a_column_of_another_kind_is_an_error(fitted: Path, tmp_path: Path, engi
         applied(tmp_path, fitted, new, engine)
 
 
+@pytest.mark.promise("cast to the types of the fit; a value that does not fit is an error with column and file")
 def test_a_value_that_does_not_fit_is_an_error_with_column_and_file(fitted: Path, tmp_path: Path, engine: str) -> None:
     new = NEW.set_column(0, "id", pa.array([7, 9, 0, 3_000_000_000]))
     with pytest.raises(DataError, match=r"(?s)column 'id' of type int64 does not fit int32.*new\.parquet.*3000000000"):
         applied(tmp_path, fitted, new, engine)
 
 
+@pytest.mark.promise("text files are read in the types of the fit, so that `007` stays text")
 def test_text_files_are_read_in_the_types_of_the_fit(tmp_path: Path, engine: str) -> None:
     words = pa.chunked_array([["007", "007", "x", "x", "007", None, "007"]])
     data = job(tmp_path, written(TRAIN.set_column(2, "word", words), tmp_path / "train.parquet"))
@@ -277,6 +286,7 @@ def test_text_files_are_read_in_the_types_of_the_fit(tmp_path: Path, engine: str
     assert applied(tmp_path, fitted, new, engine).to_pydict() == {**EXPECTED, "word": [3, 2, 2]}
 
 
+@pytest.mark.promise("are those of the fit unless `--set` says otherwise")
 def test_the_filter_of_the_fit_holds_unless_another_is_given(fitted: Path, tmp_path: Path, engine: str) -> None:
     assert applied(tmp_path, fitted, NEW, engine, filter=None).num_rows == 4
 
@@ -301,6 +311,7 @@ def test_mistakes_are_said_before_anything_starts(fitted: Path, tmp_path: Path) 
 # rows that lie together
 
 
+@pytest.mark.promise("are those of the fit unless `--set` says otherwise")
 def test_keys_of_the_fit_bring_new_rows_together(tmp_path: Path, engine: str) -> None:
     train = pa.table({"user": ["u", "v", "u"], "t": [2, 1, 1], "x": [5.0, 1.0, 3.0]})
     data = {
@@ -321,6 +332,7 @@ def test_keys_of_the_fit_bring_new_rows_together(tmp_path: Path, engine: str) ->
 # operators of one's own
 
 
+@pytest.mark.promise("A class of a module of your own, named by import path in `op:`, is as good an operator as these")
 def test_a_class_of_a_users_module_learns_in_a_job_and_is_found_again(
     tmp_path: Path, prefect_server: Any, cluster: Any
 ) -> None:

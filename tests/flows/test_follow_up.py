@@ -48,6 +48,7 @@ def out(tmp_path_factory: pytest.TempPathFactory, engine: str) -> Path:
     return folder
 
 
+@pytest.mark.promise("with one partition for each run of row groups that fits `partition_size`")
 def test_an_output_is_a_dask_frame_of_known_partitions(out: Path, engine: str) -> None:
     dataset = Dataset(out, engine=engine, partition_size="100KB")
     ddf = dataset.to_ddf()
@@ -84,6 +85,7 @@ def test_a_workflow_gives_a_dask_frame_too(engine: str, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "out")["x"].to_pylist() == [0.0, 0.5, 0.5, 0.5, 1.0, 0.5]
 
 
+@pytest.mark.promise("with a `distributed.Client` the workers read")
 def test_on_a_cluster_the_workers_read_group_join_and_write(
     client: Any, out: Path, tmp_path: Path, engine: str
 ) -> None:
@@ -100,6 +102,7 @@ def test_on_a_cluster_the_workers_read_group_join_and_write(
     assert found.groupby("brand")["target"].sum().astype(int).to_dict() == dict.fromkeys(range(7), 10_000)
 
 
+@pytest.mark.promise("grouped, joined and written")
 def test_the_page_runs_as_it_stands(
     shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

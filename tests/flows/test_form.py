@@ -64,6 +64,8 @@ def test_only_validation_data_can_be_chosen_away() -> None:
     assert choices == {"features": ["YAML", "list"], "path": ["one", "several"], "valid": valid, "contract": contract}
 
 
+@pytest.mark.promise("An empty field stays as recipe, job file or deployment has it: the form fills in nothing")
+@pytest.mark.promise("Job, form and schema follow from it")
 @pytest.mark.parametrize("flow", [preprocess, fit, apply, refit], ids=lambda flow: flow.name)
 def test_the_form_fills_in_nothing_that_a_recipe_or_a_job_file_says(flow: Any) -> None:
     fields = schema_of(flow)["properties"]
@@ -91,6 +93,7 @@ def test_a_partial_job_is_taken(parameters: dict[str, Any]) -> None:
     assert not validate(parameters, schema_of(preprocess))
 
 
+@pytest.mark.promise("The form names the field of a wrong type, key or choice")
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [

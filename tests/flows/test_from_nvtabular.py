@@ -89,6 +89,11 @@ def movielens(here: Path) -> Path:
     return folder
 
 
+@pytest.mark.promise("every value that it writes is compared with a plain computation in pandas")
+@pytest.mark.promise(
+    "0 is for padding, 1 null, 2 other values, 3 the most frequent one",
+    "tasks/ops/NVTABULAR.md#movielens-the-first-steps",
+)
 def test_movielens_first_steps(movielens: Path) -> None:
     names = run("MovieLens, the first steps")
     movies = pd.read_parquet(movielens / "movies_converted.parquet").set_index("movieId")["genres"]
@@ -113,6 +118,8 @@ def test_movielens_first_steps(movielens: Path) -> None:
     assert names["workflow"].embeddings()["userId"]["rows"] == train["userId"].nunique() + 3
 
 
+@pytest.mark.promise("every value that it writes is compared with a plain computation in pandas")
+@pytest.mark.promise("the columns that are loaded are the choice", "tasks/ops/NVTABULAR.md#movielens-advanced")
 def test_movielens_advanced(movielens: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run("MovieLens, advanced")
     movies = pd.read_parquet(movielens / "movies_converted.parquet").set_index("movieId")["genres"]
@@ -166,6 +173,11 @@ def shop(here: Path) -> pd.DataFrame:
     return events
 
 
+@pytest.mark.promise("every value that it writes is compared with a plain computation in pandas")
+@pytest.mark.promise(
+    "events of a shop become one row for each session, with lists in the order of time",
+    "tasks/ops/NVTABULAR.md#sessions",
+)
 def test_sessions(shop: pd.DataFrame) -> None:
     names = run("Sessions")
     found = ds.dataset("sessions_by_day", partitioning=Manifest.load("sessions_by_day").partitioning).to_table()
@@ -219,6 +231,8 @@ def criteo(here: Path) -> Path:
     return folder
 
 
+@pytest.mark.promise("every value that it writes is compared with a plain computation in pandas")
+@pytest.mark.promise("types belong to the workflow, so that serving has them, too", "tasks/ops/NVTABULAR.md#criteo")
 @pytest.mark.parametrize("most", [10_000_000, 20])
 def test_criteo(most: int, criteo: Path) -> None:
     run("Criteo", **{"10_000_000": str(most)})
@@ -249,6 +263,7 @@ def test_criteo(most: int, criteo: Path) -> None:
     assert Workflow.load("output/workflow").embeddings()["C26"]["rows"] == min(most, train["C26"].nunique() + 3)
 
 
+@pytest.mark.promise("a `lambda` is refused when it is to be written")
 def test_what_the_steps_say_is_refused(movielens: Path) -> None:
     train = Dataset("ml-1m/train.parquet")
     movies = ops.JoinExternal("ml-1m/movies_converted.parquet", on="movieId", columns=["genres"])
@@ -260,6 +275,7 @@ def test_what_the_steps_say_is_refused(movielens: Path) -> None:
         good.to_parquet("good")
 
 
+@pytest.mark.promise("every value that it writes is compared with a plain computation in pandas")
 def test_the_page_goes_through_four_notebooks_by_name() -> None:
     assert list(PORTS) == ["MovieLens, the first steps", "MovieLens, advanced", "Sessions", "Criteo"]
     named = re.findall(r"`([\w/.-]+\.ipynb)` of (NVIDIA-Merlin/\w+)", PAGE)

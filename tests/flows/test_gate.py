@@ -109,6 +109,7 @@ def artifact(api: Any, key: str) -> Any:
 # Warn and stop
 
 
+@pytest.mark.promise("`_gate.json` of the output; the manifest has `gate: pass`, `warn` or `published by hand`")
 def test_a_finding_warns_in_log_artifact_manifest_and_output(
     tmp_path: Path, run: Any, api: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,6 +134,10 @@ def test_a_finding_warns_in_log_artifact_manifest_and_output(
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.promise(
+    "the run is Failed; the last good version and `_latest` stay as they are; the event `rowmill.gate.stopped` has "
+    "columns and figures"
+)
 def test_a_finding_stops_before_anything_is_shuffled(tmp_path: Path, run: Any, api: Any) -> None:
     days(tmp_path)
     run(job_of(tmp_path, GOOD, "stop"))
@@ -170,6 +175,7 @@ def test_a_night_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path, run: 
     assert not staging_of(tmp_path).exists()
 
 
+@pytest.mark.promise("and again before the rename")
 def test_what_only_the_whole_profile_shows_stops_before_the_rename(tmp_path: Path, run: Any) -> None:
     days(tmp_path, ("day",))
     with pytest.raises(GateStoppedError, match="day: 100 %"):
@@ -178,6 +184,7 @@ def test_what_only_the_whole_profile_shows_stops_before_the_rename(tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.promise("A finding names the files in which its change begins")
 def test_a_change_that_begins_in_the_third_of_five_files(tmp_path: Path, run: Any, api: Any) -> None:
     (folder := tmp_path / "in/2026-11-21").mkdir(parents=True)
     for number in range(5):
@@ -203,6 +210,8 @@ def test_a_change_that_begins_in_the_third_of_five_files(tmp_path: Path, run: An
 # Ask, at a shell
 
 
+@pytest.mark.promise("rowmill publish OUT | rowmill discard OUT")
+@pytest.mark.promise("it ends with exit status 5, and `rowmill publish OUT` finishes it")
 def test_a_run_at_a_shell_leaves_its_work_and_publish_finishes_it(
     tmp_path: Path, prefect_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +246,7 @@ def test_a_run_at_a_shell_leaves_its_work_and_publish_finishes_it(
     assert stopped.exit_code == STOPPED
 
 
+@pytest.mark.promise("rowmill publish OUT | rowmill discard OUT")
 def test_discard_at_a_shell_removes_the_work(tmp_path: Path, run: Any) -> None:
     days(tmp_path)
     with pytest.raises(GateAskedError, match="asks whether to publish the night 2026-11-22"):
@@ -295,6 +305,7 @@ def test_a_night_whose_scratch_folder_is_gone_is_said(
     assert is_discarded(tmp_path / "out")
 
 
+@pytest.mark.promise("The first answer counts, for the rows that were judged: other rows are judged anew")
 def test_a_question_is_answered_once(tmp_path: Path, run: Any) -> None:
     days(tmp_path)
     with pytest.raises(GateAskedError):
@@ -311,6 +322,7 @@ def test_a_question_is_answered_once(tmp_path: Path, run: Any) -> None:
     assert Manifest.load(out).data["gate"] == "published by hand"
 
 
+@pytest.mark.promise("The first answer counts, for the rows that were judged: other rows are judged anew")
 def test_an_answer_holds_for_the_rows_that_were_judged(tmp_path: Path, run: Any) -> None:
     days(tmp_path)
     with pytest.raises(GateAskedError):
@@ -343,6 +355,7 @@ def expire(folder: Path) -> Question:
     return question
 
 
+@pytest.mark.promise("after `run.ask_timeout` the run is stopped")
 def test_a_question_that_nobody_answers_ends_in_stop(tmp_path: Path, run: Any) -> None:
     days(tmp_path)
     with pytest.raises(GateAskedError):
@@ -487,6 +500,10 @@ def host(tmp_path_factory: pytest.TempPathFactory, new_prefect_home: Callable[[P
         host.kill_server()
 
 
+@pytest.mark.promise("**A run of a deployment that asks** pauses in Prefect")
+@pytest.mark.promise(
+    "the next night fails and names the question with the commands that answer it, or waits with `run.lock: wait`"
+)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_of_a_deployment_pauses_over_restarts_and_publishes(host: Host) -> None:
@@ -526,6 +543,9 @@ def test_a_run_of_a_deployment_pauses_over_restarts_and_publishes(host: Host) ->
     assert learned
 
 
+@pytest.mark.promise(
+    "the next night fails and names the question with the commands that answer it, or waits with `run.lock: wait`"
+)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_night_waits_for_the_answer_to_the_night_before(host: Host) -> None:
@@ -549,6 +569,7 @@ def test_a_night_waits_for_the_answer_to_the_night_before(host: Host) -> None:
     assert "an output of several versions is not discarded as a whole" in host.log
 
 
+@pytest.mark.promise("after `run.ask_timeout` the run is stopped")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_that_nobody_answers_in_time_fails(host: Host) -> None:

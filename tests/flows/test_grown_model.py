@@ -85,6 +85,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.promise("Old rows stay as they are, bit for bit, so old ids give the logits that they gave")
 def test_a_model_that_has_grown_gives_old_rows_the_same_logits_bit_for_bit(one_thread: None, tmp_path: Path) -> None:
     make_nights(tmp_path / "shop", 2, 3_000)
     days, out = sorted((tmp_path / "shop").iterdir()), tmp_path / "out"

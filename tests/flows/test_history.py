@@ -77,6 +77,7 @@ def test_stages_that_were_found_done_say_nothing(state: Path) -> None:
     assert len((state / "rates.jsonl").read_text().splitlines()) == 1
 
 
+@pytest.mark.promise("whose rates are kept in `~/.local/state/rowmill` (no paths, no data)")
 def test_nothing_of_paths_or_data_is_kept(state: Path) -> None:
     history.record(request(), done(1000, 2.0), "toy")
     text = (state / "rates.jsonl").read_text()

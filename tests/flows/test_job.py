@@ -55,6 +55,7 @@ output: {path: out}
     assert (job.source.partition_size, job.run.retries, job.cluster.kind) == (None, 2, "auto")
 
 
+@pytest.mark.promise("`--set section.key=value` changes any key", "flows/README.md#the-job")
 def test_changes_are_yaml_values_by_section_and_key() -> None:
     changes = ["output.seed=7", "output.files=3", "source.partition_size=64MB", "label=[a, b]", "output.path=o ut"]
     job = load_job(JOB, changes)
@@ -64,6 +65,7 @@ def test_changes_are_yaml_values_by_section_and_key() -> None:
     assert JOB["output"] == {"path": "out"}  # the given job stays as it is
 
 
+@pytest.mark.promise("maps merge, lists replace", "flows/KEYS.md#recipe-and-features")
 def test_maps_merge_and_lists_replace() -> None:
     base = {"output": {"path": "a", "seed": 1}, "label": ["x", "y"]}
     assert merged(base, {"output": {"seed": 2}, "label": ["z"]}) == {"output": {"path": "a", "seed": 2}, "label": ["z"]}
@@ -90,6 +92,8 @@ def test_every_recipe_is_a_job(name: str) -> None:
     assert job.output.path == f"out/{name}"
 
 
+@pytest.mark.promise("Unknown keys are errors that name near ones")
+@pytest.mark.promise("`the job is not right`")
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -177,6 +181,7 @@ def test_a_job_file_that_is_not_there_names_the_recipes(tmp_path: Path) -> None:
     assert "criteo, ecommerce" in message
 
 
+@pytest.mark.promise("Entries of `features` are read from top to bottom")
 def test_a_graph_reads_entries_from_top_to_bottom() -> None:
     features = [
         {"columns": ["x"], "ops": [{"op": "Rename", "name": "z"}], "keep": False},
@@ -193,6 +198,7 @@ MEAN = {"columns": ["k"], "ops": [{"op": "JoinGroupby", "cont_cols": ["x"], "sta
 LARGE = {"columns": ["k"], "ops": [{"op": "Filter", "expression": "x > 4"}]}
 
 
+@pytest.mark.promise("then in what the entries above make, the last one first, then in the source")
 @pytest.mark.parametrize(
     ("features", "found"),
     [
@@ -267,6 +273,7 @@ def test_mistakes_of_a_job_file_are_named_with_their_line(tmp_path: Path) -> Non
     assert "source.path (line 1 of job.yaml) is missing" in refusal([], str(missing))
 
 
+@pytest.mark.promise("Give one of the three; the default is 8 files")
 def test_one_way_to_say_how_many_files_replaces_that_of_the_recipe() -> None:
     job = make_job({"recipe": "toy", "output": {"files": 2}})
     assert (job.output.files, job.output.files_per_worker) == (2, None)

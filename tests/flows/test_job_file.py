@@ -46,6 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.promise("the parameters of deployment and run are laid over it")
 def test_keys_of_deployment_and_run_are_laid_over_the_job_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deployed = {"job": "job.yaml", "output": {"files": 2}, "source": {"null_values": ["NA"]}}
     monkeypatch.setattr(parameters, "_of_deployment", lambda: deployed)
@@ -64,6 +65,7 @@ def test_a_job_file_may_begin_with_a_recipe_and_its_sample_holds_for_its_path(fo
     assert job_of({"job": "job.yaml", "source": {"path": "typo"}}).source.sample is None
 
 
+@pytest.mark.promise("The fields `job` and `features` take the text of a job, too")
 def test_a_job_may_be_written_out_as_a_draft_is(folder: Path) -> None:
     from flows.draft.draft import draft
 
@@ -77,6 +79,7 @@ def test_a_job_may_be_written_out_as_a_draft_is(folder: Path) -> None:
         job_of({"job": "- a\n- b\n"})
 
 
+@pytest.mark.promise("also takes the text of a whole job, [in a form or a call]")
 def test_features_take_a_whole_job_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.draft.draft import draft
 
@@ -96,6 +99,9 @@ def test_features_take_a_whole_job_too(folder: Path, monkeypatch: pytest.MonkeyP
         job_of({"features": JOB.replace("Clip", "Clp")})
 
 
+@pytest.mark.promise(
+    "If `features` has a whole job, a field that says something else than the job is an error that names both"
+)
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -134,6 +140,7 @@ def test_what_is_no_job_file_is_refused(folder: Path, job: Any, said: str) -> No
         job_of({"job": job})
 
 
+@pytest.mark.promise("(within `ROWMILL_ALLOWED_ROOTS`, on the host of the worker, relative to the folder of the runs)")
 def test_a_job_file_outside_of_the_allowed_roots_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "inside").mkdir()
     (folder / "secret.yaml").write_text("password: 1")
@@ -145,6 +152,8 @@ def test_a_job_file_outside_of_the_allowed_roots_is_not_read(folder: Path, monke
         assert "password" not in str(caught.value)
 
 
+@pytest.mark.promise("A deployment of `preprocess` or `fit` may name a job file")
+@pytest.mark.promise("A recipe or a job file is enough")
 def test_preprocess_and_fit_take_a_job_file(folder: Path, prefect_server: Any, cluster: Any) -> None:
     from flows.fit import fit
 

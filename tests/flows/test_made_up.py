@@ -42,6 +42,7 @@ def sample_of(job: Job) -> tuple[Any, Any, Any]:
 # where they are made
 
 
+@pytest.mark.promise("a path that replaces it never makes data")
 def test_a_recipe_makes_them_at_its_own_path_alone() -> None:
     shop = "data/ecommerce"
     own = (f"{shop}/train", f"{shop}/valid", (1_000_000, True))
@@ -59,6 +60,7 @@ def test_a_recipe_makes_them_at_its_own_path_alone() -> None:
     assert sample_of(load_job("ecommerce", ["source.valid=mine"]))[1:] == ("mine", (1_000_000, False))
 
 
+@pytest.mark.promise("unless `--sample` is given", "flows/README.md#recipes")
 def test_a_sample_that_is_written_with_a_path_counts(tmp_path: Path) -> None:
     job = written(tmp_path, "{recipe: toy, source: {path: mine, sample: {rows: 7}}}")
     assert sample_of(load_job(job)) == ("mine", None, (7, True))
@@ -98,6 +100,7 @@ def test_the_shipped_deployments_that_make_them_say_so() -> None:
     assert make_job(watched).source.sample is None
 
 
+@pytest.mark.promise("a mistyped path is an error")
 def test_a_mistyped_path_is_an_error_with_near_names_and_nothing_is_made(
     tmp_path: Path, prefect_server: Any, cluster: Any
 ) -> None:
@@ -127,6 +130,9 @@ def test_rubbish_in_the_folder_of_a_sample_is_not_read_as_its_rows(tmp_path: Pat
 # how they are marked
 
 
+@pytest.mark.promise(
+    "Made-up data are marked: in the log, the manifest (`made_up`), the report, by the tag `made-up-data` of the run"
+)
 def test_they_are_marked_in_all_that_a_run_leaves(
     tmp_path: Path, prefect_server: Any, cluster: Any, caplog: Any, capsys: Any
 ) -> None:
@@ -195,6 +201,7 @@ def test_data_that_are_not_made_up_are_not_marked(tmp_path: Path) -> None:
     assert "Made-up data" not in (tmp_path / "out" / "_report.html").read_text()
 
 
+@pytest.mark.promise("by the tag `made-up-data` of the run, in notifications")
 def test_the_notification_of_a_failed_run_says_it(tmp_path: Path) -> None:
     import jinja2
 

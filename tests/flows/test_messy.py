@@ -61,6 +61,9 @@ def make_messy(folder: Path) -> tuple[int, int]:
     return number, repeated
 
 
+@pytest.mark.promise(
+    "Columns that only some files have, and lines that cannot be read, are in the draft with their number"
+)
 def test_a_draft_and_five_edits_make_a_trained_model(
     tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

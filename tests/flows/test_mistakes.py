@@ -101,6 +101,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.promise("say what, where, why and what to do, and end with an exit status that is not 0")
 @pytest.mark.parametrize(("mistake", "said"), MISTAKES, ids=[mistake for mistake, _ in MISTAKES])
 def test_a_mistake_is_told_in_words_of_the_job(tmp_path: Path, mistake: str, said: str) -> None:
     section = mistake.partition(":")[0]

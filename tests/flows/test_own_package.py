@@ -82,12 +82,14 @@ def shares(install: Install) -> Path:
     return install(project["name"], project["entry-points"]["rowmill.operators"], version=project["version"])
 
 
+@pytest.mark.promise("`check_operator` tries on a small table of yours what every operator keeps to")
 def test_the_page_s_own_test_passes(shares: Path) -> None:
     names = {name: getattr(import_module("shares.operators"), name) for name in ("Ratio", "ShareOfLargest")}
     exec(TESTED, names)
     names["test_shares"]()
 
 
+@pytest.mark.promise("Both run on the CPU and on the GPU", "tasks/ops/OWN_OPERATOR.md#the-operators")
 def test_the_operators_of_the_page_learn_in_pieces(shares: Path, engine: str) -> None:
     largest = make_operator("ShareOfLargest")
     graph = (["x"] >> largest) + (["y"] >> make_operator({"op": "Ratio", "whole": 10}))
@@ -98,6 +100,7 @@ def test_the_operators_of_the_page_learn_in_pieces(shares: Path, engine: str) ->
     assert learned(largest, pa.table({"x": pa.nulls(2, pa.int64())}), ["x"], engine) == {"largest": None}
 
 
+@pytest.mark.promise("a job says `op: ShareOfLargest`, in a file, in the form or in a deployment")
 def test_the_job_of_the_page_runs_on_workers_of_its_own_cluster(
     shares: Path, tmp_path: Path, prefect_server: Any, engine: str
 ) -> None:
@@ -116,6 +119,10 @@ def test_the_job_of_the_page_runs_on_workers_of_its_own_cluster(
     assert "shares.operators:ShareOfLargest" in (out / "_workflow" / "workflow.json").read_text()
 
 
+@pytest.mark.promise(
+    "numba compiles it, for the CPU and, with `numba.cuda`, for GPUs",
+    "tasks/ops/OWN_OPERATOR.md#a-kernel",
+)
 @pytest.mark.filterwarnings("ignore:.*Grid size")  # numba-cuda warns of so few rows
 def test_a_kernel_is_the_function_of_a_lambda(shares: Path, tmp_path: Path, engine: str) -> None:
     (shares / "shares" / "kernels.py").write_text(KERNELS)
@@ -133,6 +140,7 @@ def about(kilometres: float) -> Any:
     return pytest.approx(kilometres, abs=1e-3)
 
 
+@pytest.mark.promise("a package is imported when a job names its class")
 def test_it_is_imported_when_its_operator_is_named(shares: Path) -> None:
     make_operator({"op": "Clip", "min_value": 0})
     assert [entry.name for entry in entries()] == ["Ratio", "ShareOfLargest"]
@@ -141,6 +149,7 @@ def test_it_is_imported_when_its_operator_is_named(shares: Path) -> None:
     assert "shares.operators" in sys.modules
 
 
+@pytest.mark.promise("a package is imported when a job names its class")
 def test_help_looks_at_no_package(shares: Path) -> None:
     code = "import sys; sys.argv = ['rowmill', '--help']\nfrom rowmill.cli import app\n"
     code += "try:\n    app()\nfinally:\n    print({'tasks.ops.installed', 'shares'} & set(sys.modules))"
@@ -148,6 +157,7 @@ def test_help_looks_at_no_package(shares: Path) -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+@pytest.mark.promise("`rowmill ops` lists the operator with its package")
 def test_ops_lists_and_explains_it(shares: Path) -> None:
     listed = CliRunner().invoke(app, ["ops"], env={"COLUMNS": "200"}).output
     assert re.search(r"ShareOfLargest +merged +shares 1\.0 +x / the largest x of the training rows", listed)
@@ -156,6 +166,7 @@ def test_ops_lists_and_explains_it(shares: Path) -> None:
     assert "{op: Ratio}" in explained
 
 
+@pytest.mark.promise("it offers all operators that the module defines", "tasks/ops/OWN_OPERATOR.md#a-package")
 def test_a_module_offers_all_that_it_defines(install: Install) -> None:
     install("shares", {"all": "shares.operators"})
     assert type(make_operator("Ratio")).__module__ == "shares.operators"
@@ -173,6 +184,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.promise("`cannot be used`")
 @pytest.mark.parametrize(("points", "code", "why"), BROKEN.values(), ids=list(BROKEN))
 def test_a_broken_package_is_named_with_its_entry_point_and_the_cure(
     points: dict[str, str], code: str, why: str, install: Install
@@ -195,6 +207,7 @@ def test_a_broken_module_is_named_where_an_operator_is_not_known(install: Instal
     make_operator({"op": "Clip", "min_value": 0})
 
 
+@pytest.mark.promise("The name of a built-in operator is refused, and so is a name that two packages offer")
 @pytest.mark.parametrize(
     "points", [{"Clip": "shares.operators:Clip"}, {"all": "shares.operators"}], ids=["class", "module"]
 )
@@ -206,6 +219,7 @@ def test_the_name_of_a_built_in_operator_is_refused(points: dict[str, str], inst
     assert "pip uninstall shares" in CliRunner().invoke(app, ["ops"], env={"COLUMNS": "200"}).output
 
 
+@pytest.mark.promise("The name of a built-in operator is refused, and so is a name that two packages offer")
 @pytest.mark.parametrize("point", ["Ratio", "all"])
 def test_a_name_of_two_packages_is_refused(point: str, install: Install) -> None:
     for name in ("shares", "other"):
@@ -217,6 +231,7 @@ def test_a_name_of_two_packages_is_refused(point: str, install: Install) -> None
     assert "op: other.operators:Ratio" in refused.value.do
 
 
+@pytest.mark.promise("a module that is not listed is not imported", "tasks/ops/OWN_OPERATOR.md#in-a-deployment")
 @pytest.mark.parametrize(
     "points", [{"Ratio": "shares.operators:Ratio"}, {"all": "shares.operators"}], ids=["class", "module"]
 )
@@ -268,6 +283,7 @@ class Counting(Learned):
         return column + (len(column) if self.wrong == "pieces" else fitted["rows"])
 
 
+@pytest.mark.promise("A broken rule is an AssertionError that says which", "tasks/ops/OWN_OPERATOR.md#test-it")
 def test_a_broken_rule_is_named(engine: str) -> None:
     table = pa.table({"x": [1, None, 3, 4, 5, 6]})
     check_operator(["x"], Counting(wrong="nothing"), table, engine)
@@ -277,6 +293,7 @@ def test_a_broken_rule_is_named(engine: str) -> None:
         check_operator(["x"], Counting(wrong="pieces"), table, engine)
 
 
+@pytest.mark.promise("`check_operator` tries on a small table of yours what every operator keeps to")
 @pytest.mark.parametrize("name", ["Categorify", "FillMedian", "Dropna"])
 def test_a_built_in_operator_passes(name: str, engine: str) -> None:
     check_operator(["x"], make_operator(name), pa.table({"x": [1, None, 3, 4, 5, 6]}), engine)

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.xdist_group("flows")
 ROWS, COLUMNS = 4_000, 60
 
 
+@pytest.mark.promise("principal components, and a regression on every pair of columns")
 def test_pca(tmp_path: Path, prefect_server: Any, cluster: Any) -> None:
     (out,) = run_recipe("pca", tmp_path, cluster, ROWS, f"source.sample.columns={COLUMNS}", "output.files=3")
     source = source_of(tmp_path / "data" / "wide")

@@ -76,6 +76,11 @@ def test_the_flow_run_and_its_four_tasks_are_completed(out: Path, api: Any) -> N
     assert not any(task.tags for task in tasks)  # each would cost a request, and now and then two seconds
 
 
+@pytest.mark.promise(
+    "The page of the run has its four stages, their progress, and a summary and a table of each",
+    "README.md#what-you-see",
+)
+@pytest.mark.promise("keys have flow, output and stage, and stay the same from run to run")
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_leaves_a_summary_and_a_table(out: Path, api: Any, stage: str) -> None:
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
@@ -115,6 +120,7 @@ def pyarrow_rows(out: Path) -> Any:
     return pyarrow.dataset.dataset(out).to_table().to_pandas()
 
 
+@pytest.mark.promise("columns that are written last and tagged as target")
 @pytest.mark.parametrize("read", [pandas_rows, dask_rows, duckdb_rows, polars_rows, pyarrow_rows])
 def test_the_folder_is_a_data_set_of_the_written_rows(out: Path, read: Any) -> None:
     table = read(out).sort_values("number")
@@ -150,6 +156,7 @@ def test_nothing_is_left_beside_the_output(out: Path) -> None:
     ]
 
 
+@pytest.mark.promise("with what it has learned from `source.path`, and the outputs are `path/train` and `path/valid`")
 def test_valid_rows_are_transformed_with_what_the_training_rows_taught(
     tmp_path: Path, prefect_server: Any, cluster: Any
 ) -> None:
@@ -175,6 +182,7 @@ def state_of(api: Any, folder: Path) -> Any:
     return run.state
 
 
+@pytest.mark.promise("`does not take column`")
 def test_data_that_an_operator_refuses_are_a_failed_run(tmp_path: Path, api: Any, cluster: Any) -> None:
     data = job(tmp_path, path=str(logs(tmp_path / "data", 0, 10)))
     data["features"][1]["columns"] = ["word"]
@@ -199,6 +207,7 @@ def test_a_file_that_was_cut_off_is_a_failed_run(tmp_path: Path, api: Any, clust
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.promise("`the output exists`")
 def test_an_output_that_exists_is_a_failed_run_and_stays(tmp_path: Path, api: Any, cluster: Any) -> None:
     data = job(tmp_path, path=str(logs(tmp_path / "data", 0, 10)))
     (tmp_path / "out").mkdir()

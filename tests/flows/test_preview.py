@@ -74,6 +74,8 @@ def table(found: Preview, title: str) -> list[dict[str, str]]:
     return [dict(row) for section in sections(found) if section.title == title for row in section.rows]
 
 
+@pytest.mark.promise("`auto` goes by an estimate, which `rowmill preview` shows")
+@pytest.mark.promise("shows what the job would do, need and take, and writes nothing")
 def test_it_says_what_the_job_would_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = everything(folder)
     found = looked(monkeypatch, job())
@@ -107,6 +109,7 @@ def test_it_says_what_the_job_would_do(folder: Path, monkeypatch: pytest.MonkeyP
     assert found.guess is None
 
 
+@pytest.mark.promise("which pass reads which columns and how many bytes")
 def test_it_says_what_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     once = "what a pass decodes stays in memory for the next"
     (folder / "text").mkdir()
@@ -123,6 +126,7 @@ def test_it_says_what_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert once not in plan("data")
 
 
+@pytest.mark.promise("What the run would refuse comes first, with exit status 1")
 def test_what_would_be_refused_comes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tasks.stages import needs
 
@@ -144,6 +148,8 @@ def test_what_would_be_refused_comes_first(folder: Path, monkeypatch: pytest.Mon
     assert "the output exists" in markdown(found).partition("### Source")[0]
 
 
+@pytest.mark.promise("takes seconds, writes nothing and starts no cluster")
+@pytest.mark.promise("What the run would refuse comes first, with exit status 1")
 def test_the_command_ends_with_0_or_with_1_when_the_run_would_be_refused(folder: Path) -> None:
     (folder / "job.yaml").write_text(str(job()))
     before = everything(folder)
@@ -205,6 +211,7 @@ def artifacts_of(tag: str) -> tuple[Any, list[Any]]:
         return run.state, client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=only))
 
 
+@pytest.mark.promise("a Completed run with one artifact, `preprocess-out-toy-preview`")
 def test_a_dry_run_is_completed_with_one_artifact_and_wrote_nothing(folder: Path, prefect_server: Any) -> None:
     from prefect import tags
 

@@ -43,6 +43,7 @@ def there(ids: list[uuid.UUID]) -> list[bool]:
     return [number in found for number in ids]
 
 
+@pytest.mark.promise("`rowmill clean --runs 90d` removes runs of rowmill that ended so long ago")
 def test_only_old_runs_of_rowmill_that_have_ended_go(prefect_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tag = f"rowmill-{uuid.uuid4().hex}"  # the runs of other tests stay
     monkeypatch.setattr(old_runs, "TAG", tag)

@@ -35,12 +35,16 @@ def block(language: str) -> str:
     return str(text)
 
 
+@pytest.mark.promise("python3 -m venv .venv && . .venv/bin/activate && pip install -e . && rowmill demo")
 def test_the_two_commands_stand_on_the_first_screen() -> None:
     first = README.splitlines()[:20]
     assert "    python3 -m venv .venv && . .venv/bin/activate && pip install -e . && rowmill demo" in first
     assert "    python3 -m venv .venv && . .venv/bin/activate && pip install -e '.[test]' && pytest" in first
 
 
+@pytest.mark.promise(
+    'workflow.fit_transform(Dataset("data/*.parquet")).to_parquet("out", shuffle="full", seed=0, files=8)'
+)
 def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.sample import make_sample
 
@@ -54,12 +58,16 @@ def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert sum(pq.read_metadata(part).num_rows for part in Path("out-new").glob("*.parquet")) == 100
 
 
+@pytest.mark.promise("A job is a YAML file.", "README.md#as-a-job")
 def test_the_job_is_a_job() -> None:
     assert make_job(yaml.safe_load(block("yaml"))).output.files == 8
     (text,) = re.findall(r"```yaml\n(.*?)```", JOBS, re.DOTALL)
     assert make_job(yaml.safe_load(text)).output.files == 8
 
 
+@pytest.mark.promise(
+    "`rowmill new data/toy > job.yaml` looks at the data and drafts one, with the reason of each decision"
+)
 def test_the_job_of_the_readme_is_the_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.draft.draft import draft
     from flows.sample import make_sample
@@ -87,6 +95,7 @@ def test_python_that_is_shown_names_what_exists() -> None:
             assert module == "tasks.loading.torch" or hasattr(import_module(module), name)
 
 
+@pytest.mark.promise("the outputs of these names, then those with a tag")
 def test_the_examples_of_serving_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     frame = pd.DataFrame({"event_type": ["view", "cart"], "brand": ["zeta", "acme"], "price": [2.0, 4.0]}, index=[7, 9])

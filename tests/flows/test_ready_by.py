@@ -31,6 +31,9 @@ def nights(number: int, rows: int = 1000, **seconds: float) -> list[dict[str, An
     return [{"rows": rows, "seconds": USUAL | seconds}] * number
 
 
+@pytest.mark.promise(
+    "on the day on which it starts, or, if it starts later in the day (at 23:30, say), on the next one"
+)
 @pytest.mark.parametrize(
     ("zone", "scheduled", "limit"),
     [
@@ -64,6 +67,7 @@ def test_without_history_nothing_is_expected(number: int) -> None:
     )
 
 
+@pytest.mark.promise("whether the rows grew or the seconds per row", "flows/NIGHTS.md#ready-by-six")
 def test_rows_that_grew_are_named_before_their_stage_begins() -> None:
     progress = StageProgress(4000, {"ingest": 60.0}, "statistics", 0.0, None, AFTER_INGEST)
     expected = forecast(TWO, progress, nights(5))
@@ -73,6 +77,7 @@ def test_rows_that_grew_are_named_before_their_stage_begins() -> None:
     assert expected.reason == reason + "the rows grew 4.0 x (4,000 instead of 1,000)"
 
 
+@pytest.mark.promise("whether the rows grew or the seconds per row")
 def test_a_stage_that_became_slow_is_named() -> None:
     progress = StageProgress(1100, {"ingest": 60.0}, "statistics", 3000.0, 0.5, AFTER_INGEST)
     expected = forecast(TWO, progress, nights(5))
@@ -158,6 +163,9 @@ def plant(state: Path, data: dict[str, Any], number: int, **hours: float) -> Non
     (state / "rates.jsonl").write_text((json.dumps(entry) + "\n") * number)
 
 
+@pytest.mark.promise(
+    "As soon as the expected end is too late, by more than the error of such an expectation, the run says so once"
+)
 def test_a_run_says_once_that_it_will_be_late_and_which_stage_grew(
     tmp_path: Path, state: Path, cluster: Any, api: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
@@ -188,6 +196,7 @@ def test_a_run_says_once_that_it_will_be_late_and_which_stage_grew(
     assert (event["payload"]["stage"], event["payload"]["text"]) == ("transform", text)
 
 
+@pytest.mark.promise("Without three earlier nights nothing is expected: a run is late when its time is over")
 @pytest.mark.parametrize(("number", "hours"), [(0, 2), (2, 2), (3, 5)])
 def test_a_run_without_history_or_in_time_says_nothing(
     tmp_path: Path, state: Path, cluster: Any, number: int, hours: int, monkeypatch: pytest.MonkeyPatch, caplog: Any
@@ -199,6 +208,7 @@ def test_a_run_without_history_or_in_time_says_nothing(
     assert "run.ready_by" not in caplog.text
 
 
+@pytest.mark.promise("Without three earlier nights nothing is expected: a run is late when its time is over")
 def test_a_run_whose_time_is_over_is_late_also_without_history(
     tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:

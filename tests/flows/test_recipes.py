@@ -69,6 +69,7 @@ def folds_of(rows: np.ndarray, kfold: int, seed: int) -> np.ndarray:
     return (h * np.uint64(kfold) >> np.uint64(32)).astype(int)
 
 
+@pytest.mark.promise("A recipe is a job that runs as shipped")
 def test_toy_is_scaled_coded_and_shuffled(tmp_path: Path, prefect_server: Any, cluster: Any) -> None:
     (out,) = run_recipe("toy", tmp_path, cluster, 5000)
     source = source_of(tmp_path / "data" / "toy")
@@ -148,6 +149,7 @@ def test_ecommerce_validation_rows_get_the_encoding_of_all_folds(shop: Path) -> 
     np.testing.assert_allclose(rows_of(shop / "out" / "valid")["TE_cat_2_brand_target"].to_numpy(), expected, **CLOSE)
 
 
+@pytest.mark.promise("filter, text and date parts, a computed target, two target encodings of a group, train and valid")
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_ecommerce_ids_time_parts_price_and_target(shop: Path, split: str) -> None:
     train, table = events(shop, "train"), events(shop, split)
@@ -171,6 +173,9 @@ def valid_events(folder: Path) -> pa.Table:
     return table.filter(pc.is_in(table["event_type"], pa.array(["cart", "purchase"])))
 
 
+@pytest.mark.promise("the same numbers as the batch job, bit by bit")
+@pytest.mark.promise('`Workflow.load("out/toy")` reads it', "flows/README.md#what-the-output-folder-holds")
+@pytest.mark.promise("that are learned once and are the same in training and in serving", "README.md#for-whom")
 def test_ecommerce_is_served_with_the_same_bits_as_the_batch_job(shop: Path) -> None:
     workflow, written = Workflow.load(shop / "out"), rows_of(shop / "out" / "valid")
     frame = valid_events(shop)
@@ -204,6 +209,7 @@ def test_ecommerce_ids_go_back_to_values(shop: Path) -> None:
     assert back["target"].to_pylist() == table.target.tolist()
 
 
+@pytest.mark.promise("A recipe is a job that runs as shipped")
 def test_criteo_counts_are_log_scaled_and_rare_categories_share_an_id(
     tmp_path: Path, prefect_server: Any, cluster: Any
 ) -> None:

@@ -32,6 +32,7 @@ from tasks.workflow import Workflow
 KEYS_PAGE = PAGE.parents[2] / "flows" / "KEYS.md"
 
 
+@pytest.mark.promise("The examples run as tests")
 @pytest.mark.parametrize("cls", operators().values(), ids=list(operators()))
 def test_every_operator_has_an_example(cls: type[Operator]) -> None:
     _, examples = split_examples(inspect.cleandoc(cls.__doc__ or ""))
@@ -41,10 +42,12 @@ def test_every_operator_has_an_example(cls: type[Operator]) -> None:
     assert any(example.want for example in found)
 
 
+@pytest.mark.promise("operator | learns, on refit | parameters | what it does", "tasks/ops/README.md#all-operators")
 def test_the_page_is_what_the_code_says() -> None:
     assert PAGE.read_text() == reference_page() + "\n", "run: rowmill ops --page > tasks/ops/README.md"
 
 
+@pytest.mark.promise("The examples run as tests on both engines")
 def test_the_page_of_expressions_is_what_the_code_says() -> None:
     """Grammar, types, nulls, precedence, and every function with an example."""
     shown = CliRunner().invoke(app, ["ops", "--expressions"]).output
@@ -54,6 +57,7 @@ def test_the_page_of_expressions_is_what_the_code_says() -> None:
     assert [f.name for f in FUNCTIONS.values() if not any(f"{f.name}(" in text for text, *_ in f.examples)] == []
 
 
+@pytest.mark.promise("key | default | takes | meaning", "flows/KEYS.md#keys")
 def test_the_table_of_keys_is_what_the_models_say() -> None:
     shown = CliRunner().invoke(app, ["schema", "--keys"]).output
     assert f"\n{shown}\n" in KEYS_PAGE.read_text(), "put the table of `rowmill schema --keys` into flows/KEYS.md"
@@ -65,6 +69,7 @@ def test_the_table_of_keys_is_what_the_models_say() -> None:
     assert len(rows) == len({*rows})
 
 
+@pytest.mark.promise("key | default | takes | meaning")
 def test_every_key_of_a_job_has_a_row() -> None:
     sections = {name: getattr(Job.model_fields[name].annotation, "model_fields", {}) for name in Job.model_fields}
     known = {f"{section}.{f.alias or name}" for section, fields in sections.items() for name, f in fields.items()}
@@ -99,6 +104,7 @@ def test_ops_name_shows_rule_parameters_and_example(name: str) -> None:
     assert f"{{op: {name}}}" in shown
 
 
+@pytest.mark.promise("schema, parts, vocabularies, embedding sizes (as JSON), first rows")
 def test_inspect_shows_vocabularies_and_embeddings(tmp_path: Path) -> None:
     table = pa.table({"s": ["b", "a", "b"], "u": [1, 2, 1], "v": [1, 1, 1], "x": [1.0, 2.0, 3.0]})
     nodes = (["s"] >> ops.Categorify()) + ([["u", "v"]] >> ops.Categorify(combo=True)) + (["x"] >> ops.Normalize())

@@ -71,6 +71,7 @@ def test_the_first_night_is_a_fit_and_the_next_ones_go_on(
     assert whole.transform(pa.table({"k": ["a", "b", "c", "d"], "x": [0.0] * 4}))["k"].to_pylist() == [3, 4, 5, 6]
 
 
+@pytest.mark.promise("`files are learned already`")
 def test_a_night_that_was_learned_is_refused_and_leaves_nothing_behind(
     tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,6 +94,7 @@ def test_after_a_discarded_night_the_same_rows_go_on_from_the_one_before(tmp_pat
     assert rows_of(third).equals(rows_of(tmp_path / "out/v0002"))
 
 
+@pytest.mark.promise("the run publishes nothing; the same job again takes the good version before it")
 @pytest.mark.parametrize("stage", ["statistics", "shuffle_write"])
 def test_a_run_whose_base_is_discarded_meanwhile_publishes_nothing(
     tmp_path: Path, night: Any, stage: str, monkeypatch: pytest.MonkeyPatch
@@ -236,6 +238,7 @@ def test_what_is_typed_becomes_the_parameters_of_the_flow(tmp_path: Path) -> Non
         refit_of(Path("out/x"), ["a"], None, ["features=[]"])
 
 
+@pytest.mark.promise("So are `checks`, `contract` and `output`")
 def test_the_deployment_nightly_refit_stops_what_the_job_of_its_base_stops(
     tmp_path: Path, night: Any, prefect_server: Any, cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

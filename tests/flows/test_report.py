@@ -49,6 +49,7 @@ def worker(engine: str) -> str:
     return "GPU worker 0" if engine == "cudf" else "worker 0"
 
 
+@pytest.mark.promise("samples the workers and puts `_report.html` into the output")
 def test_every_output_has_its_report_with_what_the_workers_did(outs: list[Path], worker: str) -> None:
     assert [out.name for out in outs] == ["train", "valid"]
     for out, rows in zip(outs, (3000, 600), strict=True):
@@ -71,6 +72,7 @@ def test_a_report_loads_nothing_and_links_the_page_of_the_run(outs: list[Path]) 
     assert links[1] == "../_performance.html"
 
 
+@pytest.mark.promise("puts Dask's own report into the output, too", "flows/KEYS.md#run")
 def test_the_report_of_dask_needs_no_network(outs: list[Path]) -> None:
     text = (outs[0].parent / "_performance.html").read_text()
     assert "Task Stream" in text
@@ -109,6 +111,7 @@ def test_the_rows_that_workers_count_are_those_of_the_stage(
     assert sorted(re.findall(r"\| rows \| ([\d,]+) \|", "".join(texts))) == rows
 
 
+@pytest.mark.promise("The log has a line at the beginning and the end of each stage; Dask's own chatter is left out")
 def test_the_log_of_a_run_has_a_line_of_each_stage_and_none_of_dask(
     artifacts: dict[str, Any], outs: list[Path]
 ) -> None:
@@ -132,6 +135,7 @@ def test_the_log_of_a_run_has_a_line_of_each_stage_and_none_of_dask(
     assert not [entry for entry in logs if entry.name.startswith(("distributed", "dask")) or entry.level > 20]
 
 
+@pytest.mark.promise("and the outputs and their reports afterwards")
 def test_the_links_of_a_run_are_its_outputs_and_reports_when_it_is_done(
     artifacts: dict[str, Any], outs: list[Path]
 ) -> None:
@@ -142,6 +146,7 @@ def test_the_links_of_a_run_are_its_outputs_and_reports_when_it_is_done(
         assert f"({(out / '_report.html').as_uri()})" in text
 
 
+@pytest.mark.promise("where the HTML report is; made anew if it is missing")
 def test_the_command_says_where_reports_are_and_makes_missing_ones(outs: list[Path]) -> None:
     from rowmill.cli import app
 

@@ -45,6 +45,8 @@ def keys_of(api: Any, run: UUID) -> set[str]:
     return {artifact.key for artifact in api.read_artifacts(artifact_filter=chosen) if artifact.key}
 
 
+@pytest.mark.promise("the four stages as tasks that follow each other")
+@pytest.mark.promise("calls the four", "README.md#the-four-stages")
 def test_the_stages_follow_each_other_in_the_graph_of_the_run(runs: list[UUID], api: Any) -> None:
     graph = api.request("GET", "/flow_runs/{id}/graph-v2", path_params={"id": runs[0]}).json()
     labels = {node_id: node["label"] for node_id, node in graph["nodes"]}
@@ -59,6 +61,7 @@ def test_the_stages_follow_each_other_in_the_graph_of_the_run(runs: list[UUID], 
     }
 
 
+@pytest.mark.promise("keys have flow, output and stage, and stay the same from run to run")
 def test_two_jobs_have_no_key_in_common(runs: list[UUID], api: Any) -> None:
     first, second = (keys_of(api, run) for run in runs)
     assert "preprocess-out-shop-1-links" in first
@@ -67,6 +70,7 @@ def test_two_jobs_have_no_key_in_common(runs: list[UUID], api: Any) -> None:
     assert not first & second
 
 
+@pytest.mark.promise("a name that says what it is (`out/toy (toy) beryl-sloth`)")
 def test_the_name_of_a_run_says_what_it_writes_from_what(runs: list[UUID], api: Any) -> None:
     name = api.read_flow_run(runs[1]).name
     what, _, generated = name.rpartition(" ")
@@ -84,6 +88,7 @@ def test_a_name_that_somebody_has_typed_stays(api: Any, monkeypatch: pytest.Monk
         assert run_names.run_name() == after
 
 
+@pytest.mark.promise("The log has a line at the beginning and the end of each stage; Dask's own chatter is left out")
 def test_every_line_of_a_stage_stands_in_the_log_once(runs: list[UUID], api: Any) -> None:
     from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 

@@ -94,6 +94,7 @@ class TestOneNight:
 
 
 class TestDrift:
+    @pytest.mark.promise("a folder for each day (DIR/2026-10-01 ..), drifting as real days do")
     def test_rows_follow_the_weekday_and_a_trend(self):
         rows = np.array([night(number, 1_000_000).rows for number in range(70)]).reshape(10, 7)
         weeks = rows.mean(axis=1)
@@ -124,6 +125,7 @@ class TestDrift:
             assert shares.mean() == pytest.approx(expected, abs=0.01)
             assert shares.std() < 0.015
 
+    @pytest.mark.promise("a folder for each day (DIR/2026-10-01 ..), drifting as real days do")
     def test_new_users_come_every_night(self, tables):
         new = [len(values) / table.num_rows for values, table in zip(news(tables, "user_id"), tables, strict=True)]
         assert np.mean(new[25:]) == pytest.approx(0.0484, abs=0.005)
@@ -148,6 +150,7 @@ class TestDrift:
 
 
 class TestFiles:
+    @pytest.mark.promise("a folder for each day (DIR/2026-10-01 ..), drifting as real days do")
     def test_a_folder_for_each_day(self, tmp_path):
         summary = make_nights(tmp_path / "shop", 3, 2_000, seed=5)
         folders = sorted((tmp_path / "shop").iterdir())

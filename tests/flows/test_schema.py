@@ -44,6 +44,7 @@ def test_the_schema_is_one_and_describes_every_operator(schema: dict[str, Any]) 
     assert schema["$defs"]["Categorify"]["properties"]["freq_threshold"]
 
 
+@pytest.mark.promise("An editor with a YAML language server completes keys, operators, their parameters and choices")
 def test_recipes_and_drafts_are_right_by_the_schema(schema: dict[str, Any], tmp_path: Path) -> None:
     for name in recipes():
         assert marked(schema, yaml.safe_load((RECIPES / f"{name}.yaml").read_text())) == []
@@ -56,6 +57,7 @@ def test_recipes_and_drafts_are_right_by_the_schema(schema: dict[str, Any], tmp_
     assert marked(schema, with_op(op="mine.ops:Twice", anything=1)) == []
 
 
+@pytest.mark.promise("An editor with a YAML language server completes keys, operators, their parameters and choices")
 @pytest.mark.parametrize(
     ("job", "place", "message"),
     [

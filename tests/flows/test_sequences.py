@@ -76,6 +76,10 @@ def in_order(rows: list[dict[str, Any]], users: list[Any]) -> list[tuple[Any, ..
     return sorted(keyed, key=lambda item: item[0])
 
 
+@pytest.mark.promise(
+    "the next product as target, what the visitor did before it as lists; nothing leaks, a later month as validation "
+    "data"
+)
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_every_row_is_what_plain_pandas_makes_of_the_events_before_it(folder: Path, split: str) -> None:
     wanted, found = list(expected(folder, split)), written(folder, split)
@@ -90,6 +94,10 @@ def test_every_row_is_what_plain_pandas_makes_of_the_events_before_it(folder: Pa
     assert longest == LENGTH or split == "valid"
 
 
+@pytest.mark.promise(
+    "the next product as target, what the visitor did before it as lists; nothing leaks, a later month as validation "
+    "data"
+)
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_no_history_has_an_event_at_or_after_its_target(folder: Path, split: str) -> None:
     source = source_of(folder / "data" / "sequences" / split)
@@ -102,6 +110,10 @@ def test_no_history_has_an_event_at_or_after_its_target(folder: Path, split: str
         assert {len(row[f"{name}_history"]) for name in (*CODED, "price")} == {len(times)}
 
 
+@pytest.mark.promise(
+    "the next product as target, what the visitor did before it as lists; nothing leaks, a later month as validation "
+    "data"
+)
 def test_what_is_learned_comes_from_rows_before_the_validation_rows(folder: Path) -> None:
     train, valid = (source_of(folder / "data" / "sequences" / name) for name in ("train", "valid"))
     assert train["event_time"].max() < valid["event_time"].min()

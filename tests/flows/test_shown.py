@@ -80,6 +80,7 @@ def test_many_columns_are_readable_on_80_letters(tmp_path: Path, count: int) -> 
         assert len(line) <= 80
 
 
+@pytest.mark.promise("`mine:Twice` of mine.py here")
 def test_a_class_of_the_current_folder_is_explained_and_its_outputs_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_class_of_the_current_folder_is_explained_and_its_outputs_are_shown(
     assert typed("ops", "beside_me:Twice").exit_code == 1
 
 
+@pytest.mark.promise("`files` keeps its number if there are fewer rows: preview and log say how many files are empty")
 def test_files_that_will_be_empty_are_announced_and_stay_as_many_as_were_asked_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -44,6 +44,11 @@ def vocabulary(version: Path, column: str) -> list[Any]:
     return table["v0"].to_pylist()
 
 
+@pytest.mark.promise('`Dataset("out/nightly", versions="all")` reads all nights')
+@pytest.mark.promise(
+    "This story is run as it stands",
+    "flows/NIGHTS.md#a-nightly-job-from-the-first-day-to-the-thirtieth",
+)
 def test_a_nightly_job_from_the_first_day_to_the_thirtieth(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

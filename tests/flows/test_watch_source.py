@@ -50,6 +50,10 @@ def events_of(api: Any, folder: Path) -> list[list[str]]:
     return [sorted(Path(path).name for path in e.payload["paths"]) for e in sorted(found, key=lambda e: e.occurred)]
 
 
+@pytest.mark.promise(
+    "Data are the files with a suffix that rowmill reads, those of one `format`, or those that match a `pattern`"
+)
+@pytest.mark.promise("rowmill names other files in the log, once, and leaves them alone")
 def test_a_stray_file_is_named_and_the_good_ones_are_announced(
     folder: Path, api: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -66,6 +70,7 @@ def test_a_stray_file_is_named_and_the_good_ones_are_announced(
     until(lambda: events_of(api, folder / "in") == [["a.csv", "b.csv"], ["notes.txt"]], "the event of the stray")
 
 
+@pytest.mark.promise("`rowmill announce PATH..` announces them again")
 def test_files_are_announced_again_by_a_command(folder: Path, api: Any) -> None:
     for name in ("a.csv", "b.csv", "notes.txt"):
         (folder / "in" / name).write_text("x\n1\n")
@@ -86,6 +91,10 @@ def test_files_are_announced_again_by_a_command(folder: Path, api: Any) -> None:
     assert "no data is there to announce" in refused.stderr
 
 
+@pytest.mark.promise(
+    "If the folder is not there (unless `create: true`), the look is a Failed run, and later looks that fail in the "
+    "same way are Cancelled runs"
+)
 def test_a_path_that_is_not_there_fails_once_and_is_never_green(folder: Path) -> None:
     (folder / "in").rmdir()
     first, second = watched(), watched()

@@ -67,6 +67,7 @@ def facts(client: Client) -> dict[str, Any]:
     return {"pids": client.run(os.getpid), "published": client.list_datasets(), "kept": client.has_what()}
 
 
+@pytest.mark.promise("`dask scheduler` and `dask worker`", "infra/README.md#on-a-cluster")
 def test_a_run_over_tls_leaves_the_cluster_as_it_was(
     elsewhere: Elsewhere, data: Path, tmp_path: Path, prefect_server: Any
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_run_over_tls_leaves_the_cluster_as_it_was(
     assert sum(rows for rows, _ in digests(tmp_path / "there")) == 2 * BLOCK
 
 
+@pytest.mark.promise("A client that shows no certificate of that authority is refused")
 def test_who_has_no_certificate_of_the_authority_is_refused(elsewhere: Elsewhere, tmp_path: Path) -> None:
     strangers = make_certificates(tmp_path / "strangers")
     for section in (
@@ -93,6 +95,8 @@ def test_who_has_no_certificate_of_the_authority_is_refused(elsewhere: Elsewhere
         assert client.submit(sum, [1, 2]).result(timeout=30) == 3
 
 
+@pytest.mark.promise("what a stage takes of a worker's resources")
+@pytest.mark.promise("runs the work of a stage on workers that offer it")
 def test_a_stage_runs_where_its_resource_is(
     elsewhere: Elsewhere, data: Path, tmp_path: Path, prefect_server: Any
 ) -> None:
@@ -107,6 +111,7 @@ def test_a_stage_runs_where_its_resource_is(
     assert set(cuts) == {gpu}
 
 
+@pytest.mark.promise("Where only some do, columns that others hold decoded are read again")
 def test_columns_that_stay_decoded_where_the_resource_is_not_are_read_again(
     elsewhere: Elsewhere, tmp_path: Path, prefect_server: Any
 ) -> None:
@@ -132,6 +137,7 @@ def test_a_worker_is_asked_first_only_where_all_offer_what_the_tasks_take(elsewh
         assert (one.preferring(None), other.preferring(address)) == ({}, {})
 
 
+@pytest.mark.promise("If none does, that is an error, not a wait", "infra/README.md#resources")
 def test_a_resource_that_nobody_offers_is_an_error_not_a_wait(
     elsewhere: Elsewhere, data: Path, tmp_path: Path, prefect_server: Any
 ) -> None:
@@ -147,6 +153,9 @@ def test_a_resource_that_nobody_offers_is_an_error_not_a_wait(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.promise("an error names the host and the path", "infra/README.md#shared-paths")
+@pytest.mark.promise("`a worker does not share the folder of the run`")
+@pytest.mark.promise("`does not see the same source`")
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare, for own mounts")
 def test_folders_that_a_worker_does_not_share_are_named(
     elsewhere: Elsewhere, data: Path, tmp_path: Path, prefect_server: Any
@@ -172,6 +181,9 @@ def test_folders_that_a_worker_does_not_share_are_named(
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.promise("`unencrypted: true` allows connections without TLS")
+@pytest.mark.promise("the protocol (tls; ucx and tcp only with `unencrypted: true`)")
+@pytest.mark.promise("`unencrypted: true` accepts that, which `protocol: ucx` and `tcp` need")
 @pytest.mark.parametrize(
     ("section", "said"),
     [
@@ -207,6 +219,7 @@ def test_certificates_that_are_not_there_or_none(tmp_path: Path) -> None:
         Cluster(tls={"cert": "a", "key": "b"})
 
 
+@pytest.mark.promise("Scheduler, workers and their nannies speak TLS, on this host as between hosts")
 def test_workers_of_this_host_that_listen_beyond_it_are_encrypted(tmp_path: Path) -> None:
     found = psutil.net_if_addrs().items()
     names = [name for name, places in found if name != "lo" and any(p.address == get_ip() for p in places)]

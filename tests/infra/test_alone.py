@@ -32,6 +32,7 @@ def second(folder: Path) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
+@pytest.mark.promise("`another process serves`")
 def test_one_process_of_a_host_serves_a_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deployments, "prefect_home", lambda: tmp_path)
     with deployments._alone(["preprocess/mine"]):

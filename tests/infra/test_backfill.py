@@ -60,6 +60,7 @@ def nights_of(folder: Path, *crons: str, timezone: str = "UTC", **job: Any) -> D
     return DeployedJob("preprocess/n", "id", datetime(2026, 3, 1, tzinfo=UTC), schedules, whole, folder)
 
 
+@pytest.mark.promise("a manifest in the output says that it is of them")
 def test_the_days_of_versions_are_those_that_their_manifests_name(tmp_path: Path) -> None:
     for number, day in enumerate(["2026-03-02", "2026-03-01", "2026-03-02"], 1):
         output_of(tmp_path / f"out/v{number:04d}", day)
@@ -81,6 +82,7 @@ def test_a_day_whose_version_is_discarded_is_missing(tmp_path: Path) -> None:
     assert nights.missing(*days) == []
 
 
+@pytest.mark.promise("those whose versions `output.keep_versions` has removed")
 def test_a_day_whose_version_was_removed_is_not_missing(tmp_path: Path) -> None:
     nights = nights_of(tmp_path)
     today = nights.today()
@@ -109,6 +111,7 @@ def test_a_day_whose_version_was_removed_is_not_missing(tmp_path: Path) -> None:
     assert [days[0].isoformat(), "7", "published, and removed by keep_versions: v0001"] in rows
 
 
+@pytest.mark.promise("the night that a schedule starts later today is left to it")
 def test_the_last_night_is_the_one_that_the_schedule_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def last_at(hour: int, *crons: str) -> date:
         class Then(datetime):
@@ -155,6 +158,7 @@ def test_the_days_of_an_output_with_a_date_are_those_of_its_folders(tmp_path: Pa
     assert sorted(published("out/{date}", tmp_path)) == []
 
 
+@pytest.mark.promise("With `--missing` only the days on which the schedules start a run count")
 @pytest.mark.parametrize(
     ("zone", "days"),
     [
@@ -173,6 +177,7 @@ def test_a_day_of_the_schedule_is_missing_until_it_is_published(tmp_path: Path, 
     assert nights.missing(last=third) == [second]
 
 
+@pytest.mark.promise("With `--missing` only the days on which the schedules start a run count")
 def test_days_without_a_schedule_are_not_missing(tmp_path: Path) -> None:
     weekdays, march = nights_of(tmp_path, "0 2 * * 1-5"), (date(2026, 3, 5), date(2026, 3, 10))
     assert [day.day for day in weekdays.missing(*march)] == [5, 6, 9, 10]
@@ -180,6 +185,7 @@ def test_days_without_a_schedule_are_not_missing(tmp_path: Path) -> None:
     assert nights_of(tmp_path, "0 2 * * *").missing(date(2999, 1, 1), date(2999, 1, 2)) == []
 
 
+@pytest.mark.promise("The output needs a date in its path, or `on_existing: version`")
 @pytest.mark.parametrize(
     ("job", "message"),
     [
@@ -213,6 +219,7 @@ def test_a_deployment_has_the_job_of_its_file_and_recipe(tmp_path: Path) -> None
     nights.check()
 
 
+@pytest.mark.promise("with the days without a published output above it")
 def test_the_table_names_each_day(tmp_path: Path) -> None:
     nights = nights_of(tmp_path)
     today = nights.today()
@@ -233,6 +240,7 @@ def test_the_table_names_each_day(tmp_path: Path) -> None:
     assert text.startswith(head)
 
 
+@pytest.mark.promise("the finding that is the furthest above its threshold")
 def test_the_table_has_seconds_by_stage_sizes_ids_drift_and_verdicts(tmp_path: Path) -> None:
     nights = nights_of(tmp_path)
     today = nights.today()
@@ -269,6 +277,7 @@ def test_the_table_has_seconds_by_stage_sizes_ids_drift_and_verdicts(tmp_path: P
     }  # fmt: skip
 
 
+@pytest.mark.promise("are listed under the days on which its runs began")
 def test_the_runs_of_a_job_without_a_date_stand_at_the_day_on_which_they_began(tmp_path: Path) -> None:
     nights = nights_of(tmp_path, source={"path": "in"})
     today = nights.today()
@@ -294,6 +303,7 @@ def hours_of(folder: Path, *crons: str, **job: Any) -> DeployedJob:
     return nights_of(folder, *crons, timezone="Europe/Berlin", source={"path": "in/{date}/{hour}"}, **job)
 
 
+@pytest.mark.promise("on the days on which the clocks change there are 23 or 25")
 @pytest.mark.parametrize(("day", "hours"), [("2026-03-29", 23), ("2026-10-25", 25), ("2026-11-22", 24)])
 def test_a_day_has_the_hours_that_passed(tmp_path: Path, day: str, hours: int) -> None:
     nights = hours_of(tmp_path)
@@ -318,6 +328,7 @@ def test_hours_where_clocks_move_by_half_an_hour(day: str, last: int) -> None:
     assert calendar.back(calendar.back(every[0], -5), 5) == every[0]
 
 
+@pytest.mark.promise("an offset tells the two hours of one name apart")
 def test_an_hour_that_comes_twice_is_two_hours() -> None:
     calendar = Calendar("Europe/Berlin", hourly=True)
     first, last = calendar.parse("2026-10-25T02", "--from"), calendar.parse("2026-10-25T02", "--to", is_last=True)
@@ -331,6 +342,9 @@ def test_an_hour_that_comes_twice_is_two_hours() -> None:
         Calendar().parse("2026-03-29T02", "--to")
 
 
+@pytest.mark.promise(
+    "A cron schedule of Prefect starts one run in two hours of one name: the second one is not missing"
+)
 def test_an_hour_is_published_if_a_manifest_says_so_and_missing_else(tmp_path: Path) -> None:
     """Prefect starts one run in the two hours of the same name: the other is not missing."""
     nights = hours_of(tmp_path, "15 * * * *")
@@ -353,6 +367,7 @@ def test_an_hour_is_published_if_a_manifest_says_so_and_missing_else(tmp_path: P
     ]
 
 
+@pytest.mark.promise("While the server is away, it waits for an hour")
 def test_a_server_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backfill, "POLL_SECONDS", 0.0)
     answers = iter([httpx.ConnectError("refused"), httpx.ReadError("reset"), "an answer"])
@@ -445,6 +460,8 @@ def killed(process: subprocess.Popen[str], how: signal.Signals = signal.SIGKILL)
     process.wait(60)
 
 
+@pytest.mark.promise("with the days without a published output above it")
+@pytest.mark.promise("It makes no day twice and leaves none out")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(
@@ -478,6 +495,7 @@ def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(
         host.kill_server()
 
 
+@pytest.mark.promise("It makes no day twice and leaves none out", "flows/NIGHTS.md#nights-that-are-missing")
 @pytest.mark.nightly
 @pytest.mark.timeout(3000)
 def test_sixty_days_are_backfilled_across_restarts_of_the_server(tmp_path: Path) -> None:

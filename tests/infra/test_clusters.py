@@ -50,6 +50,10 @@ def of_worker(dask_worker: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.promise("one worker per GPU, or one with a thread per core")
+@pytest.mark.promise(
+    "What rowmill starts on this host (Prefect server, Dask scheduler, workers, dashboards) listens on the loopback"
+)
 def test_one_worker_with_a_thread_per_core_on_the_loopback_only() -> None:
     with make_cluster(Cluster(kind="cpu")) as cluster, Client(cluster, set_as_default=False) as client:
         (seen,) = client.run(of_worker).values()
@@ -76,6 +80,7 @@ def test_a_cluster_takes_no_variables_from_the_one_before(monkeypatch: pytest.Mo
     assert seen() == local.CPU_COUNT
 
 
+@pytest.mark.promise("the protocol (tls; ucx and tcp only with `unencrypted: true`)")
 def test_two_workers_as_asked(tmp_path: Path) -> None:
     asked = Cluster(
         kind="cpu", workers=2, threads_per_worker=1, memory_limit="1GB", local_directory=str(tmp_path),
@@ -90,6 +95,7 @@ def test_two_workers_as_asked(tmp_path: Path) -> None:
     assert all(worker["folder"].startswith(str(tmp_path)) for worker in seen)
 
 
+@pytest.mark.promise("number of workers, for the kinds cpu and slurm")
 def test_workers_come_and_go_between_the_bounds_of_adapt() -> None:
     asked = Cluster(kind="cpu", threads_per_worker=1, adapt={"minimum": 1, "maximum": 2})
     with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
@@ -119,12 +125,16 @@ def test_a_worker_that_takes_its_time_to_die_fails_nothing(monkeypatch: pytest.M
     assert not psutil.pid_exists(pid)
 
 
+@pytest.mark.promise("`auto` takes the GPUs of the host if there are any, else its cores")
 @pytest.mark.parametrize("form", [{"kind": "cpu"}, {"kind": "auto"}, {}])
 def test_without_a_gpu_the_cores_are_taken(form: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "installed", list)
     assert resolved(Cluster(**form)) == ("cpu", "pandas")
 
 
+@pytest.mark.promise("`auto` takes the GPUs of the host if there are any, else its cores")
+@pytest.mark.promise("a worker per GPU, cuDF instead of pandas", "infra/README.md#on-gpus")
+@pytest.mark.promise("`the packages for GPUs are not installed`")
 def test_a_gpu_is_taken_if_its_packages_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "installed", lambda: [T4])
     monkeypatch.setattr(gpus, "packages_missing", list)
@@ -141,6 +151,7 @@ def test_a_gpu_is_taken_if_its_packages_are_there(monkeypatch: pytest.MonkeyPatc
         make_cluster(Cluster(kind="cuda"))
 
 
+@pytest.mark.promise("`no GPU`", "infra/README.md#when-it-fails")
 def test_a_gpu_asked_for_and_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "installed", list)
     for attempt in (make_cluster, resolved):
@@ -153,6 +164,7 @@ def test_a_gpu_asked_for_and_absent(monkeypatch: pytest.MonkeyPatch) -> None:
         ]  # fmt: skip
 
 
+@pytest.mark.promise("the protocol (tls; ucx and tcp only with `unencrypted: true`)")
 def test_only_the_gpus_asked_for_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "installed", lambda: H200)
     monkeypatch.setattr(gpus, "packages_missing", list)
@@ -166,6 +178,7 @@ def test_only_the_gpus_asked_for_in_their_order(monkeypatch: pytest.MonkeyPatch)
         resolve.chosen_gpus(Cluster(workers=3))
 
 
+@pytest.mark.promise("sizes per worker: 16GB, or 0.5 of the whole")
 def test_allocator_and_spilling_fit_the_gpus_found() -> None:
     assert memory_settings(Cluster(), [T4], "tcp") == {"device_memory_limit": 8_000_000_000}
     assert pool_settings(Cluster(), [T4], "tcp") == {"limit": 14_720_000_000, "shared": True}
@@ -214,6 +227,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             process.wait(30)
 
 
+@pytest.mark.promise("rowmill never closes it", "flows/KEYS.md#cluster")
 def test_a_running_scheduler_is_used_and_never_closed(elsewhere: str) -> None:
     asked = Cluster(kind="address", address=elsewhere)
     assert resolved(asked) == ("address", "cudf" if find_spec("cudf") else "pandas")
@@ -250,6 +264,7 @@ def test_a_flow_runs_on_the_cluster_that_its_parameter_names(elsewhere: str, pre
         assert given({}) == elsewhere
 
 
+@pytest.mark.promise("`no Dask scheduler answers`")
 def test_nobody_answers_at_the_address() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     begin = time.monotonic()

@@ -62,6 +62,7 @@ def cores() -> set[int]:
     return os.sched_getaffinity(0)
 
 
+@pytest.mark.promise("A worker uses the cores near its GPU", "infra/README.md#on-several-gpus")
 def test_a_worker_keeps_to_the_cores_of_the_process_that_starts_it() -> None:
     from distributed import Client
 

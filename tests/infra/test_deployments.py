@@ -107,6 +107,8 @@ def limits(api: Any) -> dict[str, int | None]:
     return {queue.name: queue.concurrency_limit for queue in api.read_work_queues(work_pool_name=POOL)}
 
 
+@pytest.mark.promise("`deploy` makes a process pool that runs one job at a time")
+@pytest.mark.promise("the deployments that `rowmill serve` offers and `rowmill deploy` registers")
 def test_what_is_deployed(home: Path, api: Any) -> None:
     nightly = api.read_deployment_by_name("preprocess/nightly")
     pool = api.read_work_pool(POOL)
@@ -126,6 +128,7 @@ def test_what_is_deployed(home: Path, api: Any) -> None:
     assert (home / "log.txt").read_text().count("deployed ") == 9
 
 
+@pytest.mark.promise("A second `deploy` updates the deployments")
 def test_deploying_again_updates(home: Path, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def there() -> Any:
         known = [api.read_deployment_by_name(name) for name in ("preprocess/nightly", "preprocess/on-new-data")]
@@ -145,6 +148,7 @@ def test_deploying_again_updates(home: Path, api: Any, monkeypatch: pytest.Monke
     assert limits(api) == {"default": 1, "light": 2}
 
 
+@pytest.mark.promise("writes `out/nightly` as version v0001, v0002, ..")
 def test_a_worker_picks_up_a_scheduled_run(home: Path, worker: Path, api: Any) -> None:
     from prefect.states import Scheduled
 
@@ -159,6 +163,7 @@ def test_a_worker_picks_up_a_scheduled_run(home: Path, worker: Path, api: Any) -
     assert "rowmill" in api.read_flow_run(run.id).tags
 
 
+@pytest.mark.promise("on the event `rowmill.data.arrived`", "flows/OPERATIONS.md#schedule-it")
 def test_an_event_starts_a_run_on_the_new_files(home: Path, worker: Path, api: Any) -> None:
     from prefect.client.schemas.actions import WorkPoolUpdate
 
@@ -181,6 +186,7 @@ def test_an_event_starts_a_run_on_the_new_files(home: Path, worker: Path, api: A
     assert len(runs_of(api, "on-new-data")) == 1
 
 
+@pytest.mark.promise("a run fails, or its process is killed | seconds")
 def test_a_failed_run_is_told_to_the_webhook(api: Any) -> None:
     from prefect import flow, tags
 
@@ -228,6 +234,10 @@ def test_a_failed_run_is_told_to_the_webhook(api: Any) -> None:
     assert "secret" not in automation.model_dump_json()
 
 
+@pytest.mark.promise(
+    "one at a time (`--limit`; a look at a watched folder waits for no job), each in a process of its own"
+)
+@pytest.mark.promise("Ctrl-C or SIGTERM cancels what runs and pauses the schedules; the next start resumes them")
 def test_serve_runs_one_at_a_time_and_ends_cleanly(tmp_path: Path, api: Any) -> None:
     spec = {"name": "served", "entrypoint": "flows.preprocess.preprocess", "tags": ["rowmill"],
             "parameters": {"recipe": "toy", "source": SMALL, "cluster": ON_CPU,

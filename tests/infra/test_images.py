@@ -20,6 +20,7 @@ INFRA = Path(__file__).resolve().parents[2] / "infra"
 EXAMPLE = {"POSTGRES_PASSWORD": "p", "PREFECT_AUTH": "admin:q", "ROWMILL_DATA": "/lake"}
 
 
+@pytest.mark.promise("each file with its use in its head", "infra/README.md#servers")
 def test_the_image_has_both_targets_pinned_bases_and_no_root() -> None:
     parse = pytest.importorskip("dockerfile_parse", reason="needs dockerfile-parse: pip install '.[test]'")
     parsed = parse.DockerfileParser(path=str(INFRA / "Dockerfile"), cache_content=True)
@@ -78,6 +79,7 @@ def compose() -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.promise("no port is open beyond this host")
 def test_compose_opens_one_port_on_the_loopback_and_waits_for_health() -> None:
     services = compose()["services"]
     assert {name: service.get("ports") for name, service in services.items()} == {
@@ -95,6 +97,7 @@ def test_compose_opens_one_port_on_the_loopback_and_waits_for_health() -> None:
     assert not any(service["image"].endswith("latest") or ":" not in service["image"] for service in services.values())
 
 
+@pytest.mark.promise("a Prefect server that asks for a password")
 def test_compose_has_no_secret_and_its_example_names_every_variable() -> None:
     text = (INFRA / "compose.yaml").read_text()
     named = set(re.findall(r"\$\{(\w+)", text))
@@ -148,6 +151,7 @@ def test_the_kubernetes_files_fit_its_schemas() -> None:
         checker.validate(template(gpus={"no": "number"}), "1.34", strict=True)
 
 
+@pytest.mark.promise("a job for each run, from job-template.json, which asks for the GPUs")
 def test_a_job_of_the_worker_has_its_gpus_and_a_large_dev_shm() -> None:
     pod = template(gpus=4)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -157,6 +161,7 @@ def test_a_job_of_the_worker_has_its_gpus_and_a_large_dev_shm() -> None:
     assert pod["securityContext"]["runAsNonRoot"] is True
 
 
+@pytest.mark.promise("Nothing is open beyond the cluster, and inside only to pods of this namespace")
 def test_every_pod_is_not_root_has_limits_and_a_pinned_image() -> None:
     sets = [found for found in documents() if found["kind"] in ("Deployment", "StatefulSet")]
     pods = [found["spec"]["template"]["spec"] for found in sets]
@@ -179,6 +184,7 @@ def test_a_run_has_the_rights_that_the_kind_kubernetes_uses() -> None:
     assert ("secrets", "get") not in rights
 
 
+@pytest.mark.promise("A run that is going on gets SIGTERM first, ends its workers and lets go of its lock")
 def test_the_unit_by_systemd_itself(tmp_path: Path) -> None:
     if not shutil.which("systemd-analyze"):
         pytest.skip("needs systemd-analyze")

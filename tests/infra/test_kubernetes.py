@@ -238,6 +238,7 @@ def api(tmp_path: Path, crd: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
         thread.join()
 
 
+@pytest.mark.promise("a DaskCluster and the Secret with its certificates")
 def test_a_run_on_pods_that_an_operator_starts(api: Api, tmp_path: Path, prefect_server: Any) -> None:
     data = make_data(tmp_path / "in", files=2)
     asked = {"image": "rowmill:cpu", "cores": 1, "memory": "2GB"}

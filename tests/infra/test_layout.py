@@ -57,6 +57,8 @@ def breaking(rule: Callable[[Path], Iterable[str]]) -> dict[str, list[str]]:
     return {name: what for name, what in broken.items() if what}
 
 
+@pytest.mark.promise("A module may import rooms that stand lower, never higher", "tasks/README.md#the-house")
+@pytest.mark.promise("Tests enforce both", ".github/CONTRIBUTING.md#how-we-work")
 def test_imports_go_one_way() -> None:
     def upwards(path: Path) -> set[str]:
         if within(path, "tasks"):
@@ -70,6 +72,7 @@ def test_imports_go_one_way() -> None:
     assert breaking(upwards) == {}
 
 
+@pytest.mark.promise("Tests enforce both")
 def test_operators_know_the_seam_and_each_other_only() -> None:
     def others(path: Path) -> set[str]:
         if not within(path, "tasks/ops"):
@@ -108,6 +111,9 @@ def test_only_stage_imports_prefect_in_tasks() -> None:
     assert breaking(prefect) == {}
 
 
+@pytest.mark.promise(
+    "Each folder is a *room* with one purpose; the first line of each module says what the module does"
+)
 def test_a_module_says_what_it_is() -> None:
     def silent(path: Path) -> list[str]:
         text = path.read_text()

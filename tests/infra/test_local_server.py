@@ -47,6 +47,7 @@ async def both_add(path: Path) -> int:
         await engine.dispose()
 
 
+@pytest.mark.promise("On SQLite use the server that `rowmill` starts")
 def test_transactions_that_read_and_then_write_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

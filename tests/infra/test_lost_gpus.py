@@ -46,6 +46,7 @@ def test_workers_on_gpus_speak_tcp_unless_another_is_asked_for(host: Any) -> Non
     assert gpu_errors.transport("ucx", H200) == "ucx"
 
 
+@pytest.mark.promise("`is too small for UCX`")
 def test_ucx_asked_for_with_too_little_shared_memory_is_refused(host: Any) -> None:
     host(H200, 64)
     with pytest.raises(GiveUpError) as caught:
@@ -71,6 +72,7 @@ def test_gpus_that_go_away_between_plan_and_start(host: Any) -> None:
         kinds.make_cluster(Cluster(kind="cuda"))
 
 
+@pytest.mark.promise("`disappeared`")
 def test_a_gpu_that_goes_away_while_its_worker_starts(host: Any) -> None:
     host(H200[:1])
     told = gpu_errors.not_started(RuntimeError("Nanny failed to start."), H200)
@@ -83,6 +85,7 @@ def test_a_gpu_that_goes_away_while_its_worker_starts(host: Any) -> None:
     ]
 
 
+@pytest.mark.promise("`the workers on GPUs did not start`")
 def test_workers_that_do_not_start_are_told_with_their_gpus(host: Any) -> None:
     host(H200)
     told = gpu_errors.not_started(MemoryError("std::bad_alloc: out_of_memory\nmore"), H200)

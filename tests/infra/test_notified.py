@@ -113,6 +113,7 @@ def signs_of(api: Any, run: Any) -> int:
     return len(api.read_events(EventFilter(event=name, resource=of_it), limit=50).events)
 
 
+@pytest.mark.promise("posts a message to a webhook within a minute")
 def test_the_crash_of_a_run_whose_host_is_gone_is_told(tmp_path: Path, api: Any, heard: list[Any]) -> None:
     name = unique("killed")
     process = sleeping(tmp_path, name, 600)
@@ -134,6 +135,9 @@ def test_the_crash_of_a_run_whose_host_is_gone_is_told(tmp_path: Path, api: Any,
     ]  # fmt: skip
 
 
+@pytest.mark.promise(
+    "As soon as the expected end is too late, by more than the error of such an expectation, the run says so once"
+)
 def test_a_run_that_will_be_late_is_told(api: Any, heard: list[Any]) -> None:
     from prefect import flow, tags
     from prefect.context import FlowRunContext
@@ -159,6 +163,7 @@ def test_a_run_that_will_be_late_is_told(api: Any, heard: list[Any]) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.promise("a worker takes a run and is gone before it begins | 45 to 60 s")
 def test_a_run_that_a_lost_worker_took_is_told(api: Any, heard: list[Any]) -> None:
     from prefect import flow
     from prefect.states import Pending, Scheduled
@@ -221,6 +226,7 @@ def scheduled(api: Any, name: str) -> Any:
     return min(until(new, "the scheduler makes a run"), key=lambda run: run.expected_start_time)
 
 
+@pytest.mark.promise("the process that a worker starts ends before the flow begins (a module is missing) | seconds")
 def test_a_run_that_crashes_before_it_begins_is_told(api: Any, worker: Path, heard: list[Any]) -> None:
     run = scheduled(api, "sleeper/gone")
     assert final_state(api, run.id, worker) == "Crashed"
@@ -235,6 +241,7 @@ def test_a_run_that_crashes_before_it_begins_is_told(api: Any, worker: Path, hea
     ]  # fmt: skip
 
 
+@pytest.mark.promise("a run fails, or its process is killed | seconds")
 def test_a_running_one_whose_process_is_killed_is_told(api: Any, worker: Path, heard: list[Any]) -> None:
     run = scheduled(api, "sleeper/works")
     until(lambda: api.read_flow_run(run.id).state_name == "Running", "it runs")
@@ -245,6 +252,8 @@ def test_a_running_one_whose_process_is_killed_is_told(api: Any, worker: Path, h
     assert text.startswith("rowmill: sleeper/works Crashed\nwhy: ")
 
 
+@pytest.mark.promise("A run that has not given a sign of life for 400 s is marked as crashed")
+@pytest.mark.promise("after 400 s the server marks it as crashed", "flows/OPERATIONS.md#when-a-run-ends-badly")
 def test_only_a_run_that_is_not_over_is_a_zombie(tmp_path: Path, api: Any) -> None:
     from prefect.automations import Automation
     from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter

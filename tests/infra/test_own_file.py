@@ -80,6 +80,9 @@ def test_the_command_says_how_far_it_is(home: Path) -> None:
     assert lines[begun + 1 : begun + 6] == [f"deployed {name}" for name in names]
 
 
+@pytest.mark.promise(
+    "A file needs the key `deployments:` only: `deploy` adds the pull step, the environment and the tag `rowmill`"
+)
 @pytest.mark.parametrize("name", ["own", "here"])
 def test_a_file_of_deployments_alone_is_enough(name: str, home: Path, api: Any, worker: Path) -> None:
     state, run = state_of(api, f"preprocess/{name}", worker)
@@ -88,6 +91,7 @@ def test_a_file_of_deployments_alone_is_enough(name: str, home: Path, api: Any, 
     assert sorted(run.tags) == ["made-up-data", "rowmill"]  # its data are a sample
 
 
+@pytest.mark.promise("a run that would write into a temporary folder of Prefect is refused")
 @pytest.mark.parametrize(("flow", "key"), [("preprocess", "output.path"), ("watch-source", "state")])
 def test_an_output_in_a_temporary_folder_of_prefect_is_refused(
     flow: str, key: str, home: Path, api: Any, worker: Path
@@ -98,6 +102,7 @@ def test_an_output_in_a_temporary_folder_of_prefect_is_refused(
     assert "ROWMILL_FOLDER" in run.state.message
 
 
+@pytest.mark.promise("looks at watched folders have the queue `light`, and wait for no job")
 def test_the_watch_does_not_wait_behind_a_long_job(home: Path, api: Any, worker: Path) -> None:
     from prefect.states import Cancelling
 
@@ -113,6 +118,7 @@ def test_the_watch_does_not_wait_behind_a_long_job(home: Path, api: Any, worker:
     assert final_state(api, long.id, worker) == "Cancelled"
 
 
+@pytest.mark.promise("names those that are not in the file any more; `--prune` removes them")
 def test_what_left_the_file_is_named_and_pruned(tmp_path: Path, api: Any) -> None:
     def names() -> set[str]:
         return {d.name for d in api.read_deployments(limit=200)}
@@ -137,6 +143,7 @@ def test_what_left_the_file_is_named_and_pruned(tmp_path: Path, api: Any) -> Non
     assert not api.read_automations_by_name("of-leaves")
 
 
+@pytest.mark.promise("A start names the deployments that have left the file since the last one")
 def test_serve_names_what_left_its_file_until_it_is_deleted(
     tmp_path: Path, api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +177,9 @@ def test_serve_names_what_left_its_file_until_it_is_deleted(
     assert "left" not in served(file, "served-on")
 
 
+@pytest.mark.promise(
+    "Relative paths start in the folder in which `deploy` was called, else in the one that the file names"
+)
 @pytest.mark.parametrize(
     ("spec", "pull", "folder"),
     [

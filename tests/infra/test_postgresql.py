@@ -96,6 +96,7 @@ def healthy(api: str) -> bool:
         return False
 
 
+@pytest.mark.promise("let the Prefect server use PostgreSQL")
 def test_a_run_against_a_server_on_postgresql(server: dict[str, str], tmp_path: Path) -> None:
     import json
 

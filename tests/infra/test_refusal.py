@@ -21,6 +21,9 @@ def written(folder: Path, more: str) -> Path:
     return folder / "own.yaml"
 
 
+@pytest.mark.promise(
+    "If the form of a flow would refuse a parameter, `serve` and `deploy` refuse it before they ask the server"
+)
 @pytest.mark.parametrize(
     ("more", "said"),
     [

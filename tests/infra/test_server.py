@@ -49,6 +49,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     answer(started(STOP, place))
 
 
+@pytest.mark.promise("else one on this host, which they start if there is none and which stays")
 def test_two_processes_that_start_at_once_share_one_server_that_outlives_them(home: Path) -> None:
     port = free_port()
     both = [started(ENSURE, home, PREFECT_SERVER_API_PORT=port) for _ in range(2)]
@@ -77,6 +78,7 @@ def test_a_port_taken_by_something_else_is_left_alone_and_the_other_one_remember
     assert first[:2] == second[:2]
 
 
+@pytest.mark.promise("the page and `prefect` ask for it then")
 def test_a_server_with_a_password_asks_for_it_and_is_used_with_it(
     tmp_path: Path, new_prefect_home: Callable[[Path], Path]
 ) -> None:
@@ -95,6 +97,7 @@ def test_a_server_with_a_password_asks_for_it_and_is_used_with_it(
         answer(started(STOP, tmp_path))
 
 
+@pytest.mark.promise("`the configured Prefect server does not answer`")
 def test_a_configured_server_that_does_not_answer_is_never_replaced(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}/api"
     message = refusal(started(ENSURE, tmp_path, PREFECT_API_URL=url))

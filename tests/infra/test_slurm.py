@@ -100,6 +100,10 @@ def jobs() -> list[str]:
     return subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
+@pytest.mark.promise("scheduler here, a job for each worker (or for its GPUs)")
+@pytest.mark.promise(
+    "Workers over SSH and SLURM spill into a new folder of that user alone, which is removed when they end"
+)
 @needs_slurm
 def test_a_run_on_workers_from_the_queue(queue: Path, tmp_path: Path, prefect_server: Any) -> None:
     data, shared = make_data(tmp_path / "in", files=2), tmp_path / "shared"
@@ -124,6 +128,7 @@ def test_a_run_on_workers_from_the_queue(queue: Path, tmp_path: Path, prefect_se
     assert eventually(lambda: not list(scratch.iterdir()))  # each job removes its own folder
 
 
+@pytest.mark.promise("number of workers, for the kinds cpu and slurm")
 @needs_slurm
 def test_the_number_of_jobs_follows_the_work(queue: Path, tmp_path: Path, prefect_server: Any) -> None:
     data = make_data(tmp_path / "in", files=2)
@@ -156,6 +161,8 @@ def test_a_job_that_the_queue_refuses(queue: Path, change: dict[str, Any], why: 
     assert jobs() == []
 
 
+@pytest.mark.promise("seconds that workers may take to come")
+@pytest.mark.promise("`no worker has come within`")
 @needs_slurm
 def test_a_job_that_does_not_start_in_time(queue: Path, tmp_path: Path) -> None:
     asked = {"cores": 1, "memory": "1GB", "shared_directory": str(tmp_path), "directives": ["--begin=now+1hour"]}
@@ -198,6 +205,7 @@ def test_the_job_of_a_worker_on_the_cores(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.promise("scheduler here, a job for each worker (or for its GPUs)")
 def test_the_job_of_workers_on_gpus(tmp_path: Path) -> None:
     asked = {"cores": 32, "memory": "512GiB", "gpus": 4, "python": "python", "shared_directory": str(tmp_path),
              "log_directory": str(tmp_path / "logs")}  # fmt: skip

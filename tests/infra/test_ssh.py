@@ -81,6 +81,7 @@ def certificates() -> list[Path]:
     return [path for path in Path("/tmp").glob("rowmill-ssh-*") if path not in BEFORE]
 
 
+@pytest.mark.promise("scheduler on the first host, a worker on each (one per GPU)")
 @needs_sshd
 def test_a_run_on_workers_started_over_ssh(sshd: dict[str, Any], tmp_path: Path, prefect_server: Any) -> None:
     data = make_data(tmp_path / "in", files=2)
@@ -92,6 +93,9 @@ def test_a_run_on_workers_started_over_ssh(sshd: dict[str, Any], tmp_path: Path,
     assert certificates() == []
 
 
+@pytest.mark.promise(
+    "Workers over SSH and SLURM spill into a new folder of that user alone, which is removed when they end"
+)
 @needs_sshd
 def test_workers_are_as_asked_and_their_certificates_are_theirs_alone(sshd: dict[str, Any]) -> None:
     asked = Cluster(kind="ssh", ssh={**sshd, "hosts": ["127.0.0.1"]}, threads_per_worker=3, memory_limit="1GB",
@@ -140,6 +144,7 @@ def test_hosts_that_cannot_be_had(
     assert certificates() == []
 
 
+@pytest.mark.promise("scheduler on the first host, a worker on each (one per GPU)")
 def test_gpus_of_other_hosts_are_used_by_dask_cuda() -> None:
     one = Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 1}, rmm_pool_size="60GB")
     assert resolved(one) == ("ssh", "cudf")

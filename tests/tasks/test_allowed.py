@@ -46,6 +46,7 @@ def test_outside(path: str, house: Path) -> None:
     assert path.format(here=house) in refused.value.where
 
 
+@pytest.mark.promise("`the path is outside of what runs may use`")
 def test_the_message_names_field_path_where_it_leads_and_roots(house: Path) -> None:
     with pytest.raises(JobError) as refused:
         check_path("in/away/a.parquet", "run.scratch")
@@ -64,6 +65,7 @@ URLS = {
 }  # fmt: skip
 
 
+@pytest.mark.promise("URLs go by scheme, host and whole path segments")
 @pytest.mark.parametrize("url", URLS)
 def test_urls_go_by_scheme_host_and_segments(url: str, house: Path) -> None:
     try:
@@ -81,6 +83,9 @@ def test_two_names_of_one_storage_are_one(monkeypatch: pytest.MonkeyPatch) -> No
         check_path("s3a://bucket/logs-of-others", "source.path")
 
 
+@pytest.mark.promise(
+    "Links and `..` count for where they lead, also links in a folder, before the run and again when a file is opened"
+)
 def test_links_found_in_an_allowed_folder_are_refused_by_name(house: Path) -> None:
     assert [Path(f.path).name for f in expand("in/*.parquet")] == ["a.parquet"]
     with pytest.raises(JobError, match=r"in/away, which leads to .*/out"):
@@ -104,6 +109,7 @@ def test_files_of_a_storage_are_checked_when_they_are_found(monkeypatch: pytest.
         expand("memory://allowed-test/one*")
 
 
+@pytest.mark.promise("Empty: nothing is allowed", "infra/README.md#who-may-do-what")
 def test_unset_allows_all_empty_nothing_and_words_are_an_error(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE)
     assert allowed_roots() is None

@@ -131,6 +131,7 @@ def rows_written(folder: Path, form: str) -> pa.Table:
     return pa.concat_tables(ds.dataset(folder / p, format={"arrow": "ipc"}.get(form, form)).to_table() for p in parts)
 
 
+@pytest.mark.promise("Columns of all other types (structs, maps, bytes) pass through to outputs of Parquet and Arrow")
 @pytest.mark.parametrize(("form", "exchange"), [("parquet", "memory"), ("arrow", "disk")])
 def test_columns_of_any_type_pass_through(form: str, exchange: str, tmp_path: Path, engine: str) -> None:
     """Types that no operator takes are written as they came, and the manifest tells them."""
@@ -193,6 +194,7 @@ def test_rows_are_brought_together_and_sorted_by_bytes_and_times_of_day(
     assert all([row["number"] for row in run] == sorted(row["number"] for row in run) for run in runs)
 
 
+@pytest.mark.promise("Operators take numbers, texts, times, bools and lists of these")
 @pytest.mark.parametrize(
     ("dtype", "make"),
     [

@@ -20,6 +20,7 @@ def told(files: list[File], seen: dict[str, Sight], now: float) -> tuple[list[st
     return [file.path for file in new], seen
 
 
+@pytest.mark.promise("a file is complete when it has not changed for 30 s")
 def test_a_file_that_grows_is_told_once_it_has_been_still() -> None:
     looks = [(0, 10, 0), (60, 20, 60), (80, 20, 60), (91, 20, 60), (120, 20, 60)]  # now, size, time of change
     found, seen = [], {}
@@ -29,6 +30,10 @@ def test_a_file_that_grows_is_told_once_it_has_been_still() -> None:
     assert found == [[], [], [], ["in/a"], []]
 
 
+@pytest.mark.promise(
+    "Each file is announced once; the list is in `.rowmill/` of the folder (`state`). A rewritten file is announced "
+    "again"
+)
 def test_a_file_that_is_written_again_is_new_again() -> None:
     seen = {"in/a": Sight(10, 1, 0, 0, announced=True)}
     assert told([File("in/a", 10, 1)], seen, 100)[0] == []
@@ -44,6 +49,7 @@ def test_files_that_were_away_for_a_day_are_not_new_and_after_a_month_forgotten(
     assert told([], seen, 31 * DAY)[1] == {}
 
 
+@pytest.mark.promise("or when its folder has a marker", "flows/OPERATIONS.md#new-data")
 def test_a_marker_completes_its_folder_and_those_in_it(tmp_path: Path) -> None:
     for name in ("day=1/a", "day=1/h=1/b", "day=2/c", "day=1/_SUCCESS"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -80,6 +86,10 @@ def test_many_files_are_told_in_several_events() -> None:
     assert [len(arrival.paths) for arrival in grouped(files, "in")] == [2000, 2000, 500]
 
 
+@pytest.mark.promise(
+    "Each file is announced once; the list is in `.rowmill/` of the folder (`state`). A rewritten file is announced "
+    "again"
+)
 def test_what_was_seen_is_kept(tmp_path: Path) -> None:
     seen = {"in/a": Sight(10, 1, 2.5, 3.5, announced=True), "in/b": Sight(0, 0, 0, 0)}
     note = tmp_path / "notes" / "seen.json"
@@ -111,6 +121,7 @@ def test_the_event_of_the_same_files_is_the_same_event() -> None:
     assert first.resource.id == "rowmill.source.in/day=1"  # type: ignore[attr-defined]
 
 
+@pytest.mark.promise("Files of several formats are announced separately")
 def test_strays_are_no_data_and_formats_arrive_apart() -> None:
     names = ["in/a.csv", "in/a.csv.gz", "in/b.PARQUET", "in/notes.txt", "in/day=1/README", "in/day=1/c.csv"]
     files = [File(name, 1, 0) for name in names]

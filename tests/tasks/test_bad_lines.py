@@ -67,6 +67,10 @@ def collected(plan: Any, path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.promise(
+    "`error` names file and line. `skip` leaves them out. The path of a file (which may hold `{date}`) leaves them "
+    "out and collects them there"
+)
 @pytest.mark.parametrize("range_bytes", [3, 8, 2**20])
 @pytest.mark.parametrize("packed", [False, True])
 def test_bad_lines_of_csv_are_left_out_counted_and_collected(range_bytes: int, packed: bool, tmp_path: Path) -> None:
@@ -96,6 +100,7 @@ OPEN_QUOTES = [
 ]  # fmt: skip
 
 
+@pytest.mark.promise("By default an open quote is an error that names its line")
 @pytest.mark.parametrize("range_bytes", [3, 8, 2**20])
 @pytest.mark.parametrize("kind", ["plain", "gzip", "utf-16", "escape", "comment"])
 @pytest.mark.parametrize(("text", "line", "why", "left"), OPEN_QUOTES)
@@ -135,6 +140,10 @@ def test_an_open_quote_of_the_header_is_an_error(tmp_path: Path) -> None:
         assert error.value.where == f"{tmp_path}/a.csv, line 1"
 
 
+@pytest.mark.promise(
+    "`error` names file and line. `skip` leaves them out. The path of a file (which may hold `{date}`) leaves them "
+    "out and collects them there"
+)
 @pytest.mark.parametrize("range_bytes", [3, 8, 2**20])
 def test_bad_lines_of_json_are_left_out_counted_and_collected(range_bytes: int, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
@@ -154,6 +163,11 @@ def test_a_line_of_blanks_is_no_row_whatever_columns_are_read(bad: str, tmp_path
     assert read(plan, 0, []).num_rows == 2
 
 
+@pytest.mark.promise(
+    "`error` names file and line. `skip` leaves them out. The path of a file (which may hold `{date}`) leaves them "
+    "out and collects them there"
+)
+@pytest.mark.promise("`does not parse`")
 def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(CSV.removesuffix(b'7,"open\n'))
     with pytest.raises(DataError, match="a text file does not parse") as error:
@@ -192,6 +206,7 @@ def test_a_bad_line_of_a_later_piece_is_counted_from_the_beginning_of_the_file(p
         assert re.search(r"line \d", error.value.where)[0] == where
 
 
+@pytest.mark.promise("or has a value that does not fit the type of its column")
 def test_a_value_that_does_not_fit_its_type_makes_a_line_bad(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,a\n2\nz,b\n3,c\n")
     plan = plan_of(tmp_path, bad_lines="skip", schema={"x": "int64"})
@@ -342,6 +357,7 @@ def job_of(tmp_path: Path, **source: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.promise("Log, artifacts, report and manifest count bad lines by file")
 def test_log_artifacts_manifest_report_and_preview_count_bad_lines(tmp_path: Path) -> None:
     for split in ("in", "valid"):
         (tmp_path / split).mkdir()
@@ -423,6 +439,8 @@ def test_arrow_reads_what_the_sieve_leaves_and_ranges_change_nothing(
 FIELD = st.text(st.sampled_from('ab,"\\#\n é'), max_size=8)
 
 
+@pytest.mark.promise("begins lines that are not rows", "flows/KEYS.md#source")
+@pytest.mark.promise("After `escape` a quote, delimiter or line end is a plain letter")
 @given(
     records=st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=12), comments=st.lists(FIELD, max_size=12),
     quote=st.sampled_from(['"', "'", ""]), escape=st.sampled_from([None, "\\"]), comment=st.sampled_from([None, "#"]),

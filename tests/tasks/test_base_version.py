@@ -129,6 +129,7 @@ def test_an_output_without_versions_is_its_own_base(tmp_path: Path) -> None:
     assert name_of(tmp_path / "out") == "out"
 
 
+@pytest.mark.promise("The base is the newest *good* version: published, whole by `verify`, and not discarded")
 def test_a_discarded_version_is_no_base_and_its_day_counts_as_missing(tmp_path: Path) -> None:
     out = nights(tmp_path, 2)
     for number, version in enumerate(("v0001", "v0002")):
@@ -157,6 +158,7 @@ def test_after_a_discarded_version_its_rows_may_be_named_again(tmp_path: Path) -
     assert (out / "_latest").read_text() == "v0003\n"
 
 
+@pytest.mark.promise("`--and-later` takes all of them back")
 def test_a_version_is_discarded_with_those_that_were_learned_on_top_of_it(tmp_path: Path) -> None:
     out = nights(tmp_path, 3)
     with pytest.raises(JobError, match=r"(?s)v0002, v0003 were learned on top of v0001.*--and-later"):
@@ -281,6 +283,7 @@ def test_only_a_version_is_discarded(tmp_path: Path, what: str) -> None:
         discarded(out / what)
 
 
+@pytest.mark.promise("The base is the newest *good* version: published, whole by `verify`, and not discarded")
 @pytest.mark.parametrize(
     "file", ["part-00000.parquet", "_manifest.json", "_workflow/workflow.json", "_workflow/state.json",
              "_workflow/partials.json", "_workflow/files.vocab", "_workflow/v000-values.vocab"]
@@ -368,6 +371,7 @@ def test_a_refit_takes_all_but_its_source_from_the_base(tmp_path: Path) -> None:
         make_refit({"base": str(out), "source": {"path": "in", "sample": {"name": "toy"}}})
 
 
+@pytest.mark.promise("Such a value starts from zero when it comes back. Ids are never dropped")
 @pytest.mark.parametrize(("forget", "id_of_x"), [("30d", 2), ("90d", 3)])
 def test_values_without_an_id_are_forgotten_after_the_time(tmp_path: Path, forget: str, id_of_x: int) -> None:
     """A value that comes once in two months reaches a threshold of two only while its first count is there."""
@@ -393,6 +397,7 @@ def test_learning_anew_keeps_ids_and_begins_the_history(tmp_path: Path) -> None:
     assert (history["rows"], len(history["nights"])) == (3, 1)
 
 
+@pytest.mark.promise("So are `checks`, `contract` and `output`")
 def test_a_refit_has_the_gate_and_the_files_of_its_base(tmp_path: Path) -> None:
     out, contract = tmp_path / "out", {"columns": {"x": {"nulls": 0.1}}}
     output = {"path": str(out), "on_existing": "version", "files": 3, "shuffle": "key", "keys": ["k"],
@@ -440,6 +445,7 @@ def ks(out: Path, versions: str) -> list[int]:
     return [k for batch in loader(out, versions=versions, shuffle=False) for k in batch["k"].to_pylist()]
 
 
+@pytest.mark.promise("other versions are left out with a warning, and refused where they are named")
 def test_readers_of_several_versions_take_the_newest_and_its_ancestors(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -500,6 +506,7 @@ def fitted_json(out: Path, version: str) -> dict[str, Any]:
     return dict(json.loads((out / version / "_workflow/workflow.json").read_text()))
 
 
+@pytest.mark.promise("Otherwise it is set aside like a discarded one, so that readers pass over it")
 def test_a_damaged_version_is_set_aside_and_brought_back(tmp_path: Path) -> None:
     out = nights(tmp_path, 3)
     damaged, whole = out / "v0003/part-00000.parquet", (out / "v0003/part-00000.parquet").read_bytes()
@@ -527,6 +534,7 @@ def test_a_damaged_version_is_set_aside_and_brought_back(tmp_path: Path) -> None
     assert rows_of(out / "v0004")["k"].to_pylist() == [6]  # another value than in v0003
 
 
+@pytest.mark.promise("the run stops: that the version is damaged is not proven")
 @pytest.mark.parametrize("what", ["a link that leads nowhere", "a version without a manifest", "an I/O error"])
 def test_a_version_that_cannot_be_read_stops_the_run(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
@@ -552,6 +560,7 @@ def test_a_version_that_cannot_be_read_stops_the_run(
     assert not is_discarded(out / "v0002")
 
 
+@pytest.mark.promise("a copy of a version under another number does not count")
 def test_a_night_on_another_disk_is_a_version_and_a_copy_is_none(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ class Ids:
         return [self.ids.get(value, 2) for value in values]
 
 
+@pytest.mark.promise("A step goes on with what the base has learned if the base has the same operator on the same")
 def test_nights_with_changes_between_them(tmp_path: Path, engine: str) -> None:
     k, c, x, codes = Ids(2, 40), Ids(), list[float](), list[pd.DataFrame]()
     thresholds = [(2, 40), (2, 40), (3, 60), (1, 60), (1, 0), (1, 0)]
@@ -134,6 +135,7 @@ def entry(column: str, *ops: Any, **more: Any) -> dict[str, Any]:
     return {"columns": [column], "ops": [*ops], **more}
 
 
+@pytest.mark.promise("`would move`")
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
@@ -156,6 +158,7 @@ def test_what_would_move_an_id_is_refused(tmp_path: Path, base: Path, changed: d
     assert not (tmp_path / "out/v0002").exists()
 
 
+@pytest.mark.promise("A step goes on with what the base has learned if the base has the same operator on the same")
 def test_what_leaves_ids_where_they_are_is_taken(tmp_path: Path, base: Path) -> None:
     """Order, names and tags of entries, columns that are cut elsewhere; the same column under another name is new."""
     listed = entry("u", {"op": "Categorify"}, {"op": "ListSlice", "start": 1}, {"op": "AddTags", "tags": ["item"]})
@@ -174,6 +177,7 @@ def test_what_leaves_ids_where_they_are_is_taken(tmp_path: Path, base: Path) -> 
     assert rows["k5"].to_pylist() == [one + 4 for one in fresh.night(columns_of(1)["k"])]
 
 
+@pytest.mark.promise("A file that is in both counts once", "flows/NIGHTS.md#every-night-on-top-of-the-last")
 def test_new_steps_learn_from_older_rows_first(tmp_path: Path, engine: str) -> None:
     for number in (0, 1, 2):
         night(tmp_path, number, [CODES], engine)
@@ -196,6 +200,7 @@ def test_new_steps_learn_from_older_rows_first(tmp_path: Path, engine: str) -> N
         night(tmp_path, 4, [*more, HASHED], engine, refit={"learn_from": str(tmp_path / "nowhere")})
 
 
+@pytest.mark.promise('Several versions together (`versions="all"`, a range) have the columns that all of them')
 def test_versions_of_several_jobs_are_read_by_their_common_columns(
     tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -224,6 +229,9 @@ def test_versions_of_several_jobs_are_read_by_their_common_columns(
     assert [len(rows_of(version)) for version in (out / "v0001", out / "v0003")] == [300, 300]
 
 
+@pytest.mark.promise(
+    "dropped and came back counts as missing in the versions before it came back: the same id means another value there"
+)
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_column_of_ids_that_came_back_is_not_read_with_the_ids_that_it_had(tmp_path: Path, applied: bool) -> None:
     """Where no version lacks it: the one that did was removed, or was never applied."""

@@ -34,6 +34,7 @@ def frames() -> dict[str, Any]:
     }
 
 
+@pytest.mark.promise("`Dataset` also takes frames, and text files as a job does")
 @pytest.mark.parametrize("kind", ["pandas", "table", "batch", "dask", "list"])
 def test_frames_give_their_rows(kind: str) -> None:
     dataset = Dataset(frames()[kind], engine="pandas")
@@ -71,6 +72,7 @@ def test_a_dask_frame_is_converted_on_the_workers_of_a_client() -> None:
         assert read(dataset.handle, 0).to_pydict() == TABLE.to_pydict()
 
 
+@pytest.mark.promise("`Dataset` also takes frames, and text files as a job does")
 def test_text_is_read_as_a_job_reads_it(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("1|x|-\n2|-|'a|b'\n")
     with pytest.raises(DataError):

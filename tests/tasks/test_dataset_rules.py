@@ -54,6 +54,7 @@ def pa_column(values: Any) -> list[Any]:
     return values.to_arrow().to_pylist() if hasattr(values, "to_arrow") else values.tolist()
 
 
+@pytest.mark.promise("The same rules are methods of a `Dataset`, and their rows are those of the job")
 @settings(max_examples=25, deadline=None)
 @given(
     rows=ROWS, keep=st.sampled_from(["first", "last"]), keys=st.sampled_from([["s"], ["n"], ["s", "n"]]),
@@ -95,6 +96,10 @@ def job_of(tmp_path: Path, source: dict[str, Any], weighted: bool) -> dict[str, 
     }
 
 
+@pytest.mark.promise("The same rules are methods of a `Dataset`, and their rows are those of the job")
+@pytest.mark.promise(
+    "`downsample` before `split` leaves rows out of train alone, and gives valid and test the weight 1"
+)
 @pytest.mark.parametrize("split", SPLITS, ids=lambda split: f"{split['by']}-{split.get('together')}")
 @pytest.mark.parametrize("keyed", KEYED, ids=["plain", "keyed"])
 def test_the_rows_are_those_of_a_job(split: dict[str, Any], keyed: dict[str, Any], tmp_path: Path, engine: str) -> None:
@@ -194,6 +199,7 @@ def test_train_is_as_if_later_rows_had_never_been_there(
             assert row["item_history"] == items[: items.index(row["item"])]
 
 
+@pytest.mark.promise("`head` and `num_rows` go by the rows that stay")
 def test_every_way_to_read_gives_the_rows_that_stay(engine: str) -> None:
     table = pa.table({"i": [0, 1, 2, 3, 4, 5], "u": [1, 1, 2, 2, 3, None], "s": ["a", "b", None, "a", "b", "c"]})
     data = Dataset(table, engine=engine, partition_size=1).unique("u").downsample("i >= 4", 1.0, "w")
@@ -209,6 +215,7 @@ def test_every_way_to_read_gives_the_rows_that_stay(engine: str) -> None:
         data.to_ddf(["v"])
 
 
+@pytest.mark.promise("One look at all rows serves all splits")
 def test_texts_are_read_as_in_the_fit_and_split_once(
     tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +234,7 @@ def test_texts_are_read_as_in_the_fit_and_split_once(
     assert len(looks) <= 2
 
 
+@pytest.mark.promise("`head` and `num_rows` go by the rows that stay")
 def test_a_workflow_is_refitted_on_the_rows_that_stay(engine: str) -> None:
     table = pa.table({"k": ["a", "a", "b"], "x": [1.0, 3.0, 5.0]})
     later = pa.table({"k": ["a", "c", "c", "d"], "x": [9.0, 9.0, 2.0, 4.0]})

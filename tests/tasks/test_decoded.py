@@ -198,6 +198,9 @@ def written(out: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(out.glob("part-*"))]
 
 
+@pytest.mark.promise(
+    "once: the columns that the stage statistics decodes stay in the workers' memory for the stage transform"
+)
 @pytest.mark.parametrize("filter", [None, "unused > 0"])
 def test_text_is_parsed_once_and_the_output_is_the_same(
     text: Path, tmp_path: Path, engine: str, readings: Counter[tuple[int, str]], filter: str | None
@@ -219,6 +222,9 @@ def test_text_is_parsed_once_and_the_output_is_the_same(
     assert column_cache._store.tables == {}
 
 
+@pytest.mark.promise(
+    "once: the columns that the stage statistics decodes stay in the workers' memory for the stage transform"
+)
 def test_files_elsewhere_are_read_once_and_only_what_each_pass_needs(
     table: pa.Table, tmp_path: Path, readings: Counter[tuple[int, str]]
 ) -> None:
@@ -230,6 +236,7 @@ def test_files_elsewhere_are_read_once_and_only_what_each_pass_needs(
     assert {name for _, name in readings} == {"time", "name", "x", "label"}
 
 
+@pytest.mark.promise("It reads local Parquet, ORC and Arrow files again")
 def test_local_parquet_is_read_again(table: pa.Table, tmp_path: Path, readings: Counter[tuple[int, str]]) -> None:
     pq.write_table(table, tmp_path / "rows.parquet")
     done = run_stages(asked(tmp_path / "rows.parquet", tmp_path / "out", "pandas"))

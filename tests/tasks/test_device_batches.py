@@ -97,6 +97,7 @@ def both(out: Path, device: str, **how: Any) -> tuple[Loader, Loader]:
     return loader(out, NAMES, **how), loader(out, NAMES, device=device, **how)
 
 
+@pytest.mark.promise("Rows, their order, their bits and the states are those of host memory")
 @pytest.mark.parametrize("how", [
     {"batch_size": 64}, {"batch_size": 500}, {"batch_size": 7, "shuffle": False, "ahead": 0}, {"batch_size": 1000},
     {"batch_size": 40, "even": True, "drop_last": True, "seed": 3, "ahead": 5},
@@ -139,6 +140,7 @@ def test_files_of_the_engine_itself_are_read_with_the_same_bits(tmp_path: Path, 
     assert [bits(batch) for batch in on_device] == [bits(arrays(batch)) for batch in plain]
 
 
+@pytest.mark.promise("Rows, their order, their bits and the states are those of host memory")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 @pytest.mark.parametrize("how", [{}, {"global_batches": True}])
 def test_states_are_those_of_arrow_tables_behind_every_batch(
@@ -199,6 +201,7 @@ def rows_of(batches: Iterable[Any]) -> list[tuple[int, list[int], bytes]]:
     return rows
 
 
+@pytest.mark.promise("takes the columns over without a copy (DLPack)")
 def test_a_batch_is_memory_of_its_own_that_dlpack_hands_over(out: Path, device: str, xp: ModuleType) -> None:
     source = loader(out, ["number", "items", "flag", "empty"], batch_size=50, device=device, shuffle=False)
     before = [bits(batch) for batch in source]
@@ -350,6 +353,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.mark.promise("a thread decodes what the next batches need, on a stream of its own")
 @pytest.mark.parametrize(("size", "ahead", "most"), [(20, 1, 2), (20, 0, 2), (60, 3, 6), (90, 0, 3)])
 def test_row_groups_in_memory_are_those_of_the_batches_ahead(
     out: Path, device: str, size: int, ahead: int, most: int, monkeypatch: pytest.MonkeyPatch
@@ -404,6 +408,7 @@ def test_jagged_form_and_weights_are_of_the_same_library(out: Path, device: str,
         assert bits(form) == bits(expected)
 
 
+@pytest.mark.promise("lists of other lengths than those of their weights are an error that names the row of the batch")
 def test_weights_of_other_lengths_are_refused_with_the_row(device: str, tmp_path: Path, engine: str) -> None:
     rows = pa.table({"ids": [[1], [2, 3], None], "weights": [[0.5], [0.5], []]})
     Workflow(["ids", "weights"]).fit_transform(Dataset(rows, engine=engine)).to_parquet(
@@ -442,6 +447,7 @@ def test_a_gpu_that_this_process_does_not_see_is_named(out: Path) -> None:
         loader(out, device="cuda:99").batches()
 
 
+@pytest.mark.promise("a thread decodes what the next batches need, on a stream of its own")
 @pytest.mark.gpu
 @pytest.mark.parametrize("non_blocking", [False, True])
 def test_a_batch_that_is_let_go_is_not_overwritten_before_its_stream_has_read_it(

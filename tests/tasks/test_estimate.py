@@ -139,6 +139,8 @@ def test_scratch_elsewhere_counts_on_its_own_disk(data: Path, tmp_path: Path, mo
     assert (target.path, target.needed, target.what) == (str(tmp_path), ROWS * 16, "output")
 
 
+@pytest.mark.promise("ends there if a disk is too small for it", "flows/README.md#look-before-it-runs")
+@pytest.mark.promise("`the disk is too small for this run`")
 @pytest.mark.parametrize("exchange", ["memory", "disk"])
 def test_a_disk_that_is_too_small_refuses_the_run_before_any_work(
     exchange: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str

@@ -170,6 +170,7 @@ def test_scratch_files_are_found_again_unless_they_are_damaged(source: Path, tmp
     assert parts(tmp_path / "out") == parts(tmp_path / "other")
 
 
+@pytest.mark.promise("`auto` goes by an estimate, which `rowmill preview` shows")
 def test_auto_takes_memory_while_the_estimate_fits() -> None:
     schema = Schema.from_arrow(pa.schema([("a", pa.int32()), ("b", pa.float32()), ("s", pa.string())]))
     pool = LocalPool(1)
@@ -199,6 +200,7 @@ def test_pieces_that_gpus_cannot_hold_are_kept_in_host_memory() -> None:
     assert choose("disk", 100_000_000, schema, pool, "cudf")[::2] == ("disk", False)
 
 
+@pytest.mark.promise("`the scratch disk is too small for the exchange`")
 def test_a_scratch_disk_that_is_too_small_is_refused_with_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

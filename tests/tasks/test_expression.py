@@ -90,6 +90,7 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.promise("The type of the result is known from the schema alone", "tasks/ops/EXPRESSIONS.md#types")
 @pytest.mark.parametrize(("text", "expected", "dtype"), NUMBERS)
 def test_numbers(text, expected, dtype, engine):
     assert evaluate(text, engine, x=typed([7, None, -7], "int32")) == expected
@@ -118,6 +119,10 @@ TRUTH = [
 ]
 
 
+@pytest.mark.promise(
+    "comparisons, `in` and `is`, which chain (`1 < x < 3` is `1 < x and x < 3`)",
+    "tasks/ops/EXPRESSIONS.md#precedence",
+)
 @pytest.mark.parametrize(("text", "expected"), TRUTH)
 def test_truth_has_three_values(text, expected, engine):
     assert evaluate(text, engine, x=pa.array([1, 2, None]), b=pa.array([False, None, True])) == expected
@@ -277,6 +282,11 @@ BEYOND = [
 ]
 
 
+@pytest.mark.promise("whole numbers that leave 64 bits are an error")
+@pytest.mark.promise("`is beyond`", "flows/OPERATIONS.md#when-it-fails")
+@pytest.mark.promise(
+    "A number beyond these 64 bits is an error that names the expression, its part, the columns and the cure"
+)
 @pytest.mark.parametrize(("text", "values", "dtype"), BEYOND)
 def test_whole_numbers_beyond_64_bits_are_refused(text, values, dtype, engine):
     """Not wrapped, and no row is dropped by a filter for it."""
@@ -318,6 +328,8 @@ def test_what_lies_under_a_null_is_no_overflow(engine):
     assert evaluate("x * x", engine, x=x) == [1, None]
 
 
+@pytest.mark.promise("`where(cast(_, 'int64') is None, -1, cast(_, 'int64'))` is not counted")
+@pytest.mark.promise("A `cast`, `parse_number`, `parse_time` or `parse_json` that cannot read a value gives null")
 @pytest.mark.parametrize(
     ("text", "values", "dtype", "expected", "failed"),
     [
@@ -371,6 +383,11 @@ EDGES = [
 ]
 
 
+@pytest.mark.promise("nulls, whole numbers and floats, texts, times, `x / 0`, infinities")
+@pytest.mark.promise(
+    "`/` gives float64: `x / 0` is infinite with the sign of x, `0 / 0` null",
+    "tasks/ops/EXPRESSIONS.md#nulls-zeros-and-infinities",
+)
 @pytest.mark.parametrize(("text", "values", "expected"), EDGES)
 def test_rules_at_the_edges(text, values, expected, engine):
     """What the reference says of zeros, infinities, whole numbers beside floats, and letters."""
@@ -399,6 +416,10 @@ def test_length_of_lists(engine):
     assert evaluate("v is not None", engine, v=pa.array([[1], None])) == [True, False]
 
 
+@pytest.mark.promise(
+    "An expression is read as Python reads it, and may stand on several lines",
+    "tasks/ops/EXPRESSIONS.md#grammar",
+)
 def test_odd_names_and_several_lines(engine):
     assert evaluate('col("a b") + col("class")', engine, **{"a b": [1], "class": [2]}) == [3]
     assert evaluate("x > 0\n  and x < 9\n", engine, x=[5]) == [True]
@@ -473,6 +494,7 @@ ERRORS = [
 ]
 
 
+@pytest.mark.promise("An expression is read as Python reads it, and may stand on several lines")
 @pytest.mark.parametrize(("text", "what", "caret", "hint"), ERRORS)
 def test_an_error_shows_the_place(text, what, caret, hint):
     schema = Schema([Column("x", pa.int64()), Column("name", pa.string()), Column("t", pa.timestamp("us"))])

@@ -44,6 +44,8 @@ def evaluate(text: str, engine: str, failed: Counter[str] | None = None, **colum
     return result.to_pylist()
 
 
+@pytest.mark.promise("Results are equal, on CPU and GPU", "tasks/ops/EXPRESSIONS.md#on-cpu-and-gpu")
+@pytest.mark.promise("The examples run as tests on both engines", "tasks/ops/EXPRESSIONS.md#functions")
 @pytest.mark.parametrize(("name", "text", "columns", "expected"), EXAMPLES, ids=[example[1] for example in EXAMPLES])
 def test_the_examples_of_the_page(name: str, text: str, columns: Any, expected: list[Any], engine: str) -> None:
     assert name in text
@@ -52,6 +54,8 @@ def test_the_examples_of_the_page(name: str, text: str, columns: Any, expected: 
     assert found == close
 
 
+@pytest.mark.promise("A `cast`, `parse_number`, `parse_time` or `parse_json` that cannot read a value gives null")
+@pytest.mark.promise("What `coalesce`, `where`, `case`, `or` or `is None` answer for is not counted")
 @pytest.mark.parametrize(
     ("text", "values", "expected", "failed"),
     [
@@ -86,6 +90,7 @@ def test_texts_that_cannot_be_read_are_counted(
     assert counted == ({text: failed} if failed else {})
 
 
+@pytest.mark.promise("the first such value is an error that names it, its column, its file and its row there")
 @pytest.mark.parametrize(
     ("expression", "table", "what"),
     [
@@ -125,6 +130,7 @@ PATTERNS = [
 ]  # fmt: skip
 
 
+@pytest.mark.promise("Patterns are those of RE2, on both engines")
 @pytest.mark.parametrize(("pattern", "why"), PATTERNS)
 def test_patterns_are_those_of_re2(pattern: str, why: str) -> None:
     for name, more in (("matches", ""), ("regex_extract", ""), ("regex_replace", ", ''")):
@@ -187,6 +193,7 @@ def test_an_argument_of_another_kind_is_refused_at_its_place(text: str, what: st
     assert do in caught.value.do
 
 
+@pytest.mark.promise("values are learned from the rows that are left, so these must be known before")
 @pytest.mark.parametrize("text", ["x > mean(x)", "coalesce(x, 0) < quantile(x, 0.99)"])
 def test_learned_values_are_refused_where_rows_are_left_out(text: str) -> None:
     with pytest.raises(JobError, match="is a learned value, which cannot stand here") as told:
@@ -241,6 +248,7 @@ ENDS = [
 ]
 
 
+@pytest.mark.promise("`min` and `max` take times and dates, too: `t - min(t)` are the seconds since the first one")
 @pytest.mark.parametrize(("dtype", "times", "seconds"), ENDS, ids=[str(end[0]) for end in ENDS])
 def test_first_and_last_times_are_learned_saved_and_merged(
     dtype: pa.DataType, times: list[Any], seconds: float, engine: str, tmp_path: Path
@@ -258,6 +266,7 @@ def test_first_and_last_times_are_learned_saved_and_merged(
     assert filled == pa.array([times[0], times[2]], dtype)
 
 
+@pytest.mark.promise("Mean, standard deviation and quantile are of numbers", "tasks/ops/EXPRESSIONS.md#learned-values")
 @pytest.mark.parametrize("name", ["mean(_)", "std(_)", "quantile(_, 0.5)"])
 def test_a_mean_of_times_is_learned_from_their_seconds(name: str, engine: str) -> None:
     table = {"t": [datetime(2020, 1, 1), datetime(2020, 1, 2)]}

@@ -119,6 +119,7 @@ def replaced(pattern: re.Pattern[str], new: str, text: str) -> str:
     return out + text[place:]
 
 
+@pytest.mark.promise("All else is as in Python's `re`, but", "tasks/ops/EXPRESSIONS.md#regular-expressions")
 @given(PATTERNS, ENDS, FITTED, st.sampled_from(["", "-", r"<\0>"]), st.data())
 def test_regular_expressions_are_those_of_python(
     engine: str, middle: str, ends: tuple[str, str], values: list[str | None], new: str, data: st.DataObject
@@ -139,6 +140,7 @@ def test_regular_expressions_are_those_of_python(
     assert evaluate(f"regex_replace(s, {pattern!r}, {new!r})", engine, s=s) == expected
 
 
+@pytest.mark.promise("All else is as in Python's `re`, but")
 def test_patterns_differ_from_those_of_python_where_the_page_says_so(engine: str) -> None:
     """Empty matches behind others, `$` before a line end, ASCII classes, letters of any case."""
     assert evaluate("regex_replace(s, 'a*', '-')", engine, s=["baac", "", None]) == ["-b-c-", "-", None]
@@ -179,6 +181,7 @@ def test_numbers_are_read_as_python_reads_them(
     assert counted == ({text: failed} if failed else {})
 
 
+@pytest.mark.promise("Texts of whole numbers are digits with or without a sign, `0x10` is none")
 @given(
     st.lists(st.none() | st.integers(-(2**70), 2**70).map(str) | st.text("0123456789 +-._x", max_size=6), max_size=8)
 )

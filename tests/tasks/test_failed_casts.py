@@ -61,6 +61,12 @@ def job(folder: Path, **more: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.promise(
+    "the rows that a failed `cast` makes null are counted by entry and expression, in the stage, the manifest, the "
+    "page, the log and the preview"
+)
+@pytest.mark.promise("`because a cast failed`")
+@pytest.mark.promise("`Lambda`, `Filter` and `source.filter` take expressions")
 @pytest.mark.parametrize("exchange", ["memory", "disk"])
 def test_a_run_counts_the_casts_that_fail(exchange: str, tmp_path: Path, engine: str) -> None:
     """'x', '' and '9 km' are not numbers, 300 is no int8, 'no' no truth; what makes a column twice counts once."""
@@ -93,6 +99,7 @@ def test_a_run_that_is_done_already_says_it_again(tmp_path: Path, engine: str) -
         assert statistics.failed_casts == transform.failed_casts == EXPECTED
 
 
+@pytest.mark.promise("files whose name cannot be read are opened, so that they are counted, too")
 def test_names_of_folders_that_a_cast_cannot_read_are_counted(tmp_path: Path, engine: str) -> None:
     """Their files are opened, since what is left out unread could not be counted."""
     for day, number in (("2020-01-01", 1), ("2019-12-31", 2), ("unknown", 3)):
@@ -133,6 +140,12 @@ CODE = "cast(code, 'int64')"
 SEVEN = "cannot read 'seven' of column 'code' in row 6 of the source (row 3 of {}/in/1.{}, counted from 0)"
 
 
+@pytest.mark.promise(
+    "a `cast` or `parse_..` that fails in `filter`, `split` or `downsample` ends the run with an error that names the "
+    "value, its column, its file and its row there"
+)
+@pytest.mark.promise("`the expression is strict`")
+@pytest.mark.promise("the first such value is an error that names it, its column, its file and its row there")
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(
     ("where", "source", "features"),
@@ -193,6 +206,10 @@ def test_the_rows_of_a_refit_are_those_of_its_own_source(tmp_path: Path, engine:
             work.opened(plan.partitions[0], work.bound.targets).outputs()
 
 
+@pytest.mark.promise(
+    "a `cast` or `parse_..` that fails in `filter`, `split` or `downsample` ends the run with an error that names the "
+    "value, its column, its file and its row there"
+)
 def test_without_strict_the_source_counts_what_fails(tmp_path: Path, engine: str) -> None:
     rule = {"where": f"{CODE} > 0", "fraction": 0.5}
     data = coded(tmp_path, "csv", [{"columns": ["n"]}], filter=f"{CODE} != 3", downsample=rule)
@@ -222,6 +239,7 @@ def test_what_a_lenient_run_left_is_not_taken_for_a_strict_one(tmp_path: Path, e
             stages_statistics.statistics(strict, LocalPool(1))
 
 
+@pytest.mark.promise("files whose name cannot be read are opened, so that they are counted, too")
 def test_names_of_folders_that_a_cast_cannot_read_are_refused_if_strict(tmp_path: Path, engine: str) -> None:
     """A filter that is decided by names of folders, before any file is open, is as strict as one of rows."""
     for day in ("2020-01-01", "unknown"):
@@ -239,6 +257,9 @@ def test_names_of_folders_that_a_cast_cannot_read_are_refused_if_strict(tmp_path
     assert f"row 0 of {tmp_path}/in/day=unknown/part.parquet" in told.value.what
 
 
+@pytest.mark.promise(
+    "`source.filter`, `strict`, `keys` and `sort_by` are those of the fit unless `--set` says otherwise"
+)
 def test_a_workflow_is_applied_as_strictly_as_it_was_fitted(tmp_path: Path, engine: str) -> None:
     good = pa.table({"code": ["1", "2"], "n": [1, 2]})
     pq.write_table(good, tmp_path / "good.parquet")

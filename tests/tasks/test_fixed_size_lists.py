@@ -62,6 +62,7 @@ def test_a_list_of_another_length_after_the_fit_is_an_error(tmp_path: Path, engi
         workflow.transform(later).to_parquet(str(tmp_path / "out"), **SETTINGS)
 
 
+@pytest.mark.promise("those of lists that have one length by their type")
 def test_a_loader_gives_rows_of_two_dimensions(tmp_path: Path, engine: str) -> None:
     whole = TABLE.set_column(1, "v", pa.array([[1, 2], [5, 6], [3, 4]], pa.list_(pa.int32(), 2)))
     whole = whole.append_column("w", pa.array([7, 8, 9], pa.int32()))

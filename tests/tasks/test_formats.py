@@ -64,6 +64,7 @@ def write(kind: str, path: Path) -> None:
             writer.writerows([["x", "n", "s"], *([row[k] for k in "xns"] for row in ROWS)])
 
 
+@pytest.mark.promise("parquet, csv, tsv, jsonl, orc, avro or arrow; `auto` goes by the suffix")
 @pytest.mark.parametrize("kind", ["parquet", "csv", "tsv", "jsonl", "orc", "avro"])
 def test_every_format_gives_the_same_rows(kind: str, tmp_path: Path) -> None:
     write(kind, tmp_path / f"a.{kind}")
@@ -281,6 +282,7 @@ def test_ids_beyond_int64_keep_their_digits(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.promise("from the first 16 MiB, and from the beginnings of 16 other files")
 def test_of_many_files_some_are_asked_for_types(tmp_path: Path) -> None:
     for i in range(100):
         (tmp_path / f"{i:02}.csv").write_text(f"n\n{i if i < 90 else i / 2}\n")
@@ -297,6 +299,8 @@ def test_of_many_files_some_are_asked_for_types(tmp_path: Path) -> None:
     assert str(plan.schema["n"].dtype) == "double"
 
 
+@pytest.mark.promise("the names of the columns of a CSV or TSV file where `header: false`")
+@pytest.mark.promise("texts that stand for null in CSV and TSV files")
 def test_text_without_header_takes_the_given_names_types_and_nulls(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("1\tx\nNA\ty\n")
     source = Source(path=str(tmp_path), columns=["n", "s"], schema={"n": "int32"}, null_values=["NA"])
@@ -329,6 +333,7 @@ def test_a_sample_of_a_file_is_cut_in_a_few_steps(nbytes: int, tmp_path: Path, m
         assert min(length, nbytes) // 3 < len(found) <= length
 
 
+@pytest.mark.promise("`delimiter` takes up to 20 letters")
 @pytest.mark.parametrize("delimiter", ["|", ";", "\x01", " ", ","])
 def test_values_may_stand_between_other_characters(tmp_path: Path, delimiter: str) -> None:
     """Quotes open behind the delimiter that the source names, and only there, also where ranges begin."""
@@ -424,6 +429,7 @@ def test_avro_of_every_codec_and_type(tmp_path: Path, codec: str) -> None:
     assert (found["kind"], found["price"]) == (["buy"] * 3, [Decimal("1.25")] * 3)
 
 
+@pytest.mark.promise("UUIDs are texts", "flows/KEYS.md#types")
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_uuids_are_texts_and_other_extensions_what_they_are_stored_as(tmp_path: Path, kind: str, engine: str) -> None:
     ids = [uuid.UUID(int=i << 64 | i) for i in (7, 2**63, 7)]
@@ -591,6 +597,7 @@ def test_times_of_texts_are_as_fine_as_they_are_written(tmp_path: Path) -> None:
     assert found["n"].cast(pa.int64()).to_pylist() == [1577836800123456789, None]
 
 
+@pytest.mark.promise("Times in texts may have an offset")
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 @pytest.mark.parametrize("dtype", [None, "timestamp[us]", "timestamp[ms, tz=UTC]", "timestamp[us, tz=+05:30]"])
 def test_times_with_an_offset(kind: str, dtype: str | None, tmp_path: Path, engine: str) -> None:
@@ -618,6 +625,8 @@ def test_a_type_that_grew_holds_both(tmp_path: Path) -> None:
         assert everything(plan)["x"].to_pylist() == [0, 1]
 
 
+@pytest.mark.promise("which takes any value as text")
+@pytest.mark.promise("In JSON Lines a column whose values are of several types needs `source.schema: {id: string}`")
 def test_json_values_of_several_types_are_texts_where_the_schema_says_so(tmp_path: Path) -> None:
     rows = [{"id": 7, "n": 1}, {"id": "a7", "n": 2.5}, {"id": None}, {"id": 2**70}, {"n": 3, "id": [1, {"é": True}]}]
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))

@@ -40,6 +40,7 @@ class Counted(ops.Operator):
         return column
 
 
+@pytest.mark.promise("A plain list of names passes columns through")
 def test_selections() -> None:
     both = (["a", "b"] >> ops.Clip(0)) + ["c"]
     assert names(both) == ["a", "b", "c"]
@@ -62,6 +63,7 @@ def test_tags_select_what_operators_said() -> None:
     assert names((["a", "b"] >> ops.AddTags(["own"]))[[Tags.TIME, "b"]]) == ["b"]
 
 
+@pytest.mark.promise("a nested list is a group that is treated as one")
 def test_groups_stay_together_through_joins_and_drops() -> None:
     node = (as_node([["a", "b"], "c"]) - "c") >> ops.Categorify(combo=True)
     assert names(node) == ["a_b"]
@@ -69,6 +71,7 @@ def test_groups_stay_together_through_joins_and_drops() -> None:
     assert names([["c"] >> ops.Rename(name="d"), ["a", "b"]] >> ops.Categorify(combo=True)) == ["d", "a_b"]
 
 
+@pytest.mark.promise("The output has the columns of the entries in their order, then the labels")
 def test_entries_stand_in_order_and_equal_columns_count_once(engine: str) -> None:
     shared = ["a"] >> ops.Clip(2)
     assert rows((shared >> ops.Rename(name="z")) + shared + ["c"] + shared, TABLE, engine) == {
@@ -145,6 +148,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
     return found
 
 
+@pytest.mark.promise("all statistics of a phase in one pass; equal bits for any partitioning")
 def test_ten_learned_operators_of_a_phase_read_once(reads: list[Any], engine: str) -> None:
     nodes = as_node(["t"])
     for i in range(5):

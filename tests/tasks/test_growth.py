@@ -36,6 +36,7 @@ def weight(rows: int, width: int = 8, dtype: Any = np.float32) -> np.ndarray:
 
 
 class TestNumpy:
+    @pytest.mark.promise("Old rows stay as they are, bit for bit, so old ids give the logits that they gave")
     @pytest.mark.parametrize("rule", ["normal", "mean", "outside", "zeros"])
     @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
     def test_old_rows_stay_bit_for_bit(self, rule, dtype):
@@ -46,6 +47,7 @@ class TestNumpy:
         assert new[:50].tobytes() == before == old.tobytes()
         assert np.isfinite(new[50:]).all()
 
+    @pytest.mark.promise("New rows are drawn as normal numbers with the mean and deviation of the old ones")
     def test_normal_has_mean_and_deviation_of_the_vocabulary(self):
         old = weight(20_000)
         old[:, 1] *= 10

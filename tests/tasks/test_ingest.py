@@ -190,6 +190,7 @@ def test_empty_files_are_skipped_and_named(tmp_path: Path) -> None:
             make_plan(Source(path=str(tmp_path / "x.csv")))
 
 
+@pytest.mark.promise("`there is no input`")
 @pytest.mark.parametrize("path", ["missing", "*.parquet", "."])
 def test_no_input(path: str, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="there is no input") as error:
@@ -197,6 +198,7 @@ def test_no_input(path: str, tmp_path: Path) -> None:
     assert "rowmill sample" in error.value.do
 
 
+@pytest.mark.promise("`this is no whole Parquet file`")
 def test_truncated_and_foreign_files(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", list(range(1000)))
     whole = (tmp_path / "a.parquet").read_bytes()
@@ -207,6 +209,7 @@ def test_truncated_and_foreign_files(tmp_path: Path) -> None:
         assert error.value.where == str(tmp_path / "a.parquet")
 
 
+@pytest.mark.promise("`has different types`")
 def test_types_must_agree_over_files(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", [1])
     write(tmp_path / "b.parquet", ["x"])

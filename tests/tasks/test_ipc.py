@@ -166,6 +166,8 @@ def lent_bytes() -> int:
     return lent_bytes.totals()[0]
 
 
+@pytest.mark.promise("each copies the pieces that it needs out of the other GPUs' memory by itself (CUDA IPC)")
+@pytest.mark.promise("Large pieces within a host are copied past TLS, by processes of one user only")
 def test_workers_of_a_host_take_pieces_out_of_each_others_gpu(workers: Any) -> None:
     rows = 1000
     one, other, _ = workers_at(workers)

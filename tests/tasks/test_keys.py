@@ -66,6 +66,7 @@ def place(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["t"] is not None, row["t"] or 0, row["i"]
 
 
+@pytest.mark.promise("brings all rows of a key together, sorted by `sort_by`, before the operators")
 @settings(max_examples=40, deadline=None)
 @given(rows=ROWS, read_rows=st.integers(1, 20), names=st.sampled_from([["s"], ["n"], ["s", "n"], ["n", "s"]]))
 def test_all_rows_of_a_key_lie_together_sorted(
@@ -207,6 +208,7 @@ def test_shuffle_full_on_top_of_keys_gives_files_of_exact_size(engine: str, tmp_
     assert found != sorted(found)
 
 
+@pytest.mark.promise("`shuffle: key` puts all rows of a key (`output.keys`) into one file, sorted")
 @pytest.mark.parametrize("brought", [False, True])
 def test_shuffle_key_puts_each_key_into_one_file_sorted(brought: bool, engine: str, tmp_path: Path) -> None:
     table = pa.table(

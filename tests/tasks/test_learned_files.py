@@ -96,6 +96,7 @@ def test_a_history_is_read_as_it_was_saved(tmp_path: Path) -> None:
         check_history(tmp_path, {"history": saved})
 
 
+@pytest.mark.promise("`files are learned already`")
 def test_a_night_that_comes_again_is_refused_unless_somebody_insists(tmp_path: Path) -> None:
     out = nights(tmp_path, 2)
     with pytest.raises(

@@ -23,6 +23,7 @@ def names_of(source: Path | str, root: Path) -> list[str]:
     return [os.path.relpath(file.path, root) for file in expand(str(source))]
 
 
+@pytest.mark.promise("as a source such a folder stands for its newest version")
 def test_of_an_output_in_versions_the_newest_is_read(tmp_path: Path) -> None:
     out = files_in(tmp_path / "lake/out", "v0001/a.csv", "v0002/a.csv", "v0002/_workflow/b.csv")
     files_in(tmp_path / "lake", "other/c.csv")
@@ -76,6 +77,7 @@ def test_a_folder_that_may_not_be_read_is_named_where_a_pattern_would_pass_over_
         expand(str(root / pattern))
 
 
+@pytest.mark.promise("`the source cannot be listed`")
 @pytest.mark.parametrize("source", ["in", "in/*", "in/gone.csv", "in/round", "*/gone.csv"])
 def test_links_that_lead_nowhere_are_named(tmp_path: Path, source: str) -> None:
     root = files_in(tmp_path, "in/a.csv")
@@ -92,6 +94,8 @@ def test_a_folder_that_holds_itself_is_named(tmp_path: Path) -> None:
         expand(str(root))
 
 
+@pytest.mark.promise("folder to write, not inside the source")
+@pytest.mark.promise("`the output lies in its own source`")
 @pytest.mark.parametrize(
     ("source", "output"),
     [

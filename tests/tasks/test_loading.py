@@ -51,6 +51,7 @@ def flat(batches: Any) -> list[int]:
     return [number for shard in batches for batch in shard for number in batch]
 
 
+@pytest.mark.promise('`for batch in rowmill.loader("out/toy")` gives the same batches as Arrow tables')
 def test_a_loader_is_iterated_over_as_it_is(out: Path) -> None:
     source = loader(out, batch_size=250)
     batches = list(source)
@@ -73,6 +74,7 @@ def test_every_row_once_over_ranks_and_workers(out: Path, ranks: int, workers: i
     assert all(0 < len(shard[-1]) <= size for shard in found)
 
 
+@pytest.mark.promise("the same number of batches and leaves out fewer rows than there are workers")
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_even_shards_give_equal_numbers_of_batches(out: Path, drop_last: bool) -> None:
     source = loader(out, batch_size=16, even=True, drop_last=drop_last)
@@ -85,6 +87,7 @@ def test_even_shards_give_equal_numbers_of_batches(out: Path, drop_last: bool) -
     assert left[0] != left[1] != left[2]
 
 
+@pytest.mark.promise("`drop_last` gives whole batches only", "flows/SERVING.md#train-on-it")
 def test_whole_batches_only(out: Path) -> None:
     source = loader(out, batch_size=100, drop_last=True)
     found = numbers(source, 0, 2, 1)
@@ -92,6 +95,7 @@ def test_whole_batches_only(out: Path) -> None:
     assert [source.batches_of(Shard(rank, 2)) for rank in (0, 1)] == [5, 5]
 
 
+@pytest.mark.promise("in an order drawn from (`seed`, epoch), rows shuffled within")
 def test_an_epoch_has_an_order_of_its_own_that_the_seed_repeats(out: Path) -> None:
     source = loader(out, batch_size=50, seed=7)
     first, second = flat(numbers(source, 0)), flat(numbers(source, 1))
@@ -142,6 +146,7 @@ def test_a_loader_travels_to_other_processes(out: Path) -> None:
     assert numbers(again) == numbers(source)
 
 
+@pytest.mark.promise("Columns of lists come as elements and offsets")
 def test_lists_come_as_elements_and_offsets(out: Path) -> None:
     (batch,) = loader(out, ["number", "items"], batch_size=ROWS).batches()
     found = arrays(batch)
@@ -212,6 +217,7 @@ def global_batches(source: Loader, ranks: int, workers: int = 1, epoch: int = 0)
     ]
 
 
+@pytest.mark.promise("the sequence of global batches is the same for any number of ranks and workers")
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_global_batches_are_the_same_for_any_number_of_ranks_and_workers(out: Path, shuffle: bool) -> None:
     source = loader(out, batch_size=96, global_batches=True, shuffle=shuffle, seed=3)
@@ -232,6 +238,7 @@ def test_a_last_batch_of_fewer_rows_than_ranks_leaves_some_without_rows(out: Pat
     assert {len(shard) for shard in numbers(whole, 0, 8)} == {10}
 
 
+@pytest.mark.promise("then `rows.load_state_dict(state)` in the next process continues after them")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 @pytest.mark.parametrize("settings", [{}, {"global_batches": True}, {"even": True, "drop_last": True, "ahead": 0}])
 def test_a_loader_goes_on_behind_every_batch(out: Path, ranks: int, settings: dict[str, Any]) -> None:
@@ -296,6 +303,7 @@ def test_columns_are_selected_by_tag(out: Path) -> None:
         loader(out, tags=["categoric"])
 
 
+@pytest.mark.promise("gives values and lengths as TorchRec's KeyedJaggedTensor takes them")
 def test_columns_in_jagged_form_are_those_of_the_batch(out: Path) -> None:
     batch = next(loader(out, ["number", "items"], batch_size=50).batches())
     form = jagged(arrays(batch), ["items", "number"])

@@ -18,6 +18,8 @@ from tasks.manifest import Manifest
 from tasks.workflow import Workflow
 
 
+@pytest.mark.promise("`rowmill inspect out/toy --merlin` prints")
+@pytest.mark.promise('`Manifest.load("out/toy").to_merlin()` gives as text')
 def test_tags_ranges_lengths_and_embedding_sizes_of_an_output(tmp_path: Path, engine: str) -> None:
     rows = pa.table({"word": ["to", "be", "to"], "seen": pa.array([[1], [2, 3], [4, 5]], pa.list_(pa.int32()))})
     graph = (["word"] >> ops.Categorify()) + (["seen"] >> ops.ValueCount())
@@ -40,6 +42,7 @@ def test_tags_ranges_lengths_and_embedding_sizes_of_an_output(tmp_path: Path, en
         assert printed == manifest.to_merlin()
 
 
+@pytest.mark.promise("the outputs of these names, then those with a tag")
 def test_columns_are_selected_by_tag(tmp_path: Path, engine: str) -> None:
     rows = pa.table({"word": ["to", "be", "to"], "x": [1.0, 2.0, 3.0], "y": [0, 1, 0]})
     graph = (["word"] >> ops.Categorify()) + (["x"] >> ops.Normalize()) + (["y"] >> ops.AddTags([Tags.TARGET, "own"]))

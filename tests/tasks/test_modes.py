@@ -77,6 +77,7 @@ def check_order(mode: str, files: list[list[tuple[int, str]]], kept: list[int]) 
             assert all(a < b for (a, k), (b, m) in pairwise(file) if k == m)
 
 
+@pytest.mark.promise("none, partition (inside blocks), worker (inside groups of blocks), full, or key")
 @pytest.mark.parametrize("rows", FILTERS)
 @pytest.mark.parametrize("mode", MODES)
 def test_rows_order_and_bytes_of_a_mode(

@@ -42,6 +42,7 @@ def quiet() -> Iterator[Any]:
         yield client
 
 
+@pytest.mark.promise("Workers are sampled twice a second by a thread that ends soon after the run")
 def test_a_stage_of_some_seconds_is_sampled_twice_a_second_and_its_rows_are_counted(quiet: Any) -> None:
     began = time.time()
     with monitor.watched(quiet, list(workers_at(quiet))) as watch:
@@ -114,6 +115,7 @@ def test_workers_that_do_not_answer_break_no_stage() -> None:
     assert (done, watch.workers) == (1, {})
 
 
+@pytest.mark.promise("All of it is off with `--set run.report=false`")
 def test_nothing_is_sampled_where_nobody_wants_it() -> None:
     with monitor.watched(Broken(), ["tcp://a"], wanted=False) as watch:
         assert not watch.thread.is_alive()
@@ -129,6 +131,7 @@ class Worker(SimpleNamespace):
     """What a sampler asks of a worker; unlike its base it can be referred to weakly."""
 
 
+@pytest.mark.promise("Workers are sampled twice a second by a thread that ends soon after the run")
 def test_the_thread_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "INTERVAL", 0.01)
     monkeypatch.setattr(monitor, "LEASE", 0.5)

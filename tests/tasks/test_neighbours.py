@@ -153,6 +153,8 @@ def two_workers() -> Iterator[Any]:
         yield client
 
 
+@pytest.mark.promise("Workers of one host then copy the pieces that they need out of each other's memory")
+@pytest.mark.promise("Large pieces within a host are copied past TLS, by processes of one user only")
 def test_workers_of_a_host_copy_pieces_from_each_other(two_workers: Any) -> None:
     client = two_workers
     one, other = sorted(workers_at(client))

@@ -73,6 +73,7 @@ def listed(frame: Any, name: str) -> list[Any]:
     return pa.array(frame[name]).to_pylist()
 
 
+@pytest.mark.promise("`string` of a struct, map or list is its JSON")
 @pytest.mark.parametrize("kind", FORMATS[:-1])
 def test_a_nested_column_read_as_string_is_its_json(kind: str, tmp_path: Path) -> None:
     frame = Dataset(written(tmp_path, kind), schema={"item": "string", "l": "string"}, engine="pandas").head()
@@ -92,6 +93,7 @@ def test_json_of_values_that_json_lacks() -> None:
     ]
 
 
+@pytest.mark.promise("A field of a struct is named by its path, here as in `columns`, expressions and rules")
 @pytest.mark.parametrize("kind", FORMATS)
 def test_fields_of_structs_are_columns_by_their_path(kind: str, tmp_path: Path) -> None:
     data = Dataset(written(tmp_path, kind), engine="pandas")
@@ -131,6 +133,7 @@ def test_fields_of_structs_have_types_expressions_and_rules_of_their_own(kind: s
         Workflow(["item.ids"]).fit(Dataset(path, engine="pandas"))
 
 
+@pytest.mark.promise("A column with that very name takes precedence")
 def test_a_column_that_is_called_like_the_path_takes_precedence(tmp_path: Path) -> None:
     table = pa.Table.from_pylist(ROWS).append_column("item.id", pa.array([100, 200, 300]))
     pq.write_table(table, tmp_path / "x.parquet")
@@ -141,6 +144,7 @@ def test_a_column_that_is_called_like_the_path_takes_precedence(tmp_path: Path) 
         assert (listed(out, "item.id"), listed(out, "u")) == ([100, 200, 300], [101, 201, 301])
 
 
+@pytest.mark.promise("A field of a struct is named by its path, here as in `columns`, expressions and rules")
 def test_a_job_its_preview_and_a_fitted_workflow_take_fields_of_structs(tmp_path: Path) -> None:
     job: dict[str, Any] = {
         "source": {"path": written(tmp_path, "parquet"), "schema": DATES, "filter": "item.id > 4 or item.id is None",
@@ -184,6 +188,7 @@ def test_whole_numbers_in_lists_stay_exact() -> None:
     assert parse_text(texts, pa.list_(pa.int64())).to_pylist() == [[9007199254740993, -1], None, None]
 
 
+@pytest.mark.promise("`list<double>` or `list<int64>` of a text reads")
 @pytest.mark.parametrize("kind", FORMATS[:-1])
 def test_texts_are_read_as_lists_of_numbers_on_every_format(kind: str, tmp_path: Path) -> None:
     data = Dataset(written(tmp_path, kind), schema={"w": "list<double>"}, engine="pandas")
@@ -191,6 +196,7 @@ def test_texts_are_read_as_lists_of_numbers_on_every_format(kind: str, tmp_path:
     assert listed(data.head(), "w") == [[0.5, 1.5], [1.0, 2.0, 3.0], None]
 
 
+@pytest.mark.promise("`list<double>` or `list<int64>` of a text reads")
 def test_lists_in_csv_and_in_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text('id,v\n1,"[0.5, 1.5]"\n2,[]\n3,1|2\n4,\n')

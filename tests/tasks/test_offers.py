@@ -54,6 +54,7 @@ def where(shared: Any, item: int) -> tuple[int, str]:
     return item, str(get_worker().name)
 
 
+@pytest.mark.promise("runs the work of a stage on workers that offer it")
 def test_tasks_run_where_their_resource_is_whoever_holds_their_columns(mixed: Client) -> None:
     """Dask forgets the resource together with the place; KeyError in the scheduler, and the run waits for ever."""
     workers = workers_at(mixed)
@@ -63,6 +64,7 @@ def test_tasks_run_where_their_resource_is_whoever_holds_their_columns(mixed: Cl
     assert mixed.gather(futures) == [(0, "with"), (1, "with"), (2, "with"), (3, "with")]
 
 
+@pytest.mark.promise("Where only some do, columns that others hold decoded are read again")
 def test_a_worker_is_asked_first_only_where_all_offer_what_the_tasks_take(mixed: Client) -> None:
     free, bound = DaskPool(mixed), DaskPool(mixed, {"GPU": 1})
     address = free.workers[0]

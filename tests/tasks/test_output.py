@@ -65,6 +65,7 @@ def files_of(manifest: Manifest, form: str = "parquet") -> list[pa.Table]:
     return [ds.dataset(f"{manifest.path}/{part['path']}", format=form).to_table() for part in manifest.parts]
 
 
+@pytest.mark.promise("parquet, arrow, csv or orc")
 @pytest.mark.parametrize("mode", MODES)
 def test_every_shuffle_mode_writes_every_format(mode: str, tmp_path: Path, engine: str) -> None:
     found = {}
@@ -86,6 +87,7 @@ def test_every_shuffle_mode_writes_every_format(mode: str, tmp_path: Path, engin
     assert [t["shop"] for t in found["csv"]] == [t["shop"] for t in found["parquet"]]
 
 
+@pytest.mark.promise("as JSON under the metadata key `rowmill`")
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_files_say_what_their_columns_are(form: str, tmp_path: Path, engine: str) -> None:
     manifest = written(tmp_path / "out", engine, format=form)
@@ -100,6 +102,8 @@ def test_files_say_what_their_columns_are(form: str, tmp_path: Path, engine: str
     assert columns["label"]["tags"] == ["target"]
 
 
+@pytest.mark.promise("Give one of the three; the default is 8 files")
+@pytest.mark.promise("Rows of a row group of Parquet, or of a record batch of Arrow")
 def test_row_groups_and_numbers_of_files(tmp_path: Path, engine: str) -> None:
     whole = written(tmp_path / "one", engine, files=1, row_group_size=25)
     footer = pq.read_metadata(tmp_path / "one" / "part-00000.parquet")
@@ -111,6 +115,7 @@ def test_row_groups_and_numbers_of_files(tmp_path: Path, engine: str) -> None:
     assert [p["rows"] for p in each.parts] == [15, 15, 15, 15]
 
 
+@pytest.mark.promise("Files by number differ by one row at most. With `rows_per_file` all files are full but the last")
 def test_files_by_number_are_equal_and_by_rows_full_but_the_last(tmp_path: Path, engine: str) -> None:
     table = pa.table({"n": range(780)})
 
@@ -170,6 +175,8 @@ def by_shop(tmp_path_factory: pytest.TempPathFactory, engine: str) -> Manifest:
     return written(tmp_path_factory.mktemp("hive") / "out", engine, "shop", "group", partition_on=["shop", "group"])
 
 
+@pytest.mark.promise("columns whose values name folders")
+@pytest.mark.promise("percent-encoded, null is `__HIVE_DEFAULT_PARTITION__`")
 def test_folders_have_the_names_that_pyarrow_gives(by_shop: Manifest, tmp_path: Path) -> None:
     folders = {part["path"].rpartition("/")[0] for part in by_shop.parts}
     named = ds.partitioning(TABLE.select(["shop", "group"]).schema, flavor="hive")
@@ -182,6 +189,9 @@ def test_folders_have_the_names_that_pyarrow_gives(by_shop: Manifest, tmp_path: 
     assert pq.read_schema(f"{by_shop.path}/{by_shop.parts[0]['path']}").names == ["number", "word", "x", "label"]
 
 
+@pytest.mark.promise(
+    "open the folder itself with pyarrow, pandas or Dask, and `out/toy/*.parquet` with DuckDB or Polars"
+)
 @pytest.mark.parametrize("read", READERS)
 def test_every_reader_gives_exactly_the_rows(read: Any, by_shop: Manifest) -> None:
     rows = read(Path(by_shop.path), by_shop.partitioning).sort_values("number")
@@ -211,6 +221,7 @@ def test_dates_nulls_and_texts_like_numbers_keep_their_type(read: Any, tmp_path:
     }
 
 
+@pytest.mark.promise('named = Manifest.load("out/toy").partitioning')
 def test_pandas_and_dask_read_nulls_and_types_when_they_are_told(tmp_path: Path, engine: str) -> None:
     import dask.dataframe as dd
 
@@ -224,6 +235,7 @@ def test_pandas_and_dask_read_nulls_and_types_when_they_are_told(tmp_path: Path,
         assert [None if pd.isna(c) else c for c in found] == NULLS["code"].to_pylist()
 
 
+@pytest.mark.promise("its rows in their order", "flows/KEYS.md#folders-by-value")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_folder_has_the_rows_of_its_file_in_their_order(mode: str, tmp_path: Path, engine: str) -> None:
     plain = written(tmp_path / "plain", engine, "group", shuffle=mode, **MODES[mode])
@@ -250,6 +262,7 @@ def test_folders_hold_every_format(form: str, tmp_path: Path, engine: str) -> No
     assert rows.schema.field("group").type == pa.int16()
 
 
+@pytest.mark.promise("Columns of all other types (structs, maps, bytes) pass through to outputs of Parquet and Arrow")
 @pytest.mark.parametrize(
     ("form", "dtype"),
     [
@@ -405,6 +418,7 @@ def test_a_column_must_be_left_for_the_files_and_names_must_be_seen() -> None:
         hive.check_columns(["t"], {"t": Column("t", pa.timestamp("us"))})
 
 
+@pytest.mark.promise("there are at most 10,000 folders")
 def test_far_too_many_folders_are_refused_with_figures(
     tmp_path: Path, source: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,6 +444,7 @@ def test_many_small_parts_are_said() -> None:
 # _metadata
 
 
+@pytest.mark.promise("`_metadata` and `_common_metadata`, which hold the footers of all Parquet files")
 @pytest.mark.parametrize("partition_on", [[], ["group"]])
 def test_footers_of_all_parts_in_one_file(partition_on: list[str], tmp_path: Path, engine: str) -> None:
     import dask.dataframe as dd
@@ -463,6 +478,7 @@ def test_footers_belong_to_parquet() -> None:
 # Folders as a source
 
 
+@pytest.mark.promise("Names of folders such as `country=DE` below it become a column")
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "orc"])
 def test_folders_are_read_back_as_columns(form: str, tmp_path: Path, engine: str) -> None:
     named = ["shop", "group", "day", "code"]
@@ -494,6 +510,7 @@ def test_folders_above_the_source_and_columns_in_the_files_count_as_they_stand(t
         Dataset(str(tmp_path), schema={"year": "date32"}).head()
 
 
+@pytest.mark.promise("Files that the filter rules out by the names of their folders")
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "orc"])
 def test_files_that_a_filter_leaves_out_by_their_folders_stay_closed(form: str, tmp_path: Path, engine: str) -> None:
     made = Workflow(["shop", "group", "day", "number"]).fit_transform(Dataset(NULLS, engine=engine))

@@ -35,6 +35,7 @@ def remove_replaced(out: Path) -> None:
     Staging(out)._sweep(time.time() + 10_000)
 
 
+@pytest.mark.promise("an epoch that began before a `replace` ends with the old rows")
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_an_epoch_that_began_before_a_replace_has_the_old_rows_alone(tmp_path: Path, device: str | None) -> None:
     write(tmp_path / "out", 1)
@@ -60,6 +61,7 @@ def in_process(pickled: bytes, found: Any) -> None:
         found.put(error.what)
 
 
+@pytest.mark.promise("an epoch that began before a `replace` ends with the old rows")
 def test_a_loader_in_another_process_finds_the_output_that_was_replaced(tmp_path: Path) -> None:
     write(tmp_path / "out", 1)
     source = loader(tmp_path / "out")
@@ -80,6 +82,7 @@ def test_a_loader_in_another_process_finds_the_output_that_was_replaced(tmp_path
     assert ask() == "the output that is read is gone"
 
 
+@pytest.mark.promise("after that there is one error, never a mix")
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_once_a_replaced_output_is_removed_there_is_one_clear_error(tmp_path: Path, device: str | None) -> None:
     write(tmp_path / "out", 1)
@@ -102,6 +105,7 @@ def test_a_split_is_found_where_its_output_went(tmp_path: Path) -> None:
     assert {x for batch in again for x in batch["x"].to_pylist()} == {1}
 
 
+@pytest.mark.promise("one that a run works on or a reader on this host")
 def test_a_version_that_a_reader_holds_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     out = tmp_path / "out"
     for value in (1, 2, 3):
@@ -133,6 +137,7 @@ def test_a_reader_in_another_process_holds_its_version_until_it_ends(tmp_path: P
     assert sorted(path.name for path in out.glob("v*")) == ["v0003"]
 
 
+@pytest.mark.promise("a file that is missing, cut off or not in it is an error")
 def test_a_reader_takes_the_files_that_the_manifest_names(tmp_path: Path) -> None:
     out = tmp_path / "out"
     write(out, 1)

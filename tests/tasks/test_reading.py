@@ -65,6 +65,7 @@ def ids(folder: Path) -> list[int]:
 # a job
 
 
+@pytest.mark.promise("read as those of the fit unless `--set` says otherwise: `null_values` and `schema` always")
 def test_a_text_for_null_stays_null_in_what_is_applied(tmp_path: Path) -> None:
     fitted = fit_words(tmp_path, "a.csv", WORDS, null_values=["NA"])
     manifest = apply_words(tmp_path, fitted, tmp_path / "a.csv")
@@ -74,6 +75,10 @@ def test_a_text_for_null_stays_null_in_what_is_applied(tmp_path: Path) -> None:
     assert "differs_from_fit" not in manifest.data
 
 
+@pytest.mark.promise(
+    "`null_values` that differ from the fit's are named in the log, the summary and the manifest "
+    "(`differs_from_fit`), as are types and rows"
+)
 def test_another_text_for_null_is_taken_and_said_to_differ(tmp_path: Path) -> None:
     fitted = fit_words(tmp_path, "a.csv", WORDS, null_values=["NA"])
     request = make_application(application(tmp_path, fitted, tmp_path / "a.csv", null_values=["x"])).request("pandas")
@@ -95,6 +100,10 @@ def test_what_was_learned_stays_what_it_was_when_it_is_applied_otherwise(tmp_pat
     assert read_fitted(tmp_path / "out")["source"] == read_fitted(fitted)["source"]
 
 
+@pytest.mark.promise(
+    "`delimiter`, `quote`, `escape`, `comment`, `header`, `columns`, `skip_rows`, `skip_initial_space`, `decimal` and "
+    "`encoding` where they have the format of the fit"
+)
 def test_delimiter_header_and_columns_hold_for_the_format_of_the_fit_alone(tmp_path: Path) -> None:
     fitted = fit_words(tmp_path, "a.csv", "NA;1\nx;2\nx;3\n", null_values=["NA"], delimiter=";", columns=["w", "n"])
     (tmp_path / "b.csv").write_text("x;1\nNA;2\n")
@@ -105,6 +114,10 @@ def test_delimiter_header_and_columns_hold_for_the_format_of_the_fit_alone(tmp_p
     assert ids(tmp_path) == [3, 1]
 
 
+@pytest.mark.promise(
+    "`delimiter`, `quote`, `escape`, `comment`, `header`, `columns`, `skip_rows`, `skip_initial_space`, `decimal` and "
+    "`encoding` where they have the format of the fit"
+)
 def test_signs_skipped_rows_decimal_and_encoding_hold_for_the_format_of_the_fit(tmp_path: Path) -> None:
     head = "a note\nw;n\n# a comment; of; values\n"
     signs = {"delimiter": ";", "quote": "'", "escape": "\\", "comment": "#"}
@@ -155,6 +168,9 @@ def test_a_type_of_another_kind_is_refused_in_text_too(tmp_path: Path) -> None:
         apply_words(tmp_path, fitted, tmp_path / "a.csv", schema={"w": "int64"})
 
 
+@pytest.mark.promise(
+    "`source.filter`, `strict`, `keys` and `sort_by` are those of the fit unless `--set` says otherwise"
+)
 def test_another_filter_is_said_to_differ_and_no_filter_too(tmp_path: Path) -> None:
     fitted = fit_words(tmp_path, "a.csv", WORDS, filter="n > 1")
     for condition, shown in (("n > 2", "n > 2"), (None, "none")):
@@ -163,6 +179,7 @@ def test_another_filter_is_said_to_differ_and_no_filter_too(tmp_path: Path) -> N
     assert "differs_from_fit" not in apply_words(tmp_path, fitted, tmp_path / "a.csv").data
 
 
+@pytest.mark.promise("JSON (how the source was read, too), tables with their sha256, a README")
 def test_it_is_shown_where_a_person_looks(tmp_path: Path, capsys: Any) -> None:
     fitted = fit_words(tmp_path, "a.csv", WORDS, null_values=["NA"], filter="n > 1")
     inspect.show_folder(fitted)
@@ -208,6 +225,7 @@ def test_a_delimiter_for_another_format_is_still_refused(tmp_path: Path) -> None
 # Python
 
 
+@pytest.mark.promise('`Workflow.transform(Dataset("new.csv"))` reads text as the fit did, too')
 def test_a_workflow_of_python_reads_new_files_as_those_it_was_fitted_on(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(WORDS.replace(",", ";"))
     data = Dataset(tmp_path / "a.csv", engine="pandas", null_values=["NA"], delimiter=";", schema={"n": "int8"})

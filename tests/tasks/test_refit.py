@@ -74,6 +74,7 @@ def counts(state: State, key: str) -> dict[Any, int]:
     return counted
 
 
+@pytest.mark.promise("every value keeps its id; new values get the next ids")
 def test_newcomers_come_behind_the_old_ids_by_count_and_value(engine: str) -> None:
     coded = ["s"] >> ops.Categorify(num_buckets=2)
     base = learned(coded, cut(pa.table({"s": ["b", "a", "b", None]}), 16), engine)
@@ -122,6 +123,10 @@ def test_a_full_vocabulary_takes_no_more(engine: str) -> None:
     assert {r["v0"]: r["count"] for r in saved["rest"].to_pylist()} == {"x": 10, "w": 1}
 
 
+@pytest.mark.promise(
+    "Such a value starts from zero when it comes back. Ids are never dropped",
+    "flows/KEYS.md#base-and-refit",
+)
 def test_values_without_an_id_are_forgotten_never_ids(engine: str) -> None:
     coded = ["s"] >> ops.Categorify(freq_threshold=2)
     base = learned(coded, cut(pa.table({"s": ["a", "a", "b", "c"]}), 16), engine)
@@ -159,6 +164,7 @@ def test_a_night_that_came_late_makes_no_count_older(engine: str) -> None:
     assert vocabulary(one(state)[0]) == ["a", "y"]
 
 
+@pytest.mark.promise("The embedding dimension stays that of the base, however large the vocabulary grows")
 def test_the_dimension_stays_and_rows_never_shrink(engine: str) -> None:
     workflow = Workflow(["i"] >> ops.Categorify()).fit(Dataset(pa.table({"i": [1, 2]}), engine=engine))
     first = workflow.embeddings()["i"]
@@ -307,6 +313,7 @@ def test_neither_workers_nor_partitions_change_a_refit(engine: str, tiny: None) 
         assert close(other.changed, first.changed)
 
 
+@pytest.mark.promise("every value keeps its id; new values get the next ids")
 @pytest.mark.parametrize(
     "settings", [{}, {"freq_threshold": 4}, {"freq_threshold": 2, "max_size": 60, "num_buckets": 3}]
 )

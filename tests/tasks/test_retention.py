@@ -62,6 +62,7 @@ def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
+@pytest.mark.promise("Versions that were discarded or lack files do not count. If it is empty, all are kept")
 def test_only_the_newest_versions_stay(tmp_path: Path) -> None:
     out = tmp_path / "out"
     table = pa.table({"x": [1.0, 2.0]})
@@ -192,6 +193,7 @@ def test_a_damaged_note_of_removed_nights_is_said_and_costs_no_run(
     assert [night.version for night in removed_nights(out)] == ["v0001"]
 
 
+@pytest.mark.promise("or one with a foreign file in it: put a file into a version to keep it")
 def test_the_latest_a_used_and_a_foreign_version_stay_whatever_their_age(tmp_path: Path) -> None:
     out = tmp_path / "out"
     for number in range(1, 9):
@@ -211,6 +213,7 @@ def test_the_latest_a_used_and_a_foreign_version_stay_whatever_their_age(tmp_pat
     assert (tmp_path / "v0005" / "moved" / MANIFEST).exists()
 
 
+@pytest.mark.promise("rowmill clean PATH.. [--older-than 7d]")
 def test_clean_removes_what_was_left_and_no_output(tmp_path: Path) -> None:
     fitted = Workflow(["x"]).fit_transform(pa.table({"x": [1]}))
     fitted.to_parquet(str(tmp_path / "deep" / "done"), files=1)
@@ -231,6 +234,7 @@ def test_clean_removes_what_was_left_and_no_output(tmp_path: Path) -> None:
     assert names(tmp_path / "deep") == ["done"]
 
 
+@pytest.mark.promise("never what a run works on, nor a folder with a file that rowmill did not write")
 def test_clean_leaves_runs_and_foreign_files_alone_and_finishes_a_swap(tmp_path: Path) -> None:
     working = Staging(tmp_path / "working")
     mine = left(tmp_path / "mine")
@@ -258,6 +262,7 @@ def test_ages_and_paths_that_are_none(tmp_path: Path) -> None:
         assert "do: " in result.stderr
 
 
+@pytest.mark.promise("and the lock of another host or container after 60 s without a sign of life")
 def test_the_lock_of_another_host_goes_by_its_age(tmp_path: Path) -> None:
     staging = Staging(tmp_path / "out")
     write_lock(staging, host="another-host", pid=os.getpid(), age=STALE_SECONDS - 20)
@@ -284,6 +289,7 @@ PLACES = ["notes.txt", "_workflow/notes.txt", "_workflow/mine.vocab", "day=1/not
           "day=3/notes.txt", "_notes/deep/notes.txt"]  # fmt: skip
 
 
+@pytest.mark.promise("rowmill never replaces a folder with files that it did not write, however deep they lie")
 @pytest.mark.parametrize("place", PLACES)
 def test_a_file_of_somebody_else_is_noticed_wherever_it_lies(place: str, tmp_path: Path) -> None:
     out = output(tmp_path / "out")
@@ -338,6 +344,7 @@ def test_the_readme_of_a_workflow_says_how_text_was_read_and_counts_too(tmp_path
     assert list(own_files.strangers(fitted)) == ["README.md"]
 
 
+@pytest.mark.promise("put a file into a version to keep it", "flows/OPERATIONS.md#stop-it-start-it-again-clean-up")
 def test_versions_with_a_file_of_somebody_else_anywhere_stay(tmp_path: Path) -> None:
     for _ in range(4):
         output(tmp_path / "out", on_existing="version")
@@ -349,6 +356,8 @@ def test_versions_with_a_file_of_somebody_else_anywhere_stay(tmp_path: Path) -> 
     assert names(tmp_path) == ["out"]
 
 
+@pytest.mark.promise("After that the next run to that output or `rowmill clean` removes it")
+@pytest.mark.promise("and outputs that were replaced once the time of `run.keep_replaced` is over")
 def test_clean_removes_replaced_outputs_when_their_time_is_over_but_no_file_of_somebody_else(tmp_path: Path) -> None:
     for name in ("over", "mine", "young"):
         output(tmp_path / name)
@@ -368,6 +377,7 @@ def test_clean_removes_replaced_outputs_when_their_time_is_over_but_no_file_of_s
     assert cleaned(young.parent / "young", "--older-than", "0")[0].startswith("removed")
 
 
+@pytest.mark.promise("If a kill interrupted the swap of two outputs, `clean` finishes the swap first and says so")
 def test_clean_says_what_it_finished(tmp_path: Path) -> None:
     cut_off(tmp_path / "out")
     assert "once the swap that was cut off is finished" in cleaned(tmp_path, "--older-than", "0", "--dry-run")[0]
@@ -376,6 +386,7 @@ def test_clean_says_what_it_finished(tmp_path: Path) -> None:
     assert content(tmp_path / "out") == "new"
 
 
+@pytest.mark.promise("and never removes such a file")
 def test_clean_leaves_files_of_somebody_else_deep_in_work_in_progress(tmp_path: Path) -> None:
     folder = left(tmp_path / "out", days=9)
     (folder / "new" / "notes.txt").write_text("mine")

@@ -74,6 +74,8 @@ def staying(frame: pd.DataFrame, unique: Unique) -> set[int]:
     return {*frame.drop_duplicates(unique.keys, keep=unique.keep).index}
 
 
+@pytest.mark.promise("of the rows with equal keys one stays, over all files, after the filter")
+@pytest.mark.promise("Only keys, `by` and row numbers move, in memory or on disk")
 @settings(max_examples=60, deadline=None)
 @given(
     rows=ROWS, partition=st.integers(1, 20), threads=st.integers(1, 3), keep=st.sampled_from(["first", "last"]),
@@ -92,6 +94,7 @@ def test_one_row_of_each_key_stays_as_in_pandas(
     assert gone == sorted({*frame.index} - staying(frame, unique))
 
 
+@pytest.mark.promise("A null key equals a null key. A null in `by` loses to any value")
 def test_the_first_or_the_last_row_of_a_key_stays(tmp_path: Path, engine: str) -> None:
     table = pa.table({"u": ["a", "b", None, "a", None, "b", "a"], "t": [3, None, 1, 1, 1, None, 9]})
     assert repeated(table, Unique(keys=["u"]), tmp_path, engine) == [3, 4, 5, 6]
@@ -100,6 +103,7 @@ def test_the_first_or_the_last_row_of_a_key_stays(tmp_path: Path, engine: str) -
     assert repeated(table, Unique(keys=["u"], by="t", keep="last"), tmp_path, engine) == [0, 1, 2, 3]
 
 
+@pytest.mark.promise("Only keys, `by` and row numbers move, in memory or on disk")
 def test_the_same_rows_go_on_a_cluster(tmp_path: Path, engine: str, client: Any) -> None:
     table = pa.table({"u": [i * i % 37 for i in range(500)], "t": [i * 7 % 11 for i in range(500)]})
     unique = Unique(keys=["u"], by="t", keep="last")
@@ -127,6 +131,7 @@ def write_data(tmp_path: Path, rows: int = 400, name: str = "data", files: int =
 HALF = {"where": "y == 0", "fraction": 0.5, "weight": "w"}
 
 
+@pytest.mark.promise("A hash of seed and row number decides, whatever the workers and partitions")
 def test_a_part_of_some_rows_stays_with_its_weight_whatever_the_partitions(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path)
     outputs = []
@@ -143,6 +148,7 @@ def test_a_part_of_some_rows_stays_with_its_weight_whatever_the_partitions(tmp_p
     assert pq.read_schema(next((tmp_path / "out1").glob("*.parquet"))).field("w").type == pa.float32()
 
 
+@pytest.mark.promise("A hash of seed and row number decides, whatever the workers and partitions")
 def test_another_seed_another_part_and_a_smaller_part_is_in_the_larger_one(tmp_path: Path, engine: str) -> None:
     write_data(tmp_path)
     rows = {}
@@ -168,6 +174,7 @@ def test_statistics_are_learned_from_the_rows_that_stay(tmp_path: Path, engine: 
     assert result["i"].max() < 400
 
 
+@pytest.mark.promise("Each split of `source.valid` is made unique by itself")
 def test_validation_rows_all_stay_with_weight_one(tmp_path: Path, engine: str) -> None:
     write_data(tmp_path)
     write_data(tmp_path, 80, "later")
@@ -181,6 +188,7 @@ def test_validation_rows_all_stay_with_weight_one(tmp_path: Path, engine: str) -
     assert "downsample" not in manifests["valid"]
 
 
+@pytest.mark.promise("of the rows with equal keys one stays, over all files, after the filter")
 def test_filter_unique_and_down_sampling_come_one_after_another(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path)
     source = {"filter": "i % 3 != 0", "unique": {"keys": ["u"], "keep": "last"}, "downsample": HALF}
@@ -250,6 +258,7 @@ def test_an_earlier_start_is_used_again_as_far_as_the_rows_are_the_same(tmp_path
     assert stages(unique={**unique, "keep": "last"}, filter="i > 3")[0] is False
 
 
+@pytest.mark.promise("`apply` does not take this key, and leaves the weight out")
 def test_the_weight_is_left_out_where_a_fitted_workflow_is_applied(tmp_path: Path, engine: str) -> None:
     write_data(tmp_path)
     run_stages(make_job(job_of(tmp_path, source={"downsample": HALF}, weighted=True)).request(engine))
@@ -293,6 +302,7 @@ def test_a_job_refuses_what_no_rows_can_make_right(downsample: dict[str, Any], m
         make_job(job_of(tmp_path, source={"downsample": downsample}))
 
 
+@pytest.mark.promise("`apply` does not take this key, and leaves the weight out")
 def test_down_sampling_is_not_for_apply(tmp_path: Path) -> None:
     write_data(tmp_path)
     run_stages(make_job(job_of(tmp_path)).request("pandas"))

@@ -35,6 +35,7 @@ def test_what_a_pattern_becomes(text: str, became: str) -> None:
     assert resolved(text, NOVEMBER) == became
 
 
+@pytest.mark.promise("Anything else in braces is an error that lists the patterns")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -82,6 +83,7 @@ NIGHTS = {
 }
 
 
+@pytest.mark.promise("the day of the run, the day before, the day after: calendar days, whatever the clocks do")
 @pytest.mark.parametrize(("zone", "season"), NIGHTS)
 def test_each_night_has_its_own_day_over_a_change_of_the_clocks(zone: str, season: str) -> None:
     nights = [run_date_at(datetime.fromisoformat(text), zone, "scheduled") for text in NIGHTS[zone, season]]
@@ -97,6 +99,7 @@ def hours_before(zone: str, instant: datetime, count: int) -> list[str]:
     return [resolved(f"{{hour-{shift}:%H%z}}", run_date) for shift in range(count)]
 
 
+@pytest.mark.promise("when the clocks change, none is left out and none comes twice")
 def test_hours_are_those_that_passed() -> None:
     """In spring 2 o'clock does not come, in autumn it comes twice; the offset tells the two apart."""
     spring = hours_before("Europe/Berlin", datetime(2026, 3, 29, 2, 0, tzinfo=UTC), 4)

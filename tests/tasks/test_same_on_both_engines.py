@@ -124,6 +124,7 @@ def test_casts_to_a_zone_of_an_offset(text: str, engine: str) -> None:
 # Dates in lists
 
 
+@pytest.mark.promise("one MurmurHash3 for CPU, GPU and every version; null has a bucket")
 def test_dates_in_lists_are_hashed_like_dates(engine: str) -> None:
     """MurmurHash3 of 18321 and -1 as int64; in seconds the ids would be others."""
     table = pa.table(

@@ -81,6 +81,7 @@ def plain_permute(index: list[int], n: int, seed: int) -> list[int]:
     return [walk(i) for i in index]
 
 
+@pytest.mark.promise("Where a row goes is computed from the seed and the row's number in the source")
 @pytest.mark.parametrize("n", [1, 2, 3, 255, 65_535, *LENGTHS, 2**24 + 1, 2**32, 2**32 + 1, 2**53 + 3, 2**62])
 @pytest.mark.parametrize("seed", [0, 1, -1, 42, 2**64 + 7, -(2**100)])
 def test_positions_are_those_of_the_definition(xp, n, seed):

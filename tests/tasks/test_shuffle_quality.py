@@ -206,6 +206,7 @@ KEPT = {
 }  # fmt: skip
 
 
+@pytest.mark.promise("files that differ by one row at most (except for `shuffle: key`)")
 @pytest.mark.parametrize("mode", [*SHUFFLING, "none"])
 @pytest.mark.parametrize("kept", KEPT)
 def test_files_are_equal_to_one_row_whatever_is_dropped_or_repeated(
@@ -235,6 +236,7 @@ def test_full_takes_the_rows_of_a_file_evenly_from_all_partitions(engine: str, t
     assert serial(seen) > CHANCE
 
 
+@pytest.mark.promise("groups of `shuffle: worker`")
 def test_worker_mixes_the_rows_of_a_group_evenly_and_no_others(engine: str, tmp_path: Path) -> None:
     _, files = written(["n"], tmp_path, engine, shuffle="worker", shuffle_groups=2)
     of_block = np.stack([np.bincount(np.array(f["n"]) // BLOCK, minlength=16) for f in files])

@@ -25,6 +25,7 @@ def ranks(part: object, counts: np.ndarray) -> tuple[int, int]:
     return low, low + part.rows  # type: ignore[attr-defined]
 
 
+@pytest.mark.promise("files by number are equal to one row; by `rows_per_file` all are full but the last")
 @given(counts_of, st.integers(1, 12))
 def test_exactly_the_files_asked_for_equal_to_one_row(found: list[int], files: int) -> None:
     counts = np.array(found)

@@ -11,6 +11,7 @@ import xxhash
 from tasks.storage.checksum import DigestedFile
 
 
+@pytest.mark.promise("every part with rows, bytes and checksum (xxh3-128)")
 def test_the_digest_is_that_of_what_stands_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "part"
 

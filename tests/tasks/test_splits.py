@@ -58,6 +58,7 @@ def split_rows(*args: Any, **more: Any) -> dict[str, list[int]]:
     return {name: frame["i"].to_list() for name, frame in split_frames(*args, **more).items()}
 
 
+@pytest.mark.promise("A row at a cut is in the later split. A null is in train, and counted")
 def test_later_rows_are_in_later_splits_a_cut_in_the_later_one_and_nulls_in_train(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path / "data")
     first, second = DAY + dt.timedelta(hours=200), DAY + dt.timedelta(hours=250)
@@ -74,6 +75,7 @@ def test_later_rows_are_in_later_splits_a_cut_in_the_later_one_and_nulls_in_trai
     assert f"In other splits by source.split: {later} rows; {null} rows are here since t is null." in report
 
 
+@pytest.mark.promise("A row at a cut is in the later split. A null is in train, and counted")
 @pytest.mark.parametrize(
     ("valid", "test", "expected"),
     [
@@ -87,6 +89,7 @@ def test_cuts_of_numbers(valid: Any, test: Any, expected: dict[str, list[int]], 
     assert split_rows(tmp_path, {"by": "time", "column": "i", "valid": valid, "test": test}, engine) == expected
 
 
+@pytest.mark.promise("`valid` and `test` are values of `column`; rows with other values are train")
 def test_values_of_a_column_name_the_split_and_others_are_train(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path / "data")
     rows = split_rows(tmp_path, {"by": "column", "column": "fold", "valid": "b", "test": ["c", "d"]}, engine)
@@ -97,6 +100,7 @@ def test_values_of_a_column_name_the_split_and_others_are_train(tmp_path: Path, 
     }
 
 
+@pytest.mark.promise("shares of the rows, by a hash of seed and row number")
 @settings(max_examples=8, deadline=None)
 @given(
     size=st.integers(1, 4000), threads=st.integers(1, 3), valid=st.sampled_from([0.1, 0.3]),
@@ -118,6 +122,7 @@ def test_every_row_is_in_one_split_whatever_the_partitions(
         assert all(len({where[i] for i in group["i"]}) == 1 for _, group in frame.groupby(keys, dropna=False))
 
 
+@pytest.mark.promise("shares of the rows, by a hash of seed and row number")
 def test_shares_are_about_those_asked_for(tmp_path: Path, engine: str) -> None:
     write_data(tmp_path / "data", 4000)
     rows = split_rows(tmp_path, {"by": "fraction", "valid": 0.1, "test": 0.3}, engine)
@@ -128,6 +133,7 @@ def test_shares_are_about_those_asked_for(tmp_path: Path, engine: str) -> None:
     assert {*other["test"]} < {*rows["test"]}
 
 
+@pytest.mark.promise("Rows of a key stay in one split, wherever they lie")
 def test_a_user_is_in_the_same_split_wherever_the_rows_lie(tmp_path: Path, engine: str) -> None:
     order = np.random.default_rng(0).permutation(300)
     splits = []
@@ -138,12 +144,14 @@ def test_a_user_is_in_the_same_split_wherever_the_rows_lie(tmp_path: Path, engin
     assert {*splits[0]["train"]} == {*splits[1]["train"]}
 
 
+@pytest.mark.promise("a row whose single key is null is in train")
 def test_a_null_key_is_in_train(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path / "data")
     rows = split_rows(tmp_path, {"by": "hash", "together": ["fold"], "valid": 0.49, "test": 0.5}, engine)
     assert {*frame["i"][frame["fold"].isna()]} <= {*rows["train"]}
 
 
+@pytest.mark.promise("Only train is learned from", "flows/KEYS.md#splits-and-samples")
 def test_train_alone_is_learned_from(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path / "data")
     features = [
@@ -288,6 +296,7 @@ def test_dates_of_yaml_are_moments() -> None:
     assert (rule.valid, rule.test) == ("2026-11-01", "2026-11-08")
 
 
+@pytest.mark.promise("`split` cannot be used next to `source.valid`, with a `base`, or for `apply`")
 def test_a_split_is_not_for_validation_data_a_base_or_a_fitted_workflow(tmp_path: Path) -> None:
     write_data(tmp_path / "data")
     split = {"by": "fraction", "valid": 0.1}

@@ -36,6 +36,7 @@ def test_what_is_saved_is_loaded_bit_by_bit(tmp_path: Path) -> None:
     assert loaded.save(tmp_path / "again") == digest
 
 
+@pytest.mark.promise("saves a folder that a person can read")
 def test_a_person_can_read_it(tmp_path: Path) -> None:
     STATE.save(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["partials.json", "state.json", "v000-values.vocab"]
@@ -164,6 +165,7 @@ def _refuse(*_: object) -> None:
     raise OSError(18, "Invalid cross-device link")
 
 
+@pytest.mark.promise("once; every table is checked")
 def test_damage_is_noticed(tmp_path: Path) -> None:
     digest = STATE.save(tmp_path)
     vocabulary = tmp_path / "v000-values.vocab"

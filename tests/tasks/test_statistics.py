@@ -65,6 +65,9 @@ def test_bit_by_bit_on_a_cluster(blocks: int, client: Any, engine: str) -> None:
     assert close(found.values, learned(node, cut(table(), 16, 100), engine).values)
 
 
+@pytest.mark.promise(
+    "Calls from Python use the current `distributed.Client` if there is one, else threads of this process"
+)
 def test_the_python_api_uses_the_current_client_or_threads(client: Any, engine: str) -> None:
     with_client = Workflow(nodes()).fit(Dataset(table(), engine=engine))
     assert with_client.state is not None

@@ -48,6 +48,7 @@ RULES: dict[str, Any] = {
 }
 
 
+@pytest.mark.promise("an error names the expression for `source.schema` that makes times of them, tried on a value")
 @pytest.mark.parametrize("rule", RULES)
 def test_texts_that_do_not_sort_as_times_are_refused(rule: str, tmp_path: Path) -> None:
     path = written(tmp_path, DAYS)
@@ -62,6 +63,7 @@ def test_texts_that_do_not_sort_as_times_are_refused(rule: str, tmp_path: Path) 
     assert "pandas.to_datetime(frame['t'], format='%d.%m.%Y')" in str(again.value.__dict__.get("do"))
 
 
+@pytest.mark.promise("an error names the expression for `source.schema` that makes times of them, tried on a value")
 def test_the_expression_of_the_advice_makes_times_for_every_rule(tmp_path: Path) -> None:
     path = written(tmp_path, [*DAYS[2:], *DAYS[:2]])  # 2024 first
     data = Dataset(path, schema=READ, engine="pandas")
@@ -80,6 +82,7 @@ def test_the_expression_of_the_advice_makes_times_for_every_rule(tmp_path: Path)
     assert [[int(i) for i in history] for history in frame["i_history"]] == [[], [3], [3, 2], [3, 2, 1]]
 
 
+@pytest.mark.promise("A value that the expression cannot read is an error with its file and row")
 def test_an_expression_of_the_schema_holds_for_later_data_and_names_a_value_that_it_cannot_read(tmp_path: Path) -> None:
     workflow = Workflow(["t"] >> ops.Lambda(expression="day(t)", dtype="int64"))
     workflow.fit(Dataset(written(tmp_path, DAYS), schema=READ, engine="pandas"))
@@ -97,6 +100,7 @@ def test_an_expression_of_the_schema_holds_for_later_data_and_names_a_value_that
         rows(Dataset(bad, schema={"t": "coalesce(_, lower(u))"}, engine="pandas"))
 
 
+@pytest.mark.promise("ISO 8601 in one form sorts as it is, and so do texts that are not times")
 @pytest.mark.parametrize(
     ("texts", "expression"),
     [
@@ -124,6 +128,7 @@ def test_days_and_months_that_cannot_be_told_apart_are_said_to_be_so() -> None:
     assert "'%d/%m/%Y' too" in found.why
 
 
+@pytest.mark.promise("ISO 8601 in one form sorts as it is, and so do texts that are not times")
 def test_a_text_that_is_no_time_sorts_as_text_but_splits_nothing_by_time(tmp_path: Path) -> None:
     table = pa.table({"u": [1, 1, 1], "v": ["b", "c", "a"], "i": [0, 1, 2]})
     data = Dataset(table, engine="pandas")
@@ -144,6 +149,7 @@ def test_groupby_refuses_to_sort_by_texts_that_are_times() -> None:
     assert [*Workflow(columns >> groupby).fit_transform(keyed).head()["i_list"][0]] == [1, 2]
 
 
+@pytest.mark.promise("The unit is found from all values; log and manifest state it")
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("dtype", [pa.int64(), pa.float64(), pa.uint64()])
 def test_a_moment_splits_numbers_that_count_since_1970(unit: str, dtype: pa.DataType) -> None:
@@ -171,6 +177,7 @@ def test_a_moment_splits_dates_and_timestamps_with_and_without_zone(times: pa.Ar
     assert {name: rows(part) for name, part in splits.items()} == {"train": [0], "valid": [1]}
 
 
+@pytest.mark.promise("The unit is found from all values; log and manifest state it")
 @pytest.mark.parametrize(
     ("times", "why"),
     [
@@ -194,6 +201,7 @@ def test_numbers_that_do_not_tell_their_unit_are_refused(times: list[int], why: 
     assert rows(late["valid"]) == [number for number, time in enumerate(times) if time is not None]
 
 
+@pytest.mark.promise("The unit is found from all values; log and manifest state it")
 def test_a_job_says_the_unit_in_log_and_manifest_and_a_preview_refuses_what_the_run_will(tmp_path: Path) -> None:
     pq.write_table(pa.table({"u": [0, 1], "t": [NIGHT - 1, NIGHT], "s": DAYS[:2]}), tmp_path / "x.parquet")
     split = {"by": "time", "column": "t", "valid": "2024-01-02"}

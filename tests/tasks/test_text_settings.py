@@ -35,6 +35,7 @@ def rows(path: Path, limits: Limits = SMALL, **source: Any) -> dict[str, list[An
     return pa.concat_tables([read(plan, i) for i in range(len(plan.partitions))]).to_pydict()
 
 
+@pytest.mark.promise("If it is also the delimiter, values with a decimal sign stand in quotes")
 def test_a_decimal_comma(tmp_path: Path, engine: str) -> None:
     (tmp_path / "a.csv").write_text("price;n\n1,5;1\n-0,25;2\n3;3\n")
     source = Dataset(str(tmp_path), delimiter=";", decimal=",", engine=engine)
@@ -46,6 +47,10 @@ def test_a_decimal_comma(tmp_path: Path, engine: str) -> None:
         Dataset(str(tmp_path), decimal=";")
 
 
+@pytest.mark.promise(
+    "of a text file with a delimiter is utf-8, latin-1, windows-1252, utf-16, gbk, shift-jis or any other text "
+    "encoding of Python"
+)
 @pytest.mark.parametrize("encoding", ["latin-1", "windows-1252", "utf-16", "utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_an_encoding(encoding: str, packed: bool, tmp_path: Path) -> None:
@@ -56,6 +61,7 @@ def test_an_encoding(encoding: str, packed: bool, tmp_path: Path) -> None:
     assert rows(tmp_path, encoding=name) == {"né": [f"café, {i}\nñ" for i in range(50)], "x": list(range(50))}
 
 
+@pytest.mark.promise("Lines at the beginning of each text file with a delimiter, before its header")
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 def test_skipped_rows(mark: bytes, end: bytes, tmp_path: Path) -> None:
@@ -130,6 +136,7 @@ def test_every_text_is_read_as_python_reads_it(values: list[tuple[str, str]], en
 COLONS = ('a::b::c', '1::x: y::2', '3::"u::v\nw"::4', '5::::6')  # fmt: skip
 
 
+@pytest.mark.promise("`delimiter` takes up to 20 letters")
 @pytest.mark.parametrize("delimiter", ["::", "||", "§", "~|~"])
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "utf-16"])
 @pytest.mark.parametrize("packed", [False, True])
@@ -151,6 +158,7 @@ def test_an_error_in_a_text_of_other_delimiters_shows_it_as_it_is(tmp_path: Path
     assert error.value.why.endswith("Expected 2 columns, got 3: 3::4::5")
 
 
+@pytest.mark.promise("Whether spaces after the delimiters of a text file are left out")
 def test_spaces_behind_every_delimiter_are_left_out_and_it_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('a, b, c\n1, x y, 2\n3, "u, v", 4\n')
     assert rows(tmp_path) == {"a": [1, 3], "b": ["x y", "u, v"], "c": [2, 4]}
@@ -169,6 +177,7 @@ def test_spaces_behind_every_delimiter_are_left_out_and_it_is_said(tmp_path: Pat
     assert rows(tmp_path, skip_initial_space=True, delimiter=" ") == {"a": [1, 2], "b": ["x", "y"]}
 
 
+@pytest.mark.promise("If no delimiter is set, Excel's line `sep=;` is skipped, and its delimiter is used")
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_the_line_by_which_excel_names_the_delimiter(mark: str, encoding: str, tmp_path: Path) -> None:
@@ -188,6 +197,10 @@ ENCODED = {
 }  # fmt: skip
 
 
+@pytest.mark.promise(
+    "of a text file with a delimiter is utf-8, latin-1, windows-1252, utf-16, gbk, shift-jis or any other text "
+    "encoding of Python"
+)
 @pytest.mark.parametrize("encoding", ENCODED)
 @pytest.mark.parametrize("delimiter", [",", "|", "\\"])
 def test_every_text_encoding_of_python(encoding: str, delimiter: str, tmp_path: Path) -> None:
@@ -220,6 +233,9 @@ def zipped(**members: bytes) -> bytes:
     return whole.getvalue()
 
 
+@pytest.mark.promise(
+    "Text that is compressed with gzip, bz2, xz, zstd, lz4 or zip is recognized by its first bytes, whatever the suffix"
+)
 @pytest.mark.parametrize("codec", PACKED)
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "csv.zip"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
@@ -238,6 +254,7 @@ def test_text_that_is_called_compressed_is_read_as_it_is(tmp_path: Path) -> None
         rows(tmp_path)
 
 
+@pytest.mark.promise("The files in a zip file are one table, and their headers must agree")
 def test_the_files_in_a_zip_file_are_one_table(tmp_path: Path) -> None:
     path = tmp_path / "a.csv.zip"
     path.write_bytes(zipped(a=b"title\nn,s\n1,a", b=b"\xef\xbb\xbfother\r\nn,s\r\n2,b\r\n", c=b"last\nn,s\n"))
@@ -254,6 +271,7 @@ def test_the_files_in_a_zip_file_are_one_table(tmp_path: Path) -> None:
         rows(tmp_path)
 
 
+@pytest.mark.promise("In a file of one column an empty line is null; in other files it is not a row")
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_an_empty_line_of_one_column_is_null(end: str, packed: bool, tmp_path: Path) -> None:
@@ -280,6 +298,10 @@ def test_two_columns_of_one_name_are_named_apart_as_the_error_says(tmp_path: Pat
     }  # fmt: skip
 
 
+@pytest.mark.promise(
+    "`delimiter`, `quote`, `escape`, `comment`, `header`, `columns`, `skip_rows`, `skip_initial_space`, `decimal` and "
+    "`encoding` where they have the format of the fit"
+)
 def test_a_fit_keeps_how_text_is_laid_out(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("sep=::\na:: b\n1:: x\n2:: y\n")
     workflow = Workflow(["a", "b"]).fit(Dataset(str(tmp_path / "a.csv")))

@@ -90,6 +90,7 @@ def last_rows(frame: pd.DataFrame, valid: int, test: int) -> dict[str, list[int]
     return {name: sorted(rows) for name, rows in sides.items() if {"valid": valid, "test": test}[name]}
 
 
+@pytest.mark.promise("takes the last `test` rows of each key by time for test, the `valid` rows before them for valid")
 @settings(max_examples=60, deadline=None)
 @given(
     rows=ROWS, partition=st.integers(1, 20), threads=st.integers(1, 4), valid=st.integers(0, 2), test=st.integers(0, 2),
@@ -122,6 +123,7 @@ def cut(times: list[int], share: float) -> int:
     return sorted(times)[min(max(len(times) - int(share * len(times) + 0.5), 0), len(times) - 1)]
 
 
+@pytest.mark.promise("The cut times are exact, over all files")
 @settings(max_examples=60, deadline=None)
 @given(
     rows=ROWS, partition=st.integers(1, 20), threads=st.integers(1, 4), together=st.booleans(),
@@ -157,6 +159,7 @@ def test_the_last_shares_of_the_rows_by_time_are_valid_and_test(
         assert dict(division.cuts) == moments
 
 
+@pytest.mark.promise("All rows of a session or user go where its last row goes")
 @settings(max_examples=40, deadline=None)
 @given(rows=ROWS, partition=st.integers(1, 20), valid=st.integers(1, 6), more=st.integers(1, 6))
 def test_users_stay_together_by_the_time_of_their_last_row(
@@ -179,6 +182,7 @@ def test_users_stay_together_by_the_time_of_their_last_row(
     assert all(not frame["t"][i] >= valid for i in train)  # no row of train is as late as valid
 
 
+@pytest.mark.promise("The cut times are exact, over all files")
 def test_the_same_rows_are_split_off_on_a_cluster(tmp_path: Path, engine: str, client: Any) -> None:
     table = pa.table({"u": [i * i % 37 for i in range(500)], "t": [i * 7 % 110 for i in range(500)]})
     rules = [
@@ -215,6 +219,7 @@ def expected_last(frame: pd.DataFrame, valid: int = 1, test: int = 1) -> dict[st
     return {"train": [i for i in frame.index if i not in taken], **sides}
 
 
+@pytest.mark.promise("takes the last `test` rows of each key by time for test, the `valid` rows before them for valid")
 @pytest.mark.parametrize("exchange", ["memory", "disk"])
 def test_a_job_leaves_the_last_rows_out_whatever_the_partitions(exchange: str, tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path / "data")
@@ -245,6 +250,7 @@ def test_filter_and_unique_come_before_the_last_rows(tmp_path: Path, engine: str
     assert {name: sorted(numbers) for name, numbers in rows.items()} == expected_last(stay, 1, 2)
 
 
+@pytest.mark.promise("key that would have no row left for train stays in train as a whole")
 def test_users_that_stay_in_train_are_counted(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path / "data")
     results = run_stages(make_job(job_of(tmp_path, LAST)).request(engine))
@@ -292,6 +298,7 @@ HISTORY = {
 }
 
 
+@pytest.mark.promise("see the rows of earlier splits as the past")
 def test_histories_look_back_into_earlier_splits_and_never_ahead(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path / "data")
     expected = expected_last(frame)
@@ -308,6 +315,9 @@ def test_histories_look_back_into_earlier_splits_and_never_ahead(tmp_path: Path,
     assert all(len(history) for history in split["test"]["i_history"])
 
 
+@pytest.mark.promise(
+    "If it is empty, they do with `by: last`, and do not with `by: time`, where each split begins anew"
+)
 @pytest.mark.parametrize("split", [
     {"valid": str(DAY + dt.timedelta(hours=100)), "test": str(DAY + dt.timedelta(hours=120))},
     {"valid": 0.2, "test": 0.2}, {"together": ["s"], "test": 0.3},
@@ -334,6 +344,7 @@ def test_last_rows_begin_anew_where_the_rule_says_so(tmp_path: Path, engine: str
     assert {*out["test"]["i_history"].map(len)} == {0}
 
 
+@pytest.mark.promise("No pass reads rows of later splits", "flows/SPLITS.md#train-valid-and-test")
 def test_changing_valid_and_test_changes_nothing_of_train(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path / "data")
     later = {*expected_last(frame)["valid"], *expected_last(frame)["test"]}
@@ -352,6 +363,7 @@ def test_changing_valid_and_test_changes_nothing_of_train(tmp_path: Path, engine
     pd.testing.assert_frame_equal(before, after)
 
 
+@pytest.mark.promise("see the rows of earlier splits as the past")
 def test_groups_of_later_splits_have_the_rows_of_earlier_ones(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path / "data")
     expected = expected_last(frame)
@@ -412,6 +424,7 @@ def test_the_estimate_has_the_scratch_files_of_the_look(tmp_path: Path) -> None:
     assert shown.needs.scratch == 300 * (2 * (8 + 8 + 8 + 8) - 8 + 16)
 
 
+@pytest.mark.promise("see the rows of earlier splits as the past")
 def test_the_recipe_for_sequences_leaves_the_last_product_out(tmp_path: Path, engine: str) -> None:
     job = make_job({
         "recipe": "sequences", "source": {"path": str(tmp_path / "data"), "valid": None, "split": {
@@ -436,6 +449,7 @@ def test_the_recipe_for_sequences_leaves_the_last_product_out(tmp_path: Path, en
 SHARES = {"by": "time", "column": "t", "valid": 0.1, "test": 0.2}
 
 
+@pytest.mark.promise("state the cut times and the rows of each split; a split without a row is an error")
 def test_the_moments_of_shares_are_stated_in_summary_and_manifest(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path / "data")
     results = run_stages(make_job(job_of(tmp_path, SHARES)).request(engine))
@@ -475,6 +489,7 @@ def test_shares_are_of_the_rows_that_filter_and_unique_keep(tmp_path: Path, engi
         }  # fmt: skip
 
 
+@pytest.mark.promise("All rows of a session or user go where its last row goes")
 def test_sessions_go_where_their_last_row_goes(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path / "data")
     moment = DAY + dt.timedelta(hours=140)
@@ -504,6 +519,7 @@ def test_an_earlier_start_is_used_again_while_its_bits_are_whole(tmp_path: Path)
     assert stages(SHARES) == [True, True]
 
 
+@pytest.mark.promise("need a look at all rows in the stage ingest, which `rowmill preview` lists")
 def test_a_preview_shows_the_looks_at_all_rows(tmp_path: Path) -> None:
     write_data(tmp_path / "data")
     shown = preview(make_job(job_of(tmp_path, LAST)))
@@ -514,6 +530,7 @@ def test_a_preview_shows_the_looks_at_all_rows(tmp_path: Path) -> None:
     assert [(r.what, r.columns) for r in shown.readings][0] == ("ingest: moments at which splits begin", ["t"])
 
 
+@pytest.mark.promise("which rows each split gets, where the job has `source.split`")
 @pytest.mark.parametrize(
     ("split", "rows"),
     [
@@ -567,6 +584,7 @@ def test_a_split_that_contradicts_itself_is_refused(split: dict[str, Any], messa
         make_job(job_of(tmp_path, split))
 
 
+@pytest.mark.promise("state the cut times and the rows of each split; a split without a row is an error")
 def test_a_split_without_a_row_is_an_error_with_counts(tmp_path: Path) -> None:
     write_data(tmp_path / "data", 30)
     with pytest.raises(DataError, match=r"source\.split gives valid and test no row") as error:

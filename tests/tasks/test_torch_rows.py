@@ -83,6 +83,7 @@ def test_workers_in_a_process_of_their_own(engine: str) -> None:
     assert "7 passed" in done.stdout
 
 
+@pytest.mark.promise("every row once per epoch over all ranks")
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=forks)])
 def test_every_row_once_over_ranks_and_workers(out: Path, workers: int) -> None:
     from tasks.loading.torch import Rows
@@ -174,6 +175,7 @@ def test_the_rank_is_that_of_the_environment_or_of_torch(out: Path, monkeypatch:
         Rows(out, rank=3)
 
 
+@pytest.mark.promise("trains on the embedding sizes and tags of the manifest")
 def test_the_example_learns(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = runpy.run_path(str(EXAMPLE))["train"]
     losses = train(str(out), epochs=4, batch_size=50, workers=0)
@@ -192,6 +194,7 @@ def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert sorted(names["batch"]["id"].tolist()) == list(range(40))
 
 
+@pytest.mark.promise("then `rows.load_state_dict(state)` in the next process continues after them")
 @forks
 @pytest.mark.parametrize("settings", [{}, {"global_batches": True}])
 def test_rows_go_on_behind_every_batch_of_workers(out: Path, settings: dict[str, Any]) -> None:
@@ -240,6 +243,7 @@ def devices() -> list[Any]:
     return ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
+@pytest.mark.promise("Rows, their order, their bits and the states are those of host memory")
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("settings", [{}, {"even": True, "drop_last": True}, {"global_batches": True, "ahead": 0}])
 def test_tensors_on_a_device_are_those_of_host_memory(out: Path, device: str, settings: dict[str, Any]) -> None:

@@ -55,6 +55,10 @@ def loaded(batches: Any) -> list[tuple[int, list[int], list[int]]]:
     return rows
 
 
+@pytest.mark.promise(
+    'the named columns as one KeyedJaggedTensor, `batch["jagged"]` or `batch["ids"]`, single values as lists of '
+    "length 1"
+)
 def test_named_columns_come_as_one_keyed_jagged_tensor(out: Path) -> None:
     from tasks.loading.torch import Rows
 
@@ -71,6 +75,10 @@ def test_named_columns_come_as_one_keyed_jagged_tensor(out: Path) -> None:
     assert sorted(loaded(rows)) == expected
 
 
+@pytest.mark.promise(
+    'the named columns as one KeyedJaggedTensor, `batch["jagged"]` or `batch["ids"]`, single values as lists of '
+    "length 1"
+)
 def test_several_tensors_by_name_and_a_model_that_takes_them(out: Path) -> None:
     import torchrec
 
@@ -101,6 +109,7 @@ def test_workers_hand_over_jagged_tensors(out: Path) -> None:
     assert done.stdout == f"{ROWS}\n", done.stderr
 
 
+@pytest.mark.promise("weights: a score for each value of seen, 1 for item")
 def test_a_column_of_weights_stands_beside_the_values(out: Path) -> None:
     from tasks.loading.torch import Rows
 
@@ -165,6 +174,7 @@ def test_weighted_batches_go_on_behind_every_batch_on_every_number_of_ranks(
                 assert contents(next(taken)) == whole[count] if count < len(whole) else not list(taken)
 
 
+@pytest.mark.promise("lists of other lengths than those of their weights are an error that names the row of the batch")
 def test_weights_that_do_not_fit_are_named(out: Path, tmp_path: Path) -> None:
     from tasks.errors import DataError
     from tasks.loading.torch import Rows
@@ -197,6 +207,7 @@ def test_what_a_jagged_tensor_cannot_have_is_named(out: Path) -> None:
         next(iter(Rows(out, jagged=["items", "score"])))
 
 
+@pytest.mark.promise("weights: a score for each value of seen, 1 for item")
 def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rowmill import Rows
 

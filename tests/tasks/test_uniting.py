@@ -84,6 +84,7 @@ def test_a_gpu_reads_what_all_files_have_alike(tmp_path: Path) -> None:
     assert {name: kernels.host(column).to_pylist() for name, column in read_there.items()} == {"x": [1, 2, 3]}
 
 
+@pytest.mark.promise("`error`, or `null` in the rows of these files. Files are united by name")
 @pytest.mark.parametrize("format", WRITERS)
 def test_a_column_that_some_files_lack_is_null_there(format: str, tmp_path: Path) -> None:
     path = folder_of(tmp_path, format, {"x": [1, 2]}, {"brand": ["a"], "x": [3]}, {"x": [4]})
@@ -145,6 +146,9 @@ def test_a_type_of_text_that_grew_from_file_to_file_is_said(format: str, tmp_pat
     assert rows(path, ["x", "y"]) == {"x": [1.0, 0.5], "y": [0.5, 1.0]}
 
 
+@pytest.mark.promise(
+    "A JSON Lines column is missing where no line of the file has the key, unless `source.schema` names it"
+)
 def test_a_key_that_comes_late_in_a_file_of_json_lines_is_there(tmp_path: Path) -> None:
     (tmp_path / "0.jsonl").write_text('{"x": 1, "y": 2}\n')
     (tmp_path / "1.jsonl").write_text('{"x": 1}\n' * 300_000 + '{"y": 3}\n')
@@ -232,6 +236,7 @@ def job_of(tmp_path: Path, **source: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.promise("the wider type is read, and log, summary, manifest, report and preview name it")
 def test_log_manifest_report_and_preview_say_what_was_united(tmp_path: Path) -> None:
     folder_of(tmp_path, "parquet", {"n": [1, 3], "y": [0, 1], "x": ["a", "b"]}, {"n": [1.5], "x": [1], "z": [1]})
     lines = [
@@ -249,6 +254,7 @@ def test_log_manifest_report_and_preview_say_what_was_united(tmp_path: Path) -> 
     assert rows_of(tmp_path / "out").to_pydict() == {"n": [0.0, 1.0, 0.25], "y": [0, 1, None]}
 
 
+@pytest.mark.promise("`is missing in a file`")
 def test_a_job_refuses_a_used_column_that_some_files_lack(tmp_path: Path) -> None:
     folder_of(tmp_path, "parquet", {"n": [1, 3], "y": [0, 1]}, {"n": [1]})
     for run in (lambda job: run_stages(job.request("pandas")), preview):
@@ -256,6 +262,7 @@ def test_a_job_refuses_a_used_column_that_some_files_lack(tmp_path: Path) -> Non
             run(make_job(job_of(tmp_path)))
 
 
+@pytest.mark.promise("A contract's `missing` takes precedence")
 def test_a_contract_of_a_job_goes_before_source_missing(tmp_path: Path) -> None:
     folder_of(tmp_path, "parquet", {"n": [1, 3], "y": [0, 1]}, {"n": [2]})
     evolve = job_of(tmp_path) | {"contract": {"columns": {"n": {}, "y": {"missing": "evolve"}}}}
@@ -283,6 +290,7 @@ def test_a_plan_is_made_again_for_a_job_that_uses_other_columns(tmp_path: Path) 
         ingested(job_of(tmp_path))
 
 
+@pytest.mark.promise("A file that lies in no such folder lacks the column")
 def test_a_file_outside_of_the_folders_that_name_a_column_lacks_it(tmp_path: Path) -> None:
     for name in ("day=1/a.csv", f"day={hive.NULL}/b.csv", "c.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -65,6 +65,7 @@ def test_a_discarded_version_is_left_out_with_a_warning(tmp_path: Path, caplog: 
         xs(out, "v0002")
 
 
+@pytest.mark.promise("where all are discarded, reading the output is an error")
 @pytest.mark.parametrize("read", [
     lambda out: Dataset(out, engine="pandas").num_rows,
     lambda out: loader(out).rows,

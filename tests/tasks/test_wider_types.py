@@ -91,6 +91,9 @@ def test_fractions_are_learned_and_ids_stay(write: Writer, tmp_path: Path, engin
     assert learned["n"] == 9
 
 
+@pytest.mark.promise(
+    "whole floats up to 2^53 are the integer that they are; another value is an error with value, file and row"
+)
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("schema", [{}, {"user": "float64"}])
 def test_an_id_with_a_fraction_names_value_file_and_row(
@@ -155,6 +158,7 @@ def test_a_type_of_another_kind_is_refused_with_advice_that_works(tmp_path: Path
     assert transformed(workflow, Dataset(texts, schema={"user": "int64"}))["user"] == [3, 1, 2]
 
 
+@pytest.mark.promise("otherwise the log says that the type of the fit counts")
 def test_what_is_read_otherwise_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     transformed(fitted("pandas"), Dataset(parquet(NIGHT, tmp_path / "night")))
     said = "\n".join(caplog.messages)
@@ -162,6 +166,7 @@ def test_what_is_read_otherwise_is_logged(tmp_path: Path, caplog: pytest.LogCapt
     assert "column 'user' is float64, the workflow was fitted with int64: read as int64, which takes whole" in said
 
 
+@pytest.mark.promise("take the wider type, where the types of the output stay")
 @pytest.mark.parametrize(
     ("features", "takes"),
     [
@@ -189,6 +194,7 @@ def test_which_steps_take_fractions(features: Any, takes: bool) -> None:
     assert bound.taking_wider({"price": pa.float64()}) == ({"price"} if takes else set())
 
 
+@pytest.mark.promise("is learned from in float64 from that night on, and the gate names its new type")
 def test_nights_of_a_job_go_on_in_the_wider_type_and_the_gate_hears_of_it(tmp_path: Path, engine: str) -> None:
     out = tmp_path / "out"
 

@@ -65,6 +65,7 @@ def test_schemas_before_and_after_fitting(engine: str) -> None:
     assert made.output_schema.with_tag(Tags.TARGET) == ["t"]
 
 
+@pytest.mark.promise("`fit_transform` gives out-of-fold encodings where an operator has them")
 def test_fit_transform_is_out_of_fold_and_transform_is_not(engine: str) -> None:
     fitted = workflow(engine)
     dataset = Dataset(TABLE, engine=engine)
@@ -76,6 +77,7 @@ def test_fit_transform_is_out_of_fold_and_transform_is_not(engine: str) -> None:
     assert len(fitted.transform(dataset).head(2)) == 2
 
 
+@pytest.mark.promise("takes a pandas or cuDF frame or an Arrow table and gives the same kind back")
 def test_a_pandas_frame_keeps_its_index_and_kind(engine: str) -> None:
     fitted = workflow(engine)
     table = fitted.transform(TABLE)
@@ -147,6 +149,7 @@ def test_a_data_set_of_other_types_is_read_in_the_types_learned_from(tmp_path: P
             fitted.transform(Dataset(far, engine=engine)).head(3)
 
 
+@pytest.mark.promise("without the outputs that need a column which a request does not have")
 def test_without_the_target(engine: str) -> None:
     serving = workflow(engine).remove_inputs(["t"])
     assert list(serving.input_schema) == ["x", "c", "l"]
@@ -164,6 +167,10 @@ def labelled(engine: str) -> Workflow:
     return Workflow(features + target + both).fit(Dataset(table, engine=engine))
 
 
+@pytest.mark.promise(
+    "Where a request lacks the columns of an output that is tagged as target, `transform` leaves that output out, as "
+    "`apply` does, and names it in the log once"
+)
 def test_targets_are_left_out_where_the_frame_has_none(tmp_path: Path, engine: str, caplog: Any) -> None:
     fitted, request = labelled(engine), TABLE.drop(["t", "other"])
     whole = fitted.transform(TABLE.set_column(3, "t", TABLE["t"].cast(pa.string())))
@@ -219,6 +226,7 @@ def test_names_that_are_there_twice_or_are_rowmill_s_own(tmp_path: Path, engine:
         Workflow(["x"] >> ops.Rename(name="__rowmill_x")).fit(Dataset(own.select(["x"]), engine=engine)).output_schema
 
 
+@pytest.mark.promise("turns ids back into values", "README.md#from-python")
 def test_inverse(engine: str) -> None:
     fitted = workflow(engine)
     back = fitted.inverse(fitted.transform(TABLE))
@@ -249,6 +257,7 @@ def test_what_is_not_fitted_says_so(tmp_path: Path) -> None:
             getattr(made, name)
 
 
+@pytest.mark.promise("JSON and Parquet instead of pickle: readable, movable, loadable on the other engine")
 def test_saved_moved_and_loaded(engine: str, tmp_path: Path) -> None:
     fitted = workflow(engine)
     fitted.save(tmp_path / "one")
@@ -325,6 +334,7 @@ def test_one_row_is_served_in_milliseconds(engine: str, tmp_path: Path) -> None:
     assert statistics.median(seconds) < 0.03
 
 
+@pytest.mark.promise("A pandas frame comes back with Arrow types")
 def test_a_pandas_frame_comes_back_with_arrow_types() -> None:
     frame = pd.DataFrame({"brand": ["x", None, "x"], "tags": [["a", "b"], None, ["a"]], "price": [1.0, None, 3.0]})
     workflow = Workflow((["brand", "tags"] >> ops.Categorify()) + (["price"] >> ops.Normalize()))

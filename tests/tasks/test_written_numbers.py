@@ -62,6 +62,7 @@ def expected(texts: list[str], dtype: str) -> list[Any]:
     return [None if value == "" or value != value else value for value in values]
 
 
+@pytest.mark.promise("Numbers are inferred only where no two texts become one number")
 @pytest.mark.parametrize(("texts", "dtype"), COLUMNS)
 @pytest.mark.parametrize("kind", ["csv", "tsv", "csv.gz", "utf-16"])
 def test_the_type_of_a_column_of_numbers(tmp_path: Path, texts: list[str], dtype: str, kind: str) -> None:
@@ -75,6 +76,7 @@ def test_the_type_of_a_column_of_numbers(tmp_path: Path, texts: list[str], dtype
     assert (str(seen), column.to_pylist()) == (dtype, expected(texts, dtype))
 
 
+@pytest.mark.promise("Numbers are inferred only where no two texts become one number")
 @pytest.mark.parametrize(
     ("values", "dtype", "read_as"),
     [
@@ -110,6 +112,8 @@ LATER = [
 ]
 
 
+@pytest.mark.promise("or has a value that does not fit the type of its column")
+@pytest.mark.promise("a later value that would become another number is an error")
 @pytest.mark.parametrize(("value", "row", "setting"), LATER)
 def test_a_later_value_that_does_not_fit_is_an_error_or_a_bad_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, row: str, setting: str
@@ -132,6 +136,7 @@ def test_a_later_value_that_does_not_fit_is_an_error_or_a_bad_line(
     assert (bad["count"], bad["line"], bad["why"]) == (1, 42, f"'{value}' does not fit column 'x', which is int64")
 
 
+@pytest.mark.promise("a later value that would become another number is an error")
 def test_a_later_whole_number_that_floats_do_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_ranges, "SAMPLE", 64)
     for name, values in (("a.csv", "x\n{}\n"), ("a.jsonl", "{}\n")):
@@ -152,6 +157,7 @@ def test_a_declared_type_is_the_users_decision(tmp_path: Path) -> None:
         table_of(tmp_path, schema={"y": "int64"})
 
 
+@pytest.mark.promise("`apply` and `refit` read in the types of the fit")
 def test_the_type_of_the_fit_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name, values in {"codes": ["007", "7"], "plain": ["7", "8"], "mixed": ["8", "007"]}.items():
         (tmp_path / f"{name}.csv").write_text("x,y\n" + "".join(f"{value},1\n" for value in values))
@@ -187,6 +193,7 @@ def test_numbers_of_json_that_the_fit_has_read_as_text(tmp_path: Path) -> None:
     assert got == [[3, 4, 5], [5, 2]]
 
 
+@pytest.mark.promise("`apply` and `refit` read in the types of the fit")
 def test_names_of_folders_take_the_type_of_the_fit(tmp_path: Path) -> None:
     for folder in ("a/hour=10", "b/hour=07", "c/hour=10"):
         (tmp_path / folder).mkdir(parents=True)

@@ -54,6 +54,8 @@ def columns_of(form: str) -> pa.Table:
     return pa.table({str(t): pa.array([v, None, v], t) for t, v in held})
 
 
+@pytest.mark.promise("times of whole seconds are written in milliseconds, dates in milliseconds as days")
+@pytest.mark.promise("The schema in the manifest says what the files hold")
 @pytest.mark.parametrize("form", ["parquet", "arrow", "orc"])
 @pytest.mark.parametrize("how", ["job", "python"])
 def test_files_hold_the_types_that_are_said(how: str, form: str, tmp_path: Path, engine: str) -> None:

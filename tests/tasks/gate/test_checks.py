@@ -396,6 +396,7 @@ def test_counters_make_no_trend_alarm_before_the_seventh_night(name: str, dated:
     assert {f.check for f in early.findings if f.column == "seconds"} >= {"extremes", "quantiles"}
 
 
+@pytest.mark.promise("`columns` names columns that the run reads: another name is an error with names that exist")
 def test_a_check_cannot_be_switched_off_by_a_mistake() -> None:
     from flows.job.job import make_job
 

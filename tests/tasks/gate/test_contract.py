@@ -214,6 +214,7 @@ def test_a_column_that_is_left_out_is_not_there_for_the_features(tmp_path: Path)
         run_stages(make_job(job(tmp_path, rules)).request("pandas"))
 
 
+@pytest.mark.promise("`columns` names columns that the run reads: another name is an error with names that exist")
 def test_a_check_names_columns_that_the_run_reads(tmp_path: Path) -> None:
     def results(name: str, contract: Any = None) -> Any:
         (folder := tmp_path / name).mkdir()

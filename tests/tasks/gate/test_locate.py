@@ -46,6 +46,7 @@ def located(folder: Path, table: pa.Table, fault: Fault, contract: Contract | No
     return with_files(verdict, plan, night, history[0].profile, contract, None)
 
 
+@pytest.mark.promise("A finding names the files in which its change begins")
 @pytest.mark.parametrize("name", [
     "relabelled category", "seconds to milliseconds", "ids re-hashed", "nulls 1 % to 85 %", "prices in cents",
     "a new country", "a swapped pair of columns",
@@ -84,6 +85,7 @@ def test_a_constant_column_is_one_in_every_file(tmp_path: Path) -> None:
     assert names(one) == ["2.parquet", "3.parquet", "4.parquet"]
 
 
+@pytest.mark.promise("say what was not", "flows/NIGHTS.md#the-gate-nothing-bad-is-published")
 def test_what_is_not_searched_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, plan = in_files(tmp_path, faults.table_of(NIGHT, faults.FEW), faults.constant)
     night = profile_of(rows)

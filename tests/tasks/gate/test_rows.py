@@ -37,6 +37,7 @@ def daily(nights: int) -> list[date]:
     return [FIRST + timedelta(days=night) for night in range(nights)]
 
 
+@pytest.mark.promise("From the seventh night on, 40 % fewer or 70 % more is a finding however much the nights vary")
 @pytest.mark.parametrize("name", SHOPS_OF_ROWS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_sixty_clean_nights_make_no_false_alarm(name: str, seed: int) -> None:
@@ -67,6 +68,7 @@ def test_faults_of_rows_are_found_in_each_of_four_weeks(name: str, fault: str) -
     assert all(share >= least for share, least in zip(found.values(), FOUND[fault], strict=True)), found
 
 
+@pytest.mark.promise("From the seventh night on, 40 % fewer or 70 % more is a finding however much the nights vary")
 @pytest.mark.parametrize("night", [8, 12, 14, 19, 20, 27])
 @pytest.mark.parametrize("name", SHOPS_OF_ROWS)
 def test_half_a_night_stops_the_run_from_the_second_week_on(name: str, night: int) -> None:
@@ -112,6 +114,7 @@ def test_a_level_that_was_published_is_the_new_plain() -> None:
     assert judged([*rows, 1_000], daily(13)) == []
 
 
+@pytest.mark.promise("`rows.threshold` of the job takes precedence")
 def test_the_threshold_of_the_job_takes_precedence() -> None:
     rows = [1_000] * 10 + [500]
     assert judged(rows, daily(11), Checks(on_finding="stop", rows=Check(threshold=0.6))) == []
@@ -145,6 +148,10 @@ def test_the_command_reports_false_alarms_and_findings_by_week(capsys: pytest.Ca
     assert "  10 % of the rows: found in week 1 100%, week 2 100%, week 3 100%, week 4 100%" in lines
 
 
+@pytest.mark.promise(
+    "In the first week the gate only warns, except for a contract and for rows that came twice",
+    "tests/bench/README.md#what-the-gate-finds",
+)
 def test_planted_faults_are_counted_by_what_they_make_of_a_night() -> None:
     names = ("a clock that stands still", "contract: a price below 0", "a column one row out of step")
     kinds = {name: FURTHER[name] for name in names}

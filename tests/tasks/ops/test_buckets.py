@@ -25,6 +25,10 @@ def test_bucketize_counts_the_boundaries_at_or_below(engine):
     assert one_column(ops.Bucketize([0, 10, 100]), values, pa.int64(), engine) == [0, 1, 1, 2, 2, 3, None]
 
 
+@pytest.mark.promise(
+    "Replace each value by the number of boundaries at or below it, int32; null stays null",
+    "tasks/ops/README.md#bucketize",
+)
 def test_bucketize_agrees_with_numpy_digitize(engine):
     values, edges = np.random.default_rng(1).normal(0, 3, 1000).astype("float32"), [-2.5, 0.0, 0.1, 4.0]
     made = one_column(ops.Bucketize(edges), values.tolist(), pa.float32(), engine)
@@ -68,6 +72,9 @@ def test_boundaries_that_do_not_ascend_are_refused(edges):
         ops.Bucketize(edges)
 
 
+@pytest.mark.promise(
+    "Replace each value by its hash mod `num_buckets`, int32: the same on CPU, GPU and in every version"
+)
 def test_hash_bucket_is_murmur3_of_canonical_bytes(engine):
     assert one_column(ops.HashBucket(2**31 - 1), [10, None], pa.int64(), engine) == [
         4004982076 % (2**31 - 1),
@@ -81,6 +88,10 @@ def test_hash_bucket_is_murmur3_of_canonical_bytes(engine):
     )
 
 
+@pytest.mark.promise(
+    "So an id has one bucket whether a file stores it as 7 or as 7.0",
+    "tasks/ops/README.md#hashbucket",
+)
 def test_whole_floats_have_the_bucket_of_the_integer(engine):
     whole = [7.0, -7.0, 0.0, -0.0, 2.0**53, -(2.0**63), 2.0**63, None]
     integers = [7, -7, 0, 0, 2**53, -(2**63)]
@@ -101,6 +112,9 @@ def test_whole_floats_have_the_bucket_of_the_integer(engine):
     )
 
 
+@pytest.mark.promise(
+    "A workflow that an older rowmill fitted hashes every float as float64, and keeps doing so in refits"
+)
 def test_a_state_of_older_rules_keeps_them_in_refits(engine, tmp_path, monkeypatch):
     nodes = (["x"] >> ops.HashBucket(1000)) + ([["a", "b"]] >> ops.Cross() >> ops.Categorify())
     table = pa.table({"x": [7.0, 8.0], "a": ["x_y", "x"], "b": ["z", "y_z"]})
@@ -126,6 +140,10 @@ def test_hash_bucket_hashes_the_elements_of_lists(engine):
     ]  # fmt: skip
 
 
+@pytest.mark.promise(
+    "Replace a group (nested list) by the hash of its values mod `num_buckets`: column `a_X_b`, int32, never null",
+    "tasks/ops/README.md#hashedcross",
+)
 def test_hashed_cross_hashes_the_hashes(engine):
     a, b = pa.array([1, None, 1]), pa.array(["x", "x", "y"])
     words = np.stack([hash_array(a), hash_array(b)], axis=1).astype("<u4")

@@ -13,6 +13,10 @@ from tests.tasks.ops.fitting import learned, transformed
 TABLE = pa.table({"a": ["x", "y", "z", None], "b": [1, 1, 2, None], "c": [0.5, 1.5, 2.5, 3.5]})
 
 
+@pytest.mark.promise(
+    "Drop columns with fewer than `min_cardinality` distinct values; nulls do not count, the elements of lists do",
+    "tasks/ops/README.md#droplowcardinality",
+)
 def test_columns_with_fewer_distinct_values_are_dropped(engine):
     made = transformed(["a", "b", "c"] >> ops.DropLowCardinality(3), TABLE, engine)
     assert list(made) == ["a", "c"]

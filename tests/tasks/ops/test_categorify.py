@@ -31,6 +31,10 @@ def typed(values: list[Any], dtype: pa.DataType) -> pa.Array:
     return pa.array(values, dtype)
 
 
+@pytest.mark.promise("ids by count, equal counts by value, not by partition; null is 1 everywhere")
+@pytest.mark.promise(
+    "Value -> id: 0 padding, 1 null, [2, 2 + num_buckets) out of vocabulary, then the vocabulary by frequency"
+)
 def test_frequent_values_first_ties_by_value(engine: str) -> None:
     assert ids(["b", "a", "c", "b", "c", None, "d"], engine) == [3, 5, 4, 3, 4, 1, 6]
 
@@ -103,6 +107,9 @@ def test_out_of_vocabulary_goes_to_a_bucket_by_hash(engine: str) -> None:
     assert ids(values, engine, freq_threshold=2, num_buckets=4) == expected
 
 
+@pytest.mark.promise(
+    "its operator's answer: Categorify an out-of-vocabulary id, TargetEncoding the global mean, JoinGroupby null"
+)
 def test_a_value_never_seen_is_out_of_vocabulary(engine: str) -> None:
     workflow = fitted(["c"] >> Categorify(num_buckets=2), {"c": [10, 20, 20]}, engine)
     made = workflow.transform(pa.table({"c": [20, 10, 30, None]}))["c"].to_pylist()
@@ -263,6 +270,10 @@ def test_other_types_of_the_same_numbers_find_their_ids(engine: str) -> None:
     assert times.codes([millis]).tolist() == [1, -1]
 
 
+@pytest.mark.promise(
+    "Value -> id: 0 padding, 1 null, [2, 2 + num_buckets) out of vocabulary, then the vocabulary by frequency",
+    "tasks/ops/README.md#categorify",
+)
 @settings(max_examples=40, deadline=None)
 @given(values=st.lists(st.one_of(st.none(), st.text(max_size=3)), min_size=1, max_size=40), threshold=st.integers(0, 3))
 def test_the_rule_in_plain_python(values: list[str | None], threshold: int) -> None:

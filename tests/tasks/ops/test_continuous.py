@@ -44,12 +44,14 @@ def test_normalize(values: list[Any], expected: list[Any], engine: str) -> None:
     assert [v if isinstance(v, list) else pytest.approx(v) for v in expected] == found
 
 
+@pytest.mark.promise("right at offsets of 1e9; constant columns give 0")
 def test_normalize_of_a_constant_learned_over_many_blocks_stays_zero(engine: str) -> None:
     table = pa.table({"x": [0.1 + 0.2] * 1001})
     ((found),) = learned(["x"] >> ops.Normalize(), cut(table, 13), engine).values.values()
     assert found == {"n": 1001, "mean": 0.1 + 0.2, "std": 0.0}
 
 
+@pytest.mark.promise("right at offsets of 1e9; constant columns give 0", "tasks/ops/NVTABULAR.md#moving-from-nvtabular")
 def test_normalize_is_right_at_an_offset_of_a_billion(engine: str) -> None:
     rng = np.random.default_rng(3)
     small = rng.integers(0, 1000, 5000)
@@ -61,6 +63,9 @@ def test_normalize_is_right_at_an_offset_of_a_billion(engine: str) -> None:
     assert x["mean"] - 1e9 == pytest.approx(small.mean(), abs=1e-6)
 
 
+@pytest.mark.promise(
+    "Scale to mean 0 and standard deviation 1: (x - mean) / std, of the rows that are not null (ddof 1)"
+)
 def test_normalize_is_the_standard_scaler_but_for_ddof(engine: str) -> None:
     scaler = pytest.importorskip("sklearn.preprocessing").StandardScaler()
     values = np.random.default_rng(1).normal(4, 9, 999)
@@ -85,6 +90,10 @@ def test_moments_are_those_of_numpy_for_any_blocks(values: list[float], block: i
     assert found["std"] == pytest.approx(np.std(values, ddof=1), rel=1e-9, abs=1e-8)
 
 
+@pytest.mark.promise(
+    "Replace null by `fill_value`; with `add_binary_cols` the column `<name>_filled` (bool) says where",
+    "tasks/ops/README.md#fillmissing",
+)
 @pytest.mark.parametrize(
     ("value", "values", "dtype", "expected"),
     [
@@ -105,6 +114,9 @@ def test_fill_missing(value: Any, values: list[Any], dtype: str, expected: list[
     assert made(ops.FillMissing(value), values, engine, dtype) == expected
 
 
+@pytest.mark.promise(
+    "Replace null by `fill_value`; with `add_binary_cols` the column `<name>_filled` (bool) says where"
+)
 def test_fill_missing_says_where(engine: str) -> None:
     table = {"x": [1, None], "l": [[1, None], None]}
     assert rows(["x", "l"] >> ops.FillMissing(9, add_binary_cols=True), table, engine) == {
@@ -148,6 +160,14 @@ def test_a_parameter_has_to_fit_the_type(op: Operator, dtype: str) -> None:
         Bound(["x"] >> op, schema)
 
 
+@pytest.mark.promise(
+    "Limit values to [min_value, max_value], in the column's own unit; null stays null and the type stays",
+    "tasks/ops/README.md#clip",
+)
+@pytest.mark.promise(
+    "Compute ln(1 + x) in float64, given as float32; -1 gives -inf, values below -1 and null give null",
+    "tasks/ops/README.md#logop",
+)
 @pytest.mark.parametrize(
     ("op", "values", "expected"),
     [
@@ -165,6 +185,9 @@ def test_clip_and_log(op: Operator, values: list[Any], expected: list[Any], engi
     assert made(op, values, engine) == expected
 
 
+@pytest.mark.promise(
+    "Compute ln(1 + x) in float64, given as float32; -1 gives -inf, values below -1 and null give null"
+)
 def test_log_is_reckoned_in_float64(engine: str) -> None:
     values = np.random.default_rng(2).lognormal(0, 5, 500)
     found = made(ops.LogOp(), values.tolist(), engine)

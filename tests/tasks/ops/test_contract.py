@@ -291,6 +291,7 @@ def promised(node: Node, table: pa.Table, state: State | None = None) -> pa.Sche
     return Bound(node, source.plan.schema, state.values if state else {}).output.to_arrow()
 
 
+@pytest.mark.promise("Without it the suite fails", "tasks/README.md#how-to-add-an-operator")
 def test_every_registered_operator_has_an_example() -> None:
     assert [name for name in BUILT_IN if name not in EXAMPLES] == []
 
@@ -330,6 +331,8 @@ def test_training_gives_the_same_columns(example: Example, name: str, engine: st
     assert applied(node, source, state, engine, training=True).schema == applied(node, source, state, engine).schema
 
 
+@pytest.mark.promise("learned values are merged in an order that depends on the data alone")
+@pytest.mark.promise("all statistics of a phase in one pass; equal bits for any partitioning")
 @pytest.mark.parametrize(("example", "name"), LEARNED)
 def test_learned_values_do_not_depend_on_partitions_or_order(example: Example, name: str, engine: str) -> None:
     node, table = graph(example, name), example_table()
@@ -413,6 +416,8 @@ def test_saved_and_loaded_it_does_the_same(example: Example, name: str, engine: 
     assert loaded.output_schema.to_json() == json.loads(json.dumps(workflow.output_schema.to_json()))
 
 
+@pytest.mark.promise("the same numbers as the batch job, bit by bit")
+@pytest.mark.promise("from one to the other the last bits of sums of floats may differ (1e-12 of the value)")
 @pytest.mark.parametrize(("example", "name"), CASES)
 def test_a_frame_gives_what_the_batch_gives(example: Example, name: str, engine: str) -> None:
     """Bit by bit on one engine. Arrow tables are the CPU's: a batch of the GPU adds floats in another order."""

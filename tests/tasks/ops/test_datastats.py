@@ -18,6 +18,7 @@ def report(values, dtype, engine, cuts=(), **parameters):
     return learned(ops.DataStats(**parameters), pa.table({"x": pa.array(values, dtype)}), ["x"], engine, cuts)
 
 
+@pytest.mark.promise("Profile each column, in the pass in which other operators learn; the data pass through unchanged")
 def test_numbers(engine):
     found = report([0, 3, 3, None, 8], pa.int64(), engine, top=2, histogram_bins=4)
     assert {k: found[k] for k in ("rows", "nulls", "min", "max", "mean", "distinct", "exact", "infinite")} == {
@@ -90,6 +91,7 @@ def test_a_constant(engine):
     )
 
 
+@pytest.mark.promise("exact counts and moments; sketches with stated errors")
 @pytest.mark.parametrize("cuts", [(1,), (100, 100, 900)])
 def test_any_split_of_the_rows_is_the_whole(engine, cuts):
     values = np.random.default_rng(2).normal(1e9, 3, 1000).round(1)
@@ -99,6 +101,7 @@ def test_any_split_of_the_rows_is_the_whole(engine, cuts):
     assert split == whole
 
 
+@pytest.mark.promise("exact counts and moments; sketches with stated errors")
 def test_quantiles_are_within_one_percent(engine):
     values = np.random.default_rng(9).lognormal(0, 2, 20_000) * np.random.default_rng(1).choice([-1, 1], 20_000)
     found = report(values, pa.float64(), engine, (5000,))["quantiles"]
@@ -122,6 +125,7 @@ def test_hyperloglog_is_within_three_standard_errors(distinct):
     assert sketches.distinct_estimate(found) == pytest.approx(distinct, rel=3 * 1.04 / 128, abs=0.5)
 
 
+@pytest.mark.promise("Profile each column, in the pass in which other operators learn; the data pass through unchanged")
 def test_the_data_pass_through(engine):
     table = pa.table({"x": [1, None], "s": ["a", "b"]})
     assert transformed(["x", "s"] >> ops.DataStats(), table, engine) == {"x": [1, None], "s": ["a", "b"]}

@@ -67,6 +67,9 @@ def test_the_mean_of_many_equal_values_is_the_value(engine: str) -> None:
     assert made == {"TE_g_x": [1e9 + 0.1]}
 
 
+@pytest.mark.promise(
+    "Sums and means of groups are exact before they are rounded to float64, whatever the order of the rows"
+)
 @pytest.mark.parametrize("backward", [False, True])
 def test_sums_are_the_same_bits_for_any_split(engine: str, backward: bool) -> None:
     draw = np.random.default_rng(5)
@@ -95,6 +98,10 @@ def test_the_other_folds_are_not_lost_beside_a_large_one(engine: str) -> None:
 SIZES = [1e-300, 1e-160, 1.0, 1e9, 1e154, 1e160, 1e300]
 
 
+@pytest.mark.promise(
+    "right also at offsets of 1e9 and for values from 1e-300 to 1e300",
+    "tasks/ops/README.md#normalize",
+)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("cuts", [(), (1,), (1, 2, 3)])
 def test_deviations_of_values_of_any_size(engine: str, size: float, cuts: tuple[int, ...]) -> None:
@@ -185,6 +192,10 @@ def test_components_and_fits_of_values_of_any_size(engine: str) -> None:
         assert np.std(whitened, ddof=1) == pytest.approx(1.0, rel=1e-12)
 
 
+@pytest.mark.promise(
+    "Infinite values are counted in `infinite` and take no part in the rest",
+    "tasks/ops/README.md#datastats",
+)
 def test_infinities_are_counted_apart_in_a_profile(engine: str) -> None:
     values = [1.0, math.inf, math.inf, -math.inf, None, 1.0, 2.0]
     found = learned(ops.DataStats(), pa.table({"x": values}), ["x"], engine, (3,))

@@ -29,6 +29,9 @@ def side(tmp_path):
     return str(tmp_path / "side.parquet")
 
 
+@pytest.mark.promise(
+    "Add the columns of a side table (a Parquet or text file) to the selected ones; the rows keep their order"
+)
 def test_columns_are_added_in_the_order_of_the_rows(engine, side):
     table = pa.table({"k": [1, 3, 9, None, 3], "x": [1, 2, 3, 4, 5]})
     assert transformed(["x"] >> ops.JoinExternal(side, on={"k": "id"}), table, engine) == {
@@ -73,6 +76,7 @@ def test_reading_a_side_table_costs_no_pass_over_the_data(engine, side, monkeypa
     assert transformed(filled, table, engine) == {"size": [1.5, 1.5]}
 
 
+@pytest.mark.promise("a key that occurs twice is an error unless `duplicates: first`")
 def test_a_key_that_occurs_twice_is_an_error_or_the_first_counts(engine, tmp_path):
     pq.write_table(pa.table({"k": ["a", "b", "a"], "v": [1, 2, 3]}), tmp_path / "side.parquet")
     path, table = str(tmp_path / "side.parquet"), pa.table({"k": ["b", "a"]})
@@ -122,6 +126,10 @@ TEXT_TABLES = [  # (name of the file, content, read, the added columns)
 ]  # fmt: skip
 
 
+@pytest.mark.promise(
+    "`read` says how a file of CSV, TSV or JSON lines is read, with these keys of a job's `source`",
+    "tasks/ops/README.md#joinexternal",
+)
 @pytest.mark.parametrize(("name", "content", "read", "added"), TEXT_TABLES)
 def test_a_text_file_is_read_by_the_settings_of_a_source(engine, tmp_path, name, content, read, added):
     (tmp_path / name).write_bytes(content)

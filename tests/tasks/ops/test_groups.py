@@ -45,6 +45,9 @@ def test_statistics_are_of_values_that_are_not_null(engine):
     }
 
 
+@pytest.mark.promise(
+    "its operator's answer: Categorify an out-of-vocabulary id, TargetEncoding the global mean, JoinGroupby null"
+)
 def test_a_group_that_was_not_seen_gets_nulls_and_needs_no_values(engine):
     table = pa.table({"g": ["a"], "x": [3]})
     made = transformed(
@@ -88,6 +91,10 @@ def _frame(rows: int) -> pd.DataFrame:
     )
 
 
+@pytest.mark.promise(
+    "Statistics of each group, joined back to its rows: `<group>_count` and `<group>_<column>_<stat>`",
+    "tasks/ops/README.md#joingroupby",
+)
 def test_all_statistics_are_those_of_pandas(engine):
     df = _frame(2000)
     made = transformed(
@@ -201,6 +208,7 @@ def test_means_of_integers_are_right_where_their_sums_are_beyond_64_bits(engine,
     assert made["g_x_min"] == [base + g for g in groups]
 
 
+@pytest.mark.promise("`is beyond 64 bits`")
 def test_a_sum_beyond_64_bits_is_refused(engine):
     most = pa.table({"g": [1, 1, 2], "x": [2**63 - 2, 1, -(2**63)]})
     made = transformed(["g"] >> ops.JoinGroupby(cont_cols=["x"], stats=["sum"]), most, engine)

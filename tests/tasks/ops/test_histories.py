@@ -46,6 +46,7 @@ def test_a_history_has_the_rows_before_oldest_first(engine: str) -> None:
     }
 
 
+@pytest.mark.promise("List for each row the values of the rows before it in its run, oldest first: `<column>_history`")
 def test_rows_of_one_time_are_not_in_each_others_histories(engine: str) -> None:
     history = ["item"] >> ops.History(2, "user", time_col="time")
     assert made(["item", *[history]], CLICKS, "user", "time", engine) == {
@@ -141,6 +142,10 @@ def by_row(workflow: Workflow, dataset: Dataset, *names: str) -> dict[int, tuple
     return found
 
 
+@pytest.mark.promise(
+    "List for each row the values of the rows before it in its run, oldest first: `<column>_history`",
+    "tasks/ops/README.md#history",
+)
 @settings(max_examples=60, deadline=None)
 @given(
     rows=EVENTS, length=st.integers(1, 5), current=st.booleans(), timed=st.booleans(), min_length=st.integers(0, 3),
@@ -178,6 +183,7 @@ def test_histories_are_those_of_pandas_for_any_partition(
     assert found == expected
 
 
+@pytest.mark.promise("takes no event out of the histories of later ones")
 @settings(max_examples=30, deadline=None)
 @given(rows=EVENTS, length=st.integers(1, 5), partition_size=st.sampled_from([1, 160, 1 << 30]))
 def test_a_filter_of_histories_is_a_filter_after_pandas_for_any_partition(
@@ -221,6 +227,10 @@ def test_a_lag_is_inside_its_run_and_of_any_type(engine: str) -> None:
     }
 
 
+@pytest.mark.promise(
+    "Take the value `shift` rows before each row in its run: `<column>_lag_<shift>`, of the column's own type",
+    "tasks/ops/README.md#lag",
+)
 @settings(max_examples=40, deadline=None)
 @given(rows=EVENTS, shift=st.integers(-4, 4).filter(bool), partition_size=st.sampled_from([1, 160, 1 << 30]))
 def test_lags_are_those_of_pandas_for_any_partition(
@@ -236,6 +246,10 @@ def test_lags_are_those_of_pandas_for_any_partition(
     assert found == {i: tuple(None if pd.isna(v) else v for v in pair) for i, *pair in values}
 
 
+@pytest.mark.promise(
+    "one row per visitor: put `{op: Lag, shift: -1, ..}`, the next product, next to the products, make lists of both "
+    "with `Groupby`"
+)
 def test_lists_of_items_and_of_the_next_items_stand_side_by_side(engine: str) -> None:
     clicks = CLICKS.filter(pa.compute.is_valid(CLICKS["item"]))
     lag = ["item"] >> ops.Lag("user", -1) >> ops.Rename(name="next")

@@ -28,6 +28,7 @@ TABLE = pa.table(
 )
 
 
+@pytest.mark.promise("Plus and minus infinity are values", "tasks/ops/README.md#infinities")
 @pytest.mark.parametrize(
     ("selection", "op", "made"),
     [
@@ -66,6 +67,7 @@ def test_what_becomes_of_infinities(selection: list[str], op: Operator, made: di
     assert transformed(selection >> op, TABLE, engine) == made  # type: ignore[operator]
 
 
+@pytest.mark.promise("cannot be learned from: an error that names column and row")
 @pytest.mark.parametrize(
     ("selection", "op"),
     [
@@ -115,6 +117,9 @@ SILENT = {  # operators that do not look at values, take no floats, or hand them
 }  # fmt: skip
 
 
+@pytest.mark.promise("The description of an operator says what it does with infinities")
+@pytest.mark.promise("Plus and minus infinity are values")
+@pytest.mark.promise("Without it the suite fails")
 def test_every_operator_says_what_it_does_with_infinities() -> None:
     built_in = {name: cls for name, cls in Operator.registry.items() if ":" not in name}
     silent = {

@@ -55,12 +55,18 @@ def test_a_function_of_a_column(function: Any, engine: str) -> None:
     assert rows(["x"] >> ops.Lambda(function), TABLE, engine) == {"x": [2, None, 6]}
 
 
+@pytest.mark.promise(
+    "Apply a function or an expression of your own to each of the selected columns",
+    "tasks/ops/README.md#lambda",
+)
 def test_a_function_of_a_column_and_the_frame(engine: str) -> None:
     op = ops.Lambda(with_frame, dtype="float64", dependency=["y"], name="z")
     assert rows(["x"] >> op, TABLE, engine) == {"z": [11.0, None, None]}
     assert rows(["x"] >> ops.Lambda(scaled), TABLE, engine) == {"x": [3, None, 9]}
 
 
+@pytest.mark.promise("Apply a function or an expression of your own to each of the selected columns")
+@pytest.mark.promise("`Lambda`, `Filter` and `source.filter` take expressions", "tasks/ops/README.md#expressions")
 def test_an_expression_names_columns(engine: str) -> None:
     assert rows(["x"] >> ops.Lambda(expression="_ + y", name="z"), TABLE, engine) == {"z": [11.0, None, None]}
     assert rows(["s"] >> ops.Lambda(expression="upper(_)"), TABLE, engine) == {"s": ["A", None, "B"]}
@@ -157,6 +163,7 @@ class Clip(ops.Operator):
         return column * 0
 
 
+@pytest.mark.promise("A class of a module of your own, named by import path in `op:`, is as good an operator as these")
 def test_an_operator_of_a_users_module(engine: str, tmp_path: Any) -> None:
     op = make_operator({"op": f"{__name__}:Largest", "scale": 100})
     assert op == Largest(scale=100)
@@ -206,6 +213,7 @@ def test_rows_with_an_index_of_their_own_are_taken_by_position(engine: str) -> N
     assert rows(["x"] >> moved, TABLE, engine) == {"x": [1, None, 3]}
 
 
+@pytest.mark.promise("works in memory and on the workers of a Dask client; `save` and `to_parquet` refuse it")
 def test_a_lambda_works_in_memory_and_is_refused_where_it_is_saved(engine: str, tmp_path: Path) -> None:
     factor, table = 3, pa.table({"x": [1, None, 3]})
     chained = ["x"] >> ops.Filter(function=lambda frame: frame["x"] > 1) >> ops.Lambda(lambda c: c * factor)
@@ -218,6 +226,7 @@ def test_a_lambda_works_in_memory_and_is_refused_where_it_is_saved(engine: str, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.promise("works in memory and on the workers of a Dask client; `save` and `to_parquet` refuse it")
 def test_workers_of_a_cluster_get_closures_that_can_be_pickled() -> None:
     from distributed import Client, LocalCluster
 
@@ -241,6 +250,7 @@ def test_workers_of_a_cluster_get_closures_that_can_be_pickled() -> None:
     assert Workflow(["x"] >> ops.Lambda(locked)).fit(data).transform(table).to_pydict() == {"x": [1, 2]}
 
 
+@pytest.mark.promise("A function of the script itself is saved with a warning")
 def test_a_function_of_the_script_is_saved_with_a_warning(tmp_path: Path) -> None:
     lines = [
         "import pyarrow as pa",

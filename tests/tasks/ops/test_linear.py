@@ -82,6 +82,11 @@ class TestPCA:
         ours = loadings_of(fitted)
         np.testing.assert_allclose(ours @ ours.T, axes[:5].T @ axes[:5], atol=1e-8)
 
+    @pytest.mark.promise(
+        "Project rows on the principal components of all selected columns: `pca_0` .. "
+        "`pca_<n_components - 1>`, float64",
+        "tasks/ops/README.md#pca",
+    )
     @pytest.mark.parametrize("whiten", [False, True])
     def test_scores_are_those_of_scikit_learn_up_to_sign(self, engine, whiten):
         matrix = mixed(3_000, 6, offset=5.0)
@@ -307,6 +312,10 @@ class TestPairwiseRegression:
         )
         assert (fitted["n"], fitted["left_out"], fitted["collinear"]) == (4, 0, 0)
 
+    @pytest.mark.promise(
+        "Fit `target` by least squares on every pair of the other selected columns, all in one pass; the data stay",
+        "tasks/ops/README.md#pairwiseregression",
+    )
     @pytest.mark.parametrize("offset", [0.0, 1e6])
     def test_every_pair_equals_a_separate_least_squares(self, engine, offset):
         matrix = mixed(5_000, 8, seed=2, offset=offset)

@@ -23,6 +23,10 @@ LISTS = [[1, 2, 3, 4], [], None, [5], [6, None, 8]]
 INTS = pa.list_(pa.int64())
 
 
+@pytest.mark.promise(
+    "Take list[start:end] of every list, as Python does, negative numbers counting from the end; null lists stay null",
+    "tasks/ops/README.md#listslice",
+)
 @pytest.mark.parametrize(
     ("start", "end"), [(0, 2), (1, None), (-2, None), (0, -1), (2, 1), (-3, -1), (10, None), (-10, 10)]
 )
@@ -81,12 +85,19 @@ def checked(table, engine):
     return applied(workflow.final, source, State(), engine).to_pydict()
 
 
+@pytest.mark.promise(
+    "Check that the lists of all selected columns have one length in each row, as ids and their weights; data stay",
+    "tasks/ops/README.md#equallengths",
+)
 def test_lists_of_equal_length_pass_unchanged(engine):
     texts = [["a", None], [], None, ["b"]]
     table = pa.table({"ids": [[1, 2], None, [], [3]], "weights": [[0.5, None], [], None, [1.0]], "texts": texts})
     assert checked(table, engine) == table.to_pydict()
 
 
+@pytest.mark.promise(
+    "Check that the lists of all selected columns have one length in each row, as ids and their weights; data stay"
+)
 def test_the_first_row_with_lists_of_different_lengths_is_named(engine):
     table = pa.table({"ids": [[1], [1], [1, 2, 3], []], "a": [[1], [1], [1, 2], [1]], "b": [[1], [1], [], [2]]})
     message = (
@@ -135,6 +146,10 @@ def test_one_column_has_nothing_to_compare():
         Workflow(["x", "y"] >> ops.EqualLengths()).fit(pa.table({"x": [[1]], "y": [1]}))
 
 
+@pytest.mark.promise(
+    "Learn the lengths of the shortest and the longest list, for the schema: `value_count`: {min, max}; the data stay",
+    "tasks/ops/README.md#valuecount",
+)
 def test_value_count_puts_the_lengths_into_the_schema(engine):
     table = pa.table({"x": pa.array(LISTS, INTS)})
     workflow = Workflow(["x"] >> ops.ValueCount()).fit(Dataset(table, engine=engine))

@@ -117,6 +117,7 @@ def test_an_infinite_property_stands_in_schema_manifest_and_files(tmp_path: Path
     assert read_strictly(json.dumps(described))[0]["most"] == {"float": "inf"}
 
 
+@pytest.mark.promise("In a job file an infinity is `.inf`", "flows/KEYS.md#expressions-and-numbers")
 def test_infinities_of_a_job_file_reach_the_flow(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(
@@ -130,6 +131,7 @@ def test_infinities_of_a_job_file_reach_the_flow(tmp_path: Path) -> None:
     assert load_job(str(job), []).graph()
 
 
+@pytest.mark.promise("in deployments and in saved workflows it is `{float: inf}`")
 def test_an_infinity_in_a_file_of_deployments_is_refused_before_the_server_makes_it_null(tmp_path: Path) -> None:
     file = tmp_path / "prefect.yaml"
     file.write_text(

@@ -48,11 +48,13 @@ def one_too_few(frame: Any) -> Any:
     return (frame["n"] > 2).iloc[1:]
 
 
+@pytest.mark.promise("Keep the rows for which an expression, or a function of the frame, is true; null is not true")
 def test_an_expression_keeps_rows_of_the_whole_table(engine: str) -> None:
     nodes = ["n", *[["x"] >> ops.Filter("n >= 2 and n < 5")]]
     assert made(nodes, TABLE, engine) == {"n": [2, 3, 4], "x": [2.0, None, 4.0]}
 
 
+@pytest.mark.promise("Keep the rows for which an expression, or a function of the frame, is true; null is not true")
 def test_null_is_not_true(engine: str) -> None:
     assert made(["n", *[["kind"] >> ops.Filter("kind == 'a'")]], TABLE, engine)["n"] == [1, 3]
     assert made(["n", *[["kind"] >> ops.Filter("not kind == 'a'")]], TABLE, engine)["n"] == [2, 5]
@@ -125,6 +127,7 @@ def test_of_several_filters_a_row_has_to_pass_all(engine: str) -> None:
     assert made([chained, "kind"], TABLE, engine)["kind"] == ["b", "a"]
 
 
+@pytest.mark.promise("Drop the rows with a null in any of the selected columns", "tasks/ops/README.md#dropna")
 def test_dropna_is_of_the_selection(engine: str) -> None:
     assert made(["n", *[["x"] >> ops.Dropna()]], TABLE, engine)["n"] == [1, 2, 4, 5]
     assert made(["n", *[["x", "kind"] >> ops.Dropna()]], TABLE, engine)["n"] == [1, 2, 5]
@@ -218,6 +221,7 @@ def test_after_groupby_a_filter_keeps_groups(engine: str) -> None:
     assert of_users(both >> ops.Filter("item_count > 1"), engine) == {"user": ["a"], "item_count": [2]}
 
 
+@pytest.mark.promise("After Groupby a filter keeps groups, for the columns and statistics of groups")
 def test_what_learns_from_groups_learns_from_those_that_stay(engine: str) -> None:
     grouped = ["item", "price"] >> ops.Groupby("user", aggs={"item": ["list", "count"], "price": "mean"})
     coded = grouped["item_list"] >> ops.Categorify()
@@ -256,6 +260,7 @@ def test_groups_of_groups_are_filtered_each_by_their_own(engine: str) -> None:
     assert of_users((second >> ops.Filter("get(price_sum_list, 0) > 4"))["user"], engine) == {"user": ["b"]}
 
 
+@pytest.mark.promise("takes no event out of the histories of later ones", "tasks/ops/README.md#filter")
 def test_a_row_that_a_filter_of_histories_removes_stays_in_the_histories_of_others(engine: str) -> None:
     history = ["item"] >> ops.History(9, "user")
     kept = history >> ops.Filter("len(item_history) > 0")
@@ -382,6 +387,7 @@ def test_filtering_in_the_graph_is_filtering_before(
         assert found["b"] == made(nodes, table(left), engine)["b"]
 
 
+@pytest.mark.promise("After Groupby a filter keeps groups, for the columns and statistics of groups")
 @settings(max_examples=30, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 5), st.integers(-9, 9)), min_size=1, max_size=30),

@@ -56,6 +56,10 @@ def types(nodes: Any, table: pa.Table) -> dict[str, str]:
 # DifferenceLag
 
 
+@pytest.mark.promise(
+    "Subtract from each value the one `shift` rows before it in its run: `<column>_difference_lag_<shift>`, float64",
+    "tasks/ops/README.md#differencelag",
+)
 def test_difference_lag_is_inside_a_run_and_of_times_in_seconds(engine: str) -> None:
     lag = ["time", "price"] >> ops.DifferenceLag("user", [1, -1])
     assert made(["user", *[lag]], VISITS, "user", "time", engine) == {
@@ -120,6 +124,10 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.promise(
+    "Compute mean, sum, min or max of a run's last `window` rows: `<column>_rolling_<aggregation>_<window>`, float64",
+    "tasks/ops/README.md#rolling",
+)
 @settings(max_examples=40, deadline=None)
 @given(rows=ROWS, window=st.integers(1, 9), least=st.integers(1, 9))
 def test_rolling_is_pandas(rows: list[tuple[int, float | None]], window: int, least: int, engine: str) -> None:
@@ -269,6 +277,7 @@ def test_sums_of_integers_are_exact_and_variances_right_at_large_offsets(engine:
     assert found == {"k": [1], "n_sum": [2**53 + 2], "t_var": [1.0], "c_var": [0.0]}
 
 
+@pytest.mark.promise("Make one row of all rows of a key: the keys under their names, then `<column>_<aggregation>`")
 @settings(max_examples=40, deadline=None)
 @given(rows=ROWS)
 def test_groupby_is_pandas(rows: list[tuple[int, float | None]], engine: str) -> None:
@@ -289,6 +298,7 @@ def test_groupby_is_pandas(rows: list[tuple[int, float | None]], engine: str) ->
     }
 
 
+@pytest.mark.promise("Keys with fewer than `min_length` rows (default 1) are dropped", "tasks/ops/README.md#groupby")
 def test_short_keys_are_dropped_and_long_ones_are_cut(engine: str) -> None:
     columns, aggs = ["item", "price"], {"item": ["list", "first", "last", "nunique"], "price": ["list", "sum", "count"]}
     grouped = columns >> ops.Groupby("user", aggs=aggs, min_length=3)
@@ -331,12 +341,14 @@ def test_no_key_is_long_enough(engine: str) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.promise("Keys with fewer than `min_length` rows (default 1) are dropped")
 def test_dropped_keys_count_as_dropped_rows(engine: str, tmp_path: Path) -> None:
     dataset = Dataset(VISITS, engine=engine).shuffle_by_keys("user", "time")
     grouped = Workflow(["item"] >> ops.Groupby("user", min_length=3)).fit_transform(dataset)
     assert grouped.to_parquet(tmp_path / "out", files=1).rows == {"in": 7, "dropped": 6, "added": 0, "out": 1}
 
 
+@pytest.mark.promise("Make one row of all rows of a key: the keys under their names, then `<column>_<aggregation>`")
 @settings(max_examples=40, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 3) | st.none(), st.integers(0, 2) | st.none()), min_size=1, max_size=30),

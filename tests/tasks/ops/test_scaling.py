@@ -17,6 +17,7 @@ def test_minmax_scales_to_the_fitted_range(engine):
     assert one_column(ops.NormalizeMinMax(), [2, None, 6, 3], pa.int64(), engine) == [0.0, None, 1.0, 0.25]
 
 
+@pytest.mark.promise("a constant column gives 0 (there 0.5); not clamped")
 def test_minmax_does_not_clamp_other_data(engine):
     made = transformed(
         ["x"] >> ops.NormalizeMinMax(), pa.table({"x": [0.0, 4.0]}), engine, pa.table({"x": [-2.0, 8.0]})
@@ -24,6 +25,7 @@ def test_minmax_does_not_clamp_other_data(engine):
     assert made == {"x": [-0.5, 2.0]}
 
 
+@pytest.mark.promise("a constant column gives 0 (there 0.5); not clamped")
 @pytest.mark.parametrize("values", [[7, 7, 7], [7]])
 def test_minmax_of_a_constant_is_zero_also_for_other_values(engine, values):
     made = transformed(["x"] >> ops.NormalizeMinMax(), pa.table({"x": values}), engine, pa.table({"x": [7, 9]}))
@@ -53,6 +55,10 @@ def test_minmax_scales_the_elements_of_lists(engine):
     ]
 
 
+@pytest.mark.promise(
+    "Scale to the fitted range: (x - min) / (max - min), in float64, given as `dtype`; null stays",
+    "tasks/ops/README.md#normalizeminmax",
+)
 def test_minmax_agrees_with_scikit_learn(engine):
     values = np.random.default_rng(3).normal(1e6, 10, 1000)
     made = one_column(ops.NormalizeMinMax(dtype="float64"), values.tolist(), pa.float64(), engine)
@@ -67,6 +73,10 @@ def test_the_range_is_the_same_for_any_split(engine, cuts, backward):
     assert learned(ops.NormalizeMinMax(), table, ["x"], engine, cuts, backward) == {"min": -2, "max": 9}
 
 
+@pytest.mark.promise(
+    "Store numbers in the smallest type that holds the fitted range; null stays null",
+    "tasks/ops/README.md#reducedtypesize",
+)
 @pytest.mark.parametrize(
     ("values", "dtype"),
     [([0, 127], "int8"), ([-128, 0], "int8"), ([0, 255], "uint8"), ([-1, 255], "int16"), ([0, 65535], "uint16"),

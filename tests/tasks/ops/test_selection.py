@@ -65,6 +65,11 @@ SPREAD = np.random.default_rng(5).normal(0, 1e3, 999).astype("float64")
 WIDE = np.random.default_rng(6).integers(-(2**62), 2**62, 1000)
 
 
+@pytest.mark.promise("the exact median of all data, whatever the partitioning")
+@pytest.mark.promise(
+    "Replace null by the exact median of the whole data set; the column becomes float64",
+    "tasks/ops/README.md#fillmedian",
+)
 @pytest.mark.parametrize("values", [SPREAD, SPREAD.astype("float32"), WIDE, WIDE.astype("uint64"), WIDE % 5], ids=str)
 @pytest.mark.parametrize("cuts", [(), (1,), (100, 100, 700)])
 def test_the_median_is_exact_for_any_split_in_four_passes(engine, tiny, values, cuts):
@@ -120,6 +125,10 @@ def test_between_infinite_and_largest_values(engine, values, median):
     assert all(min(values) <= b <= max(values) for b in boundaries)
 
 
+@pytest.mark.promise(
+    "Put values into buckets of about equal size: Bucketize with the exact quantiles as boundaries, int32; null stays "
+    "null"
+)
 def test_quantile_buckets_agree_with_scikit_learn(engine):
     values = np.random.default_rng(8).exponential(1, 500)
     made = one_column(ops.QuantileBucketize(10), values.tolist(), pa.float64(), engine)
@@ -172,12 +181,14 @@ MIDDLES = [
 ]
 
 
+@pytest.mark.promise("medians and quantiles are rounded once")
 @pytest.mark.parametrize(("values", "dtype", "median"), MIDDLES, ids=str)
 def test_the_mean_of_two_middle_values_is_rounded_once(engine, values, dtype, median):
     table = pa.table({"x": pa.array(values, dtype)})
     assert learned(ops.FillMedian(), table, ["x"], engine, (1,))["median"] == median
 
 
+@pytest.mark.promise("Integers of any size are compared exactly", "tasks/ops/README.md#quantilebucketize")
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9), st.integers(2, 9))
 def test_boundaries_of_integers_divide_them_exactly(values, buckets):

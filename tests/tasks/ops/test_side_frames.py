@@ -45,6 +45,9 @@ def test_a_frame_joins_as_a_file_does(engine: str) -> None:
         assert transformed(["id"] >> ops.JoinExternal(frame, on="id"), ROWS, engine) == JOINED
 
 
+@pytest.mark.promise(
+    "It counts as it was when the operator was made, is saved with the workflow, and is refused in a job"
+)
 def test_the_frame_counts_as_it_was(engine: str) -> None:
     frame = pd.DataFrame({"id": [1, 2], "n": [10, 20]})
     join = ops.JoinExternal(frame, on="id")
@@ -53,6 +56,9 @@ def test_the_frame_counts_as_it_was(engine: str) -> None:
     assert transformed(["id"] >> join, pa.table({"id": [1, 2]}), engine) == {"id": [1, 2], "n": [10, 20]}
 
 
+@pytest.mark.promise(
+    "It counts as it was when the operator was made, is saved with the workflow, and is refused in a job"
+)
 def test_a_saved_workflow_has_the_frame_and_can_learn_again(engine: str, tmp_path: Path) -> None:
     made = Workflow(["id"] >> ops.JoinExternal(SIDE, on="id", columns=["colour"])).fit(Dataset(ROWS, engine=engine))
     made.save(tmp_path / "fitted")
@@ -103,6 +109,9 @@ def test_equal_content_has_one_fingerprint_in_whatever_frame(tmp_path: Path) -> 
     assert ops.JoinExternal(SIDE, on="id") == ops.JoinExternal(cut, on="id") != ops.JoinExternal(more[1:], on="id")
 
 
+@pytest.mark.promise(
+    "It counts as it was when the operator was made, is saved with the workflow, and is refused in a job"
+)
 def test_a_job_refuses_frames() -> None:
     for table in (SIDE, ops.JoinExternal(SIDE, on="id").to_json()["table"]):
         job = {
@@ -141,6 +150,7 @@ def test_sparse_matrices_and_frames_with_weights(engine: str) -> None:
         assert transformed(nodes, PAIRS, engine) == {"a_b_sim": [5.0, 1.0, 1.0, 0.0, 1.0]}
 
 
+@pytest.mark.promise("a sparse matrix of SciPy or CuPy")
 @pytest.mark.parametrize("metric", ["cosine", "tfidf"])
 def test_weighted_metrics_are_those_of_scikit_learn(metric: str, engine: str) -> None:
     rng = np.random.default_rng(5)

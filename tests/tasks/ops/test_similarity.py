@@ -39,6 +39,11 @@ def _sparse(rows, width):
     )
 
 
+@pytest.mark.promise(
+    "Compute how similar the two things of a group (nested list) `a`, `b` are, by their features: column `a_b_sim`, "
+    "float32",
+    "tasks/ops/README.md#columnsimilarity",
+)
 @pytest.mark.parametrize("metric", ["inner", "cosine", "tfidf"])
 def test_metrics_are_those_of_scikit_learn(engine, metric):
     rng = np.random.default_rng(7)

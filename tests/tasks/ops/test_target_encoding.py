@@ -40,12 +40,17 @@ def approximately(values: list[Any]) -> Any:
     return pytest.approx(values, rel=1e-6)
 
 
+@pytest.mark.promise(
+    "Replace a group by the smoothed mean of a target, out of fold on the rows that were learned from",
+    "tasks/ops/README.md#targetencoding",
+)
 def test_full_encoding_smooths_towards_the_mean(engine: str) -> None:
     table = {"g": ["a", "a", "b", None], "t": [1.0, 0.0, 1.0, 0.0]}
     assert rows(["g"] >> TE("t", p_smooth=2), table, engine)["TE_g_t"] == approximately([0.5, 0.5, 2 / 3, 1 / 3])
     assert rows(["g"] >> TE("t", p_smooth=0), table, engine)["TE_g_t"] == [0.5, 0.5, 1.0, 0.0]
 
 
+@pytest.mark.promise("Replace a group by the smoothed mean of a target, out of fold on the rows that were learned from")
 def test_out_of_fold_on_the_rows_learned_from_only(engine: str) -> None:
     keys = ["a", "b", "a", None, "b", "a", None, "c", "a", "b"]
     target = [1, 0, 1, 1, None, 0, 0, 1, 1, 1]
@@ -58,6 +63,7 @@ def test_out_of_fold_on_the_rows_learned_from_only(engine: str) -> None:
     assert rows(node, table, engine)["TE_g_t"] == approximately(by_formula(keys, target, fold, 1.5, False))
 
 
+@pytest.mark.promise("folds by row number, not by partition; counts of targets that are not null")
 def test_folds_are_of_row_numbers_whatever_the_partitions(engine: str) -> None:
     table = pa.table({"g": ["a", "b"] * 20, "t": list(range(40))})
     node = ["g"] >> TE("t", kfold=4, drop_folds=False)
@@ -83,6 +89,9 @@ def test_a_fold_column_and_one_fold(engine: str) -> None:
         Bound(node, Schema.from_arrow(pa.schema([("g", pa.string()), ("t", pa.int64()), ("fold", pa.string())])))
 
 
+@pytest.mark.promise(
+    "its operator's answer: Categorify an out-of-vocabulary id, TargetEncoding the global mean, JoinGroupby null"
+)
 def test_small_groups_unseen_groups_and_no_denominator_get_the_mean(engine: str) -> None:
     table = {"g": ["a", "a", "a", "b"], "t": [1.0, 1.0, 1.0, 0.0]}
     assert rows(["g"] >> TE("t", p_smooth=0, min_count=2), table, engine)["TE_g_t"] == [1.0, 1.0, 1.0, 0.75]
@@ -93,6 +102,7 @@ def test_small_groups_unseen_groups_and_no_denominator_get_the_mean(engine: str)
     assert rows(["g"] >> TE("t", p_smooth=0, target_mean=9, min_count=2), table, engine)["TE_g_t"][3] == 9.0
 
 
+@pytest.mark.promise("folds by row number, not by partition; counts of targets that are not null")
 def test_null_targets_do_not_count(engine: str) -> None:
     table = {"g": ["a", "a", "b"], "t": pa.array([1, None, None], pa.int32())}
     made = rows(["g"] >> TE("t", p_smooth=0, with_count=True), table, engine)
@@ -130,6 +140,7 @@ def test_keys_of_every_type(keys: list[Any], engine: str) -> None:
     ]
 
 
+@pytest.mark.promise("columns that only the statistics read (a target) are not needed")
 def test_the_target_need_not_exist_when_applied(engine: str) -> None:
     workflow = fitted(["g"] >> TE("t", p_smooth=0), {"g": [1, 2], "t": [0, 1]}, engine)
     assert list(workflow.input_schema) == ["g"]

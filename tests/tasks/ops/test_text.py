@@ -23,6 +23,9 @@ def bound(nodes: Any, **types: pa.DataType) -> Bound:
     return Bound(nodes, Schema.from_arrow(pa.schema(list(types.items()))))
 
 
+@pytest.mark.promise(
+    "Join the values of a group (nested list) as text, in the column `a_b`: light_apple; null if any value is null"
+)
 def test_cross_joins_the_values_as_text(engine: str) -> None:
     table = {
         "a": ["light", None, "dark", "é"],
@@ -36,6 +39,10 @@ def test_cross_joins_the_values_as_text(engine: str) -> None:
     }
 
 
+@pytest.mark.promise(
+    "a backslash stands before each `sep` and each backslash of its values",
+    "tasks/ops/README.md#cross",
+)
 def test_cross_escapes_its_separator_inside_of_values_alone(engine: str) -> None:
     table = {"a": ["x_y", "x", "x", None, "a\\", "a\\"], "b": ["z", "y_z", "z\\", "_", "b", "b_"]}
     assert rows([["a", "b"]] >> ops.Cross(), table, engine) == {
@@ -66,6 +73,10 @@ def test_cross_takes_groups_of_whole_values(engine: str) -> None:
         bound([["a", "x"]] >> ops.Cross(), a=pa.string(), x=pa.timestamp("us"))
 
 
+@pytest.mark.promise(
+    "Split texts at `sep` into columns: electronics.audio.headphone -> cat_0, cat_1, cat_2; a missing part is null",
+    "tasks/ops/README.md#splittext",
+)
 def test_split_text(engine: str) -> None:
     table = {"c": ["electronics.audio.headphone", "a", "", None, ".x", "a.b.c.d.e"]}
     assert rows(["c"] >> ops.SplitText(max_parts=3, prefix="cat"), table, engine) == {
@@ -103,6 +114,10 @@ def test_date_parts_of_times_dates_and_texts(engine: str) -> None:
     }
 
 
+@pytest.mark.promise(
+    "Take parts of a time in UTC, int16: hour, minute, second, weekday (Monday 0), day, month, year, dayofyear",
+    "tasks/ops/README.md#dateparts",
+)
 def test_date_parts_are_those_of_pandas(engine: str) -> None:
     times = pd.Series(pd.to_datetime(np.random.default_rng(4).integers(-2_000_000_000, 4_000_000_000, 500), unit="s"))
     made = rows(["c"] >> ops.DateParts(PARTS), {"c": pa.array(times.astype("datetime64[us]"))}, engine)
@@ -129,6 +144,10 @@ def test_a_text_that_is_no_time_is_named(engine: str) -> None:
         bound(["c"] >> ops.DateParts(), c=pa.time64("us"))
 
 
+@pytest.mark.promise(
+    "Give columns other names: `names` maps old ones to new ones, `name` is for one column, `postfix` is added to all",
+    "tasks/ops/README.md#rename",
+)
 def test_rename(engine: str) -> None:
     table = {"a": ["x", None], "b": [1, 2]}
     assert rows(["a", "b"] >> ops.Rename(postfix="_new"), table, engine) == {"a_new": ["x", None], "b_new": [1, 2]}
@@ -142,6 +161,11 @@ def test_rename(engine: str) -> None:
         bound(["a", "b"] >> ops.Rename({"b": "a"}), a=pa.int64(), b=pa.int64())
 
 
+@pytest.mark.promise(
+    "Add properties to the schema of the selected columns; values, nulls and types stay",
+    "tasks/ops/README.md#addmetadata",
+)
+@pytest.mark.promise("Add tags to the selected columns; values, nulls and types stay", "tasks/ops/README.md#addtags")
 def test_tags_and_metadata(engine: str) -> None:
     nodes = ["a"] >> ops.AddTags([Tags.USER_ID, "own"]) >> ops.AddMetadata({"unit": "m"})
     column = bound(nodes, a=pa.int64()).output["a"]

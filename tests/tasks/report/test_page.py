@@ -115,6 +115,7 @@ def test_the_numbers_are_those_of_the_manifest(page: Page, out: Path) -> None:
     assert page.row("statistics")[1] == "900"
 
 
+@pytest.mark.promise("The profile marks the figures that are of all rows")
 def test_columns_are_told_exactly_where_they_were_learned(page: Page) -> None:
     columns = [row for row in page.rows if row and row[0].strip() in ("x", "brand", "none", "label") and len(row) == 9]
     source = {row[0].strip(): [" ".join(cell.split()) for cell in row] for row in columns[:4]}
@@ -156,6 +157,7 @@ def test_a_night_on_a_base_tells_its_own_columns_and_the_most_frequent_values_of
     assert "●" not in "".join(next(row for row in rows if row[0] == "x" and len(row) == 9))
 
 
+@pytest.mark.promise("With `source.valid` there is one for train and one for valid")
 def test_train_and_valid_have_a_report_each(tmp_path: Path) -> None:
     job = make(tmp_path)
     valid = tmp_path / "valid"
@@ -167,6 +169,7 @@ def test_train_and_valid_have_a_report_each(tmp_path: Path) -> None:
     assert [p.row("part-00000.parquet")[1] for p in pages.values()] == ["300", "10"]
 
 
+@pytest.mark.promise("All of it is off with `--set run.report=false`")
 def test_no_report_where_none_is_wanted(tmp_path: Path) -> None:
     run_stages(make(tmp_path, run={"report": False}).request("pandas"))
     assert not (tmp_path / "out" / "_report.html").exists()
@@ -182,6 +185,7 @@ def test_a_report_that_fails_does_not_fail_the_run(
     assert "the report could not be made: ZeroDivisionError" in caplog.text
 
 
+@pytest.mark.promise("and the job without its secrets", "flows/README.md#what-a-run-shows")
 def test_the_job_is_shown_without_its_secrets() -> None:
     job = {
         "source": {
@@ -200,6 +204,10 @@ def test_the_job_is_shown_without_its_secrets() -> None:
     assert "- user\n" in text
 
 
+@pytest.mark.promise(
+    "makes the page again from the output alone, without the summaries and samples of the run",
+    "tasks/README.md#how-to-add-a-check-to-the-report",
+)
 def test_a_missing_report_is_made_again_and_one_that_is_there_stays(tmp_path: Path) -> None:
     run_stages(make(tmp_path).request("pandas"))
     out = tmp_path / "out"

@@ -49,6 +49,7 @@ def test_a_worker_that_was_seen_once_has_no_rate() -> None:
     assert series.plots({"tcp://a": worker([])}, 0.0, (0.0, 1.0)) == []
 
 
+@pytest.mark.promise("The report shows the bytes of each way")
 def test_bytes_between_workers_are_told_by_transport() -> None:
     assert series.moved(workers()) == {"tcp": 16_000.0}
     assert series.moved(workers(1)) == {}
