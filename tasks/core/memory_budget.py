@@ -9,8 +9,8 @@ Of a host's memory, the same `PIECES_SHARE` is for pieces and cached columns; th
 worker caches nothing more once less than `FREE_SHARE_OF_HOST` is free.
 
 infra/clusters/cuda_settings.py has the shares of a whole GPU, since infra may not import this table: 0.92 and 0.6 for
-the pool, 0.5 and 0.45 for results, which spill to the host beyond that. tests/tasks/test_memory_budget.py checks that
-both agree.
+the pool, 0.5 and 0.45 for results, which spill to the host beyond that.
+tests/tasks/core/test_memory_budget.py checks that both agree.
 """
 
 from __future__ import annotations

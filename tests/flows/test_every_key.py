@@ -92,7 +92,7 @@ SLURM = "tests/infra/test_slurm.py::"
 ON_CORES, ON_GPUS = SLURM + "test_the_job_of_a_worker_on_the_cores", SLURM + "test_the_job_of_workers_on_gpus"
 PODS = "tests/infra/test_kubernetes.py::test_the_resource_is_what_the_crd_takes"
 SSH = "tests/infra/test_ssh.py::"
-BASE, DATES = "tests/tasks/test_base_version.py::", "tests/flows/test_dates.py::"
+BASE, DATES = "tests/tasks/job/test_base_version.py::", "tests/flows/test_dates.py::"
 
 SOURCE: dict[str, Seen | str] = {
     "path": Seen("other.csv", [[9, "o"]]),
@@ -113,8 +113,9 @@ SOURCE: dict[str, Seen | str] = {
     "comment": Seen("#", [[1, "x"]], text="a,b\n#2,y\n1,x\n"),
     "bad_lines": Seen("skip", [[1, "x"], [3, "z"]], text="a,b\n1,x\n2,y,9\n3,z\n"),
     "encoding": Seen("latin-1", [[1, "é"]], text="a,b\n1,é\n".encode("latin-1")),
-    "partition_size": "tests/tasks/test_ingest.py::test_small_row_groups_are_joined_over_files_and_large_ones_cut",
-    "part_mem_fraction": "tests/tasks/test_ingest.py::"
+    "partition_size": "tests/tasks/sources/test_planning.py::"
+                      "test_small_row_groups_are_joined_over_files_and_large_ones_cut",
+    "part_mem_fraction": "tests/tasks/sources/test_planning.py::"
                          "test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker",
     "max_record_bytes": Seen(4, refused="max_record_bytes"),
     "max_block_bytes": Seen(4, refused="max_block_bytes", name="in.csv.gz"),
@@ -131,14 +132,14 @@ SOURCE: dict[str, Seen | str] = {
     "split.valid": Seen(0.2, None, split(), TWENTY, other=0.5),
     "split.test": Seen(0.2, None, split(), TWENTY),
     "split.seed": Seen(1, None, split(), TWENTY),
-    "split.unit": "tests/tasks/test_text_order.py::test_a_moment_splits_numbers_that_count_since_1970",
-    "split.look_back": "tests/tasks/test_time_splits.py::test_splits_by_time_look_back_where_the_rule_says_so",
+    "split.unit": "tests/tasks/job/test_text_order.py::test_a_moment_splits_numbers_that_count_since_1970",
+    "split.look_back": "tests/tasks/shuffle/test_time_splits.py::test_splits_by_time_look_back_where_the_rule_says_so",
     "downsample.where": Seen("a > 5", None, LESS, TWENTY, other="a > 15"),
     "downsample.fraction": Seen(0.25, None, LESS, TWENTY, other=0.5),
     "downsample.weight": Seen("w", None, LESS | {"features": [{"columns": ["a"]}, {"columns": ["w*"]}]}, TWENTY,
                               other="w2"),
     "downsample.seed": Seen(1, None, LESS, TWENTY),
-    "storage_options": "tests/tasks/test_remote.py::test_no_more_is_fetched_than_is_read",
+    "storage_options": "tests/tasks/storage/test_remote.py::test_no_more_is_fetched_than_is_read",
     "sample.name": Seen("toy", None, MADE, other="wide"),
     "sample.rows": Seen(30, None, MADE, other=20),
     "sample.seed": Seen(1, None, MADE),
@@ -158,7 +159,8 @@ OUTPUT: dict[str, Seen | str] = {
     "path": Seen("elsewhere", other="out"),
     "shuffle": Seen("full", None, {}, TWENTY, other="none"),
     "seed": Seen(1, None, {"output": {"shuffle": "full"}}, TWENTY),
-    "shuffle_groups": "tests/tasks/test_shuffle_quality.py::test_worker_mixes_the_rows_of_a_group_evenly_and_no_others",
+    "shuffle_groups": "tests/tasks/shuffle/test_shuffle_quality.py::"
+    "test_worker_mixes_the_rows_of_a_group_evenly_and_no_others",
     "keys": Seen(["a"], None, {"output": KEYED}, TWENTY, other=["b"]),
     "sort_by": Seen(["a"], None, {"output": KEYED}, "a,b\n5,1\n4,1\n3,1\n"),
     "files": Seen(2, other=1),
@@ -173,11 +175,11 @@ OUTPUT: dict[str, Seen | str] = {
     "metadata_file": Seen(True),
 }
 RUN: dict[str, Seen | str] = {
-    "exchange": "tests/tasks/test_estimate.py::test_the_disk_exchange_and_keys_need_scratch",
-    "scratch": "tests/tasks/test_estimate.py::test_the_disk_exchange_and_keys_need_scratch",
+    "exchange": "tests/tasks/stages/test_needs.py::test_the_disk_exchange_and_keys_need_scratch",
+    "scratch": "tests/tasks/stages/test_needs.py::test_the_disk_exchange_and_keys_need_scratch",
     "retries": "tests/faults/test_killed_worker.py::test_what_passes_is_tried_again_by_prefect",
     "stalled_after": "tests/faults/test_stalled.py::test_a_stage_that_stands_still_once_is_tried_again",
-    "min_partition_size": "tests/tasks/test_ingest.py::test_threads_make_partitions_smaller",
+    "min_partition_size": "tests/tasks/sources/test_planning.py::test_no_partition_is_smaller_than_the_job_says",
     "lock": "tests/faults/test_stopped.py::test_a_second_run_fails_or_waits_for_the_first",
     "keep_replaced": "tests/faults/test_commit.py::test_the_old_output_stays_for_its_readers_and_goes_with_a_later_run",
     "report": Seen(True, other=False),
@@ -232,10 +234,10 @@ ENTRIES: dict[str, Any] = {
     "base": BASE + "test_ids_stay_and_new_values_come_behind_them",
     "fitted": "tests/flows/test_fit_apply.py::test_versions_of_a_fit_the_latest_is_applied",
     "contract": "tests/tasks/gate/test_checks.py::test_a_contract_stops_whatever_the_history",
-    "refit.learn_from": "tests/tasks/test_changed_job.py::test_new_steps_learn_from_older_rows_first",
+    "refit.learn_from": "tests/tasks/job/test_changed_job.py::test_new_steps_learn_from_older_rows_first",
     "refit.forget": BASE + "test_values_without_an_id_are_forgotten_after_the_time",
     "refit.all": BASE + "test_learning_anew_keeps_ids_and_begins_the_history",
-    "refit.again": "tests/tasks/test_learned_files.py::"
+    "refit.again": "tests/tasks/job/test_learned_files.py::"
                    "test_a_night_that_comes_again_is_refused_unless_somebody_insists",
     "checks.on_finding": FEW_NIGHTS,
     "checks.nights": FEW_NIGHTS,

@@ -23,8 +23,8 @@ from tasks.storage.discarded import is_discarded, read_mark
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of, run_on
 from tests.flows.test_fit_apply import written
-from tests.tasks import test_base_version
-from tests.tasks.test_base_version import job, manifest
+from tests.tasks.job import test_base_version
+from tests.tasks.job.test_base_version import job, manifest
 
 pytestmark = pytest.mark.xdist_group("flows")
 

@@ -24,7 +24,7 @@ from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.frames import to_list, write_parts
 from tests.stages import run_stages
-from tests.tasks.test_row_rules import ROWS, staying, table_of
+from tests.tasks.shuffle.test_row_sets import ROWS, staying, table_of
 
 DAY = dt.datetime(2026, 11, 1)
 

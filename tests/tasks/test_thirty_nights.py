@@ -37,8 +37,8 @@ from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.flows.test_fit_apply import written
 from tests.stages import run_stages
-from tests.tasks.test_changed_job import Ids, entry
-from tests.tasks.test_murmur3 import reference
+from tests.tasks.engines.test_murmur3 import reference
+from tests.tasks.job.test_changed_job import Ids, entry
 
 Columns = dict[str, list[Any]]
 

@@ -10,7 +10,7 @@ import pytest
 from tasks.cluster.monitor import UsageSample
 from tasks.core.stage_results import StatisticsResult, TransformResult, WriteResult
 from tasks.report import series, stage_markdown, stage_table, svg
-from tests.tasks.test_monitor import sample
+from tests.tasks.cluster.test_monitor import sample
 
 
 def worker(samples: list[UsageSample], **more: Any) -> dict[str, Any]:

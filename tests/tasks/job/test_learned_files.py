@@ -10,7 +10,7 @@ from tasks.errors import DataError
 from tasks.graph.history import check_history, files_table, read_files, save_history, with_night
 from tasks.job.learned_files import PART, check_new, learned_before, sampled_digest
 from tasks.storage.source_changes import file_of
-from tests.tasks.test_base_version import job, night, nights
+from tests.tasks.job.test_base_version import job, night, nights
 
 NIGHTS = [{"day": "2026-11-21", "rows": 3, "files": 1}, {"day": "2026-11-22", "rows": 1, "files": 1}]
 KNOWN = files_table([("/in/a", 10, "aa")], 0).cast(files_table([], 0).schema)

@@ -27,7 +27,7 @@ ROWS = 600
 # fork ends with status 1, so these tests run in a process of their own.
 OWN_PROCESS = "ROWMILL_TEST_OWN_PROCESS"
 forks = pytest.mark.skipif(OWN_PROCESS not in os.environ, reason="run by test_workers_in_a_process_of_their_own")
-EXAMPLE = Path(__file__).resolve().parents[2] / "flows" / "recipes" / "torch_example.py"
+EXAMPLE = Path(__file__).resolve().parents[3] / "flows" / "recipes" / "torch_example.py"
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_workers_in_a_process_of_their_own(engine: str) -> None:
         names,
     ]
     environment = {**os.environ, OWN_PROCESS: "yes"}
-    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[3], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "7 passed" in done.stdout
 

@@ -21,7 +21,7 @@ from tasks.graph.row_rules import Downsampling, RowRules, RowSet, Splitting
 from tasks.ops.keyed import NightLookup
 from tests.frames import make_column, to_arrow
 from tests.learning import applied, cut, learned
-from tests.tasks import two_memories
+from tests.tasks.engines import two_memories
 from tests.tasks.ops.test_contract import CASES, Example, example_table, graph, pieces, write_side_tables
 
 FUNCTION_EXAMPLES = [example for f in FUNCTIONS.values() if f.runs != "learned" for example in f.examples]

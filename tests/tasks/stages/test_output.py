@@ -126,7 +126,7 @@ def test_files_by_number_are_equal_and_by_rows_full_but_the_last(tmp_path: Path,
     assert rows_of(rows_per_file=777) == [777, 3]
     assert rows_of(rows_per_file=390) == [390, 390]
     assert sorted(rows_of(files=7)) == [111, 111, 111, 111, 112, 112, 112]
-    keys = (Path(__file__).parents[2] / "flows" / "KEYS.md").read_text()
+    keys = (Path(__file__).parents[3] / "flows" / "KEYS.md").read_text()
     assert (
         "Files by number differ by one row at most. With `rows_per_file` all files are full but the last"
         in " ".join(keys.split())

@@ -21,7 +21,7 @@ from tasks.shuffle.key_ranges import reduce_range
 from tasks.shuffle.writing import write_part
 from tests.conftest import python_path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ON_GPU: Any = SimpleNamespace(engine="cudf")
 
 
@@ -81,7 +81,7 @@ if __name__ == "__main__":
 def test_the_engine_leaves_dask_alone_and_the_first_task_stops_its_profiler() -> None:
     environment = {**os.environ, "PYTHONPATH": python_path()}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(tests=str(ROOT / "tests/tasks"))],
+        [sys.executable, "-c", PROGRAM.format(tests=str(ROOT / "tests/tasks/engines"))],
         cwd=ROOT, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

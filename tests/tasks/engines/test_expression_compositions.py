@@ -25,7 +25,7 @@ from tasks.engines.expression import evaluation
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError
 from tests.frames import make_column
-from tests.tasks.test_expression_functions import evaluate
+from tests.tasks.engines.test_expression_functions import evaluate
 
 Row = dict[str, Any]
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tasks import ops
 from tasks.engines.expression.text_functions import json_path
 from tests.learning import applied, cut, learned, rows
-from tests.tasks.test_expression_functions import evaluate
+from tests.tasks.engines.test_expression_functions import evaluate
 
 SPACES = " \t\n\r\x0b\x0c\x1c\x1f\x85\u00a0\u2003\u2028\u3000"
 LETTERS = st.characters(exclude_categories=["Cs"]) | st.sampled_from(

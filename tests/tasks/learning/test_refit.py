@@ -27,7 +27,7 @@ from tasks.learning.refit_modes import modes
 from tasks.ops.base import RefitDate
 from tasks.workflow import Workflow
 from tests.learning import close, cut, learned, learned_on
-from tests.tasks.test_large_vocabularies import nodes, table
+from tests.tasks.learning.test_large_vocabularies import nodes, table
 
 DAY = date(2026, 11, 22)
 

@@ -45,7 +45,7 @@ from tests import learning
 from tests.flows.runs import rows_of
 from tests.frames import write_parts
 from tests.stages import run_stages
-from tests.tasks.test_splits import job_of, split_frames, split_rows
+from tests.tasks.shuffle.test_splits import job_of, split_frames, split_rows
 
 DAY = dt.datetime(2026, 11, 1)
 INT32 = pa.int32()
@@ -593,7 +593,7 @@ def test_a_split_without_a_row_is_an_error_with_counts(tmp_path: Path) -> None:
 
 
 def test_the_splits_of_the_manual_are_those_of_the_job_and_of_its_schema() -> None:
-    manual = (Path(__file__).parents[2] / "flows" / "SPLITS.md").read_text()
+    manual = (Path(__file__).parents[3] / "flows" / "SPLITS.md").read_text()
     lines = manual.partition("## Train, valid and test")[2].partition("```yml\n")[2].partition("```")[0]
     rules = [yaml.safe_load(line)["split"] for line in lines.splitlines()]
     assert {rule["by"] for rule in rules} == {*get_args(SplitRule.model_fields["by"].annotation)}

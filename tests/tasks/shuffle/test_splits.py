@@ -25,7 +25,7 @@ from tasks.stages import ingest, statistics, transform
 from tests.flows.runs import rows_of
 from tests.frames import write_parts
 from tests.stages import run_stages
-from tests.tasks import test_row_rules as row_rules
+from tests.tasks.shuffle import test_row_sets as row_rules
 
 DAY = dt.datetime(2026, 11, 1)
 

@@ -177,6 +177,15 @@ def test_threads_make_partitions_smaller(tmp_path: Path) -> None:
     assert len(make_plan(Source(path=str(tmp_path)), sizing=Sizing(2), limits=Limits(join_below=1)).partitions) == 1
 
 
+@pytest.mark.parametrize(("smallest", "partitions"), [({}, 1), ({"min_partition_size": 100}, 4)])
+def test_no_partition_is_smaller_than_the_job_says(tmp_path: Path, smallest: dict[str, int], partitions: int) -> None:
+    write(tmp_path / "a.parquet", list(range(4 * 2**16)), row_group_size=2**16)
+    job = make_job({"source": {"path": str(tmp_path / "a.parquet")}, "features": [{"columns": ["n"]}],
+                    "output": {"path": str(tmp_path / "out")}, "run": smallest})  # fmt: skip
+    request = job.request("pandas")
+    assert len(_planned(request, "", request.source.path, LocalPool(2)).plan.partitions) == partitions
+
+
 def test_empty_files_are_skipped_and_named(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", [], pa.int64())
     write(tmp_path / "b.parquet", [1])
@@ -198,7 +207,7 @@ def test_no_input(path: str, tmp_path: Path) -> None:
     assert "rowmill sample" in error.value.do
 
 
-@pytest.mark.promise("`this is no whole Parquet file`")
+@pytest.mark.promise("`this is not a whole Parquet file`")
 def test_truncated_and_foreign_files(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", list(range(1000)))
     whole = (tmp_path / "a.parquet").read_bytes()

@@ -97,7 +97,7 @@ def test_several_tensors_by_name_and_a_model_that_takes_them(out: Path) -> None:
 def test_workers_hand_over_jagged_tensors(out: Path) -> None:
     lines = [
         "from torch.utils.data import DataLoader",
-        "from tests.tasks.test_torchrec import loaded",
+        "from tests.tasks.loading.test_torchrec import loaded",
         "from tasks.loading.torch import Rows",
         f"rows = Rows({str(out)!r}, 64, columns=['number'], jagged=['items', 'word'])",
         "here = loaded(rows)",
@@ -105,7 +105,7 @@ def test_workers_hand_over_jagged_tensors(out: Path) -> None:
         "print(here == there and len(here))",
     ]
     command = [sys.executable, "-W", "ignore", "-c", "\n".join(lines)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True)
     assert done.stdout == f"{ROWS}\n", done.stderr
 
 
@@ -214,7 +214,7 @@ def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     table = pa.table({"item": [1, 2], "seen": [[3], [4, 5]], "score": [[0.5], [0.1, 0.2]], "y": [0, 1]})
     Workflow([*table.column_names]).fit_transform(Dataset(table)).to_parquet("out/shop", files=1)
-    page = (Path(__file__).parents[2] / "flows" / "SERVING.md").read_text()
+    page = (Path(__file__).parents[3] / "flows" / "SERVING.md").read_text()
     start = page.index('rows = Rows("out/shop"')
     first, second, third = page[start : page.index("```", start)].splitlines()
     names: dict[str, Any] = {"Rows": Rows}

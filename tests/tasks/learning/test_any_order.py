@@ -24,8 +24,8 @@ from tasks.learning.count_tables import CountTables
 from tasks.learning.large_table_types import Sizes
 from tasks.ops.base import Learned, Operator
 from tests.learning import applied as rows_of
+from tests.tasks.learning.test_refit_properties import applied, fit, recipe, refit, reread, shuffled
 from tests.tasks.ops.test_contract import CASES, ROWS, Example, example_table, graph, pieces, write_side_tables
-from tests.tasks.test_refit_properties import applied, fit, recipe, refit, reread, shuffled
 
 ORDERS = {"pandas": (0, 1, 2), "cudf": (1,)}  # a GPU gives groups in orders of its own
 SMALL = Sizes(splits=4, alone=1, large=6, chain=5, one_task=8, range=4)

@@ -18,7 +18,7 @@ from tasks.learning.partials import Observed
 from tasks.shuffle.pieces import PackedPieces, PartitionPieces
 from tests.conftest import python_path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PIECES, TABLES = ["frames", "pieces", "rest"], ["buffer", "known", "value"]  # what a header has
 LENT = ["head", "places", "process", "started"]
 THREE, TWO = ["tasks.engines.gpu.order", [0, 3], [3, 3, 3]], ["tasks.engines.gpu.order", [0, 2], [2, 2]]
@@ -45,7 +45,7 @@ ARRIVED = {
     "steps", ["pre_import", "preload pre_import", "pre_import preload", "preload result pre_import", "task"]
 )
 def test_results_travel_alike_whoever_registers_first(steps: str) -> None:
-    script = ROOT / "tests/tasks/results_without_gpu.py"
+    script = ROOT / "tests/tasks/engines/results_without_gpu.py"
     environment = {**os.environ, "PYTHONPATH": python_path()}
     done = subprocess.run(
         [sys.executable, str(script), *steps.split()], cwd=ROOT, env=environment, capture_output=True, text=True
