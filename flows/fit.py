@@ -7,7 +7,7 @@ from typing import Any
 
 from prefect import flow, get_run_logger
 
-from flows.job import history
+from flows.job import run_history
 from flows.job.form import job_form, with_form
 from flows.job.job import Job
 from flows.job.parameters import job_maker
@@ -96,6 +96,6 @@ def run_fit(job: Job) -> str:
         results = [ingested(job, request), learned(job, request)]
         folder = commit.commit_fitted(request, gate_of(request))
         COMMITTED[:] = [folder]
-        history.record(request, results, job.recipe)
+        run_history.record(request, results, job.recipe)
     get_run_logger().info("the fitted workflow is in %s", folder)
     return folder

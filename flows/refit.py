@@ -9,7 +9,7 @@ from prefect import flow
 
 from flows.job.form import refit_form, with_form
 from flows.job.parameters import job_data
-from flows.job.refit import Refit, make_refit
+from flows.job.refit_job import Refit, make_refit
 from flows.preview.dry_run import show_preview
 from flows.run.artifacts import write_markdown
 from flows.run.nights import date_of_this_run, run_in_order

@@ -32,7 +32,7 @@ from tasks.errors import JobError, RowmillError, near
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import ALL_ROWS, Division, RowRules, RowSet
-from tasks.job.row_rules import (
+from tasks.job.source_rules import (
     check_splitting,
     described,
     downsampling_of,

@@ -39,8 +39,8 @@ from tasks.job.apply_fitted import (
     wider_number,
     without,
 )  # fmt: skip
+from tasks.learning.growth import Base
 from tasks.learning.observe import learn
-from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
 from tasks.manifest import Manifest, current
 from tasks.ops.base import Context, RefitDate

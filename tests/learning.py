@@ -16,8 +16,8 @@ from tasks.engines.convert.python_values import listed
 from tasks.graph.node import as_node
 from tasks.graph.partition_work import Work
 from tasks.graph.state import State
+from tasks.learning.growth import Base
 from tasks.learning.observe import PassOptions, learn
-from tasks.learning.refit import Base
 from tasks.sources.frames import frames_of
 from tasks.sources.reader import FramePlan
 from tasks.workflow import Workflow, transformed

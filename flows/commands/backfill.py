@@ -113,7 +113,7 @@ def _deployed(name: str) -> Any:
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
 
-    from flows.job.nights import deployed
+    from flows.job.run_calendar import deployed
     from tasks.errors import near
 
     with get_client(sync_client=True) as client:
@@ -134,7 +134,7 @@ def _run_night(nights: Any, night: date, say: Callable[[str], None], ui_url: str
     """
     from prefect import get_client
 
-    from flows.job.nights import BACKFILL
+    from flows.job.run_calendar import BACKFILL
 
     own, text, shown = uuid.uuid4().hex, nights.calendar.text(night), nights.calendar.shown(night)
     for attempt in range(MOST_ATTEMPTS):

@@ -28,7 +28,7 @@ def diff(
       rowmill diff out/nightly/v0006 v0007
     """
     from flows.commands.launch import importable
-    from tasks.gate.diff import difference
+    from tasks.gate.comparison import difference
     from tasks.storage.own_files import SPLITS
 
     importable(Path.cwd())
@@ -55,7 +55,7 @@ def contract(
       rowmill contract out/nightly > contract.yaml
     """
     from tasks.gate.contract import proposed
-    from tasks.gate.history import read_profile
+    from tasks.gate.earlier_outputs import read_profile
     from tasks.storage.own_files import SPLITS
 
     folder = _output(out)
@@ -84,8 +84,8 @@ def _output(path: Path) -> Path:
 def _side(folder: Path, root: Path) -> Any:
     """What is compared of an output."""
     from tasks.core.schema import Schema
-    from tasks.gate.diff import Side
-    from tasks.gate.history import read_profile
+    from tasks.gate.comparison import Side
+    from tasks.gate.earlier_outputs import read_profile
     from tasks.graph.saved_workflow import load_fitted
     from tasks.manifest import Manifest
     from tasks.report.learned import is_vocabulary, learned_steps
@@ -141,7 +141,7 @@ def _show_distributions(result: Any, every: bool) -> None:
 
 
 def _table(title: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    from flows.preview.tables import print_table, text_table
+    from flows.preview.preview_tables import print_table, text_table
 
     table = text_table(title, *heads)
     for row in rows:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.commands.console import terminal
-from flows.preview.tables import print_rows, print_table, text_table
+from flows.preview.preview_tables import print_rows, print_table, text_table
 from tasks.core.dtypes import dtype_name
 from tasks.core.merlin import merlin_text
 from tasks.core.schema import Schema, embeddings_of
@@ -24,13 +24,13 @@ from tasks.engines.convert.python_values import rows_listed
 from tasks.errors import DataError, HostError
 from tasks.graph.binding import Step
 from tasks.graph.changes import read_changes
-from tasks.graph.history import history_lines
+from tasks.graph.refit_history import history_lines
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.manifest import Manifest, current, dated_lines, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.installed import classes_of, entries
 from tasks.ops.side_tables import SideFrame
-from tasks.report.growth import growth
+from tasks.report.growth_section import growth
 from tasks.report.learned import (
     distinct_values,
     fitted_text,

@@ -23,7 +23,7 @@ from infra.workers.garbage import loading
 from tasks.errors import GiveUpError, JobError, RowmillError
 
 if TYPE_CHECKING:
-    from flows.commands.progress import ProgressView
+    from flows.commands.progress_view import ProgressView
 
 MOST_TEXT = 1_000_000  # bytes of a job file that is looked at before it is read
 SOURCES = {"started": "the start of the run: no --date", "begun": "begun earlier and not published"}
@@ -121,7 +121,7 @@ def refit_of(
 ) -> dict[str, Any]:
     """The parameters of `refit` as typed; modules beside the current folder become importable."""
     from flows.job.job import set_key
-    from flows.job.refit import Refit
+    from flows.job.refit_job import Refit
 
     importable(Path.cwd())
     data: dict[str, Any] = {"base": str(base)}
@@ -154,7 +154,7 @@ def launch(
         typer.Exit: The run failed. The server has it as a Failed run, and the cause is on the screen.
     """
     name = module.rpartition(".")[2]
-    from flows.commands.progress import ProgressView, shown
+    from flows.commands.progress_view import ProgressView, shown
     from infra.workers.failed_starts import check_address_space
 
     check_address_space()
@@ -164,7 +164,7 @@ def launch(
     from prefect import tags
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-    from flows.commands.stopping import stoppable
+    from flows.commands.stop_command import stoppable
     from flows.run.session import load_outputs
 
     splits: tuple[str, ...] = () if name == "fit" else job.source.splits
@@ -248,7 +248,7 @@ def _ready(
 
 def _job(data: Mapping[str, Any], module: str) -> Any:
     """The job; the slow part of the start of its workers has begun."""
-    from flows.job.refit import maker_of
+    from flows.job.refit_job import maker_of
     from flows.run.worker_imports import worker_imports
     from infra.clusters.local import prepare
 

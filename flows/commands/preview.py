@@ -40,7 +40,7 @@ def preview(
         from flows.commands.launch import job_of
 
         seen = process.looked(job_of(job, set_ or [], sample, date))
-        from flows.preview.text import show
+        from flows.preview.preview_text import show
     show(seen, rows, console)
     if seen.refused:
         raise typer.Exit(REFUSED)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tasks
 from flows.commands.inspect import NEEDED, operators, operators_markdown, parameters_of, refit_rule
-from flows.job.schema import Schema, job_schema
+from flows.job.json_schema import Schema, job_schema
 from tasks.engines.expression import syntax
 from tasks.engines.expression.functions import FUNCTIONS, GROUPS, Example, Function
 from tasks.ops.base import Learned, Operator

@@ -10,7 +10,7 @@ from typing import Any
 
 from prefect.utilities.urls import url_for
 
-from flows.job.nights import DeployedJob, Night
+from flows.job.run_calendar import DeployedJob, Night
 from tasks.core.settings import STAGES
 from tasks.core.units import amount
 from tasks.report import Markdown, escaped, markdown_table

@@ -109,8 +109,8 @@ class Forecast:
 def forecast(now: datetime, progress: StageProgress, nights: Sequence[Mapping[str, Any]]) -> Forecast | None:
     """The expected end of a run; None without enough earlier nights of its job.
 
-    `nights` are recorded figures of runs (`flows.job.history`: rows, and seconds by stage), the oldest first. A stage
-    that has not begun takes its usual seconds per row; one that runs goes on as fast as it is.
+    `nights` are recorded figures of runs (`flows.job.run_history`: rows, and seconds by stage), the oldest first.
+    A stage that has not begun takes its usual seconds per row; one that runs goes on as fast as it is.
     """
     nights = [night for night in nights if night["seconds"]][-MOST_NIGHTS:]
     if len(nights) < LEAST_NIGHTS:

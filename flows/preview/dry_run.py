@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.gate.question import FlowName
 
 if TYPE_CHECKING:
-    from flows.job.refit import AnyJob
+    from flows.job.refit_job import AnyJob
 
 
 def show_preview(job: AnyJob, write: Callable[[str, str, str], Any], flow: FlowName = "preprocess") -> None:
@@ -17,7 +17,7 @@ def show_preview(job: AnyJob, write: Callable[[str, str, str], Any], flow: FlowN
     from prefect import get_run_logger
 
     from flows.preview.own_process import looked
-    from flows.preview.text import markdown, summary_line
+    from flows.preview.preview_text import markdown, summary_line
     from tasks.job.request import output_slug
     from tasks.storage.files import local_path
 

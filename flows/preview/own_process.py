@@ -18,7 +18,7 @@ from tasks.errors import DataError, GiveUpError, RowmillError
 from tasks.gate.question import FlowName
 
 if TYPE_CHECKING:
-    from flows.preview.plan import Preview
+    from flows.preview.job_preview import Preview
     from tasks.job.run_date import RunDate
 
 # Not by -m: this would look for a flows/ in the current folder.
@@ -56,8 +56,8 @@ class PreviewProcess:
     def looked(
         self, data: Mapping[str, Any], flow: FlowName = "preprocess", run_date: RunDate | None = None
     ) -> Preview:
-        """Return `flows.preview.plan.preview` of a job of plain values on a date, by default the job's own or that of
-        this moment; its errors are raised here.
+        """Return `flows.preview.job_preview.preview` of a job of plain values on a date, by default the job's
+        own or that of this moment; its errors are raised here.
 
         If a signal ends the process, a DataError names the files that it was reading.
         """
@@ -88,8 +88,8 @@ def looked(data: Mapping[str, Any], flow: FlowName = "preprocess", run_date: Run
 
 
 def _load() -> None:
-    import flows.preview.plan
-    import flows.preview.text  # noqa: F401
+    import flows.preview.job_preview
+    import flows.preview.preview_text  # noqa: F401
 
 
 def _ended(status: int, place: Path, stderr: str) -> RowmillError:
@@ -133,8 +133,8 @@ def look(folder: str) -> None:
         if request["blocks"]:
             import tasks.stages.task  # noqa: F401  # storage options in blocks of the Prefect server
         from flows.job.dates import of_this_moment
-        from flows.job.refit import maker_of
-        from flows.preview.plan import preview
+        from flows.job.refit_job import maker_of
+        from flows.preview.job_preview import preview
 
         run_date = request["run_date"]
         date_of = of_this_moment if run_date is None else lambda _: run_date
@@ -152,8 +152,8 @@ def _import_all() -> Exception | None:
     """Import what the preview needs; the error where that fails."""
     try:
         import flows.job.dates
-        import flows.job.refit
-        import flows.preview.plan  # noqa: F401
+        import flows.job.refit_job
+        import flows.preview.job_preview  # noqa: F401
     except Exception as error:
         return error
     return None

@@ -14,23 +14,23 @@ from prefect import get_run_logger
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
-from flows.job.nights import published
-from flows.job.refit import AnyJob
+from flows.job.refit_job import AnyJob
+from flows.job.run_calendar import published
 from flows.run.artifacts import later, write_markdown, write_table
 from flows.run.links import flow_run_id
 from tasks.errors import GateAskedError, GateStoppedError
 from tasks.gate.checks import judge
-from tasks.gate.history import MOST_NIGHTS, Past, good_versions
+from tasks.gate.earlier_outputs import MOST_NIGHTS, Past, good_versions
 from tasks.gate.locate import with_files
 from tasks.gate.notes import GateNote, digest_of, read_note, write_note
-from tasks.gate.profile import Profile
+from tasks.gate.output_profile import Profile
 from tasks.gate.question import FORMAT, GateStage, Question, ask, now, read_question
 from tasks.gate.verdict import Finding, Verdict, outcome
 from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import PlanOf, Request, output_slug
 from tasks.job.run_date import is_pattern
 from tasks.report.redaction import plain_url
-from tasks.report.verdict import verdict_markdown, verdict_rows
+from tasks.report.verdict_section import verdict_markdown, verdict_rows
 from tasks.storage.documents import dumped
 
 STOPPED = "rowmill.gate.stopped"  # the event of a run that the gate stops

@@ -15,9 +15,9 @@ from prefect import get_run_logger
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
-from flows.job.history import nights_of
-from flows.job.nights import BACKFILL
 from flows.job.ready_by import LEAST_NIGHTS, Forecast, StageProgress, deadline, duration, forecast
+from flows.job.run_calendar import BACKFILL
+from flows.job.run_history import nights_of
 from flows.job.run_labels import label_run
 from flows.run.artifacts import write_markdown
 from flows.run.listeners import listening

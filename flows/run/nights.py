@@ -23,11 +23,11 @@ from prefect.events import emit_event
 from prefect.states import Cancelled, Completed
 
 from flows.job.dates import DateOf
-from flows.job.history import rates_by_run
 from flows.job.job import Application, Job
-from flows.job.nights import BACKFILL, Calendar, DeployedJob, Night, calendar_of, deployed, published_ever
 from flows.job.nights_table import NIGHTS, NO_DATA, nights_text
-from flows.job.refit import AnyJob, Refit
+from flows.job.refit_job import AnyJob, Refit
+from flows.job.run_calendar import BACKFILL, Calendar, DeployedJob, Night, calendar_of, deployed, published_ever
+from flows.job.run_history import rates_by_run
 from flows.run.artifacts import write_markdown
 from flows.run.links import flow_run_id
 from flows.run.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer

@@ -19,7 +19,7 @@ from prefect.input.run_input import keyset_from_base_key
 from prefect.states import Scheduled
 from pydantic import Field
 
-from flows.job.refit import AnyJob
+from flows.job.refit_job import AnyJob
 from flows.run.gate import stop_unanswered
 from flows.run.links import flow_run_id
 from flows.run.listeners import folder_of_work
@@ -29,8 +29,8 @@ from tasks.errors import OpenQuestionError
 from tasks.gate.notes import read_note, write_note
 from tasks.gate.question import Question, alone, answered, end_question, read_question, waiting
 from tasks.job.request import output_slug
-from tasks.report.text import escaped, markdown_table
-from tasks.report.verdict import verdict_rows
+from tasks.report.phrases import escaped, markdown_table
+from tasks.report.verdict_section import verdict_rows
 from tasks.storage.staging import Staging
 
 ASKED = "rowmill.gate.asked"  # the event of a run that waits for an answer

@@ -14,10 +14,10 @@ from prefect import get_client, get_run_logger
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 
-from flows.job import history
+from flows.job import run_history
 from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job
-from flows.job.refit import AnyJob, Refit
+from flows.job.refit_job import AnyJob, Refit
 from flows.run.artifacts import all_shown
 from flows.run.gate import gate_of, pass_gate
 from flows.run.late import ready_in_time
@@ -256,7 +256,7 @@ def publish_outputs(
         closing.report.performance = shown.performance()
     manifests = commit.commit(request, results, _run_id(), closing, gate)
     COMMITTED[:] = [m.path for m in manifests]
-    history.record(request, results, getattr(job, "recipe", None), _run_id())
+    run_history.record(request, results, getattr(job, "recipe", None), _run_id())
     if shown:
         shown.show_reports(manifests)
     for manifest in manifests:

@@ -16,7 +16,7 @@ from prefect.context import FlowRunContext, TagsContext
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Completed, Crashed, State
 
-from flows.job.refit import AnyJob
+from flows.job.refit_job import AnyJob
 from flows.run.artifacts import show
 from flows.run.links import links
 from flows.run.listeners import notify

@@ -7,7 +7,7 @@ from typing import Any
 from prefect.context import FlowRunContext
 from prefect.settings import get_current_settings
 
-from flows.job.refit import AnyJob
+from flows.job.refit_job import AnyJob
 from infra.clusters.reach import check_resources, check_shared
 from tasks.job.request import Request
 from tasks.storage.atomic import no_space

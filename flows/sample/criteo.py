@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from flows.sample import draws
-from flows.sample.columns import letters, numbers, words
-from flows.sample.text import eight_digits
+from flows.sample.sample_columns import letters, numbers, words
+from flows.sample.sample_text import eight_digits
 
 FULL_ROWS = 4_373_472_329
 POSITIVE = 0.032

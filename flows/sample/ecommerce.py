@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from flows.sample import draws
 from flows.sample.catalogue import BRANDS, LARGEST_PRICE, Catalogue, catalogue
-from flows.sample.columns import letters, numbers, words
 from flows.sample.draws import Array, below, draw, field, rate, stream
-from flows.sample.text import uuid
+from flows.sample.sample_columns import letters, numbers, words
+from flows.sample.sample_text import uuid
 from flows.sample.vocabulary import CODES, brands
 
 FULL_ROWS, FULL_USERS = 109_950_743, 5_320_000

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from flows.sample import draws
-from flows.sample.columns import numbers, words
+from flows.sample.sample_columns import numbers, words
 
 FULL_ROWS = 25 * 31_536_001
 PART_ROWS = 31_536_001

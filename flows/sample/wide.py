@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from flows.sample import draws
-from flows.sample.columns import numbers
+from flows.sample.sample_columns import numbers
 
 FULL_ROWS, FULL_COLUMNS = 300_000, 1_000
 COLUMNS, MOST_COLUMNS = 100, 10_000

@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from flows.sample import criteo, ecommerce, nights, toy, wide
-from flows.sample.columns import plain
-from flows.sample.nights import NEW_IDS, START, SampleNight, night
+from flows.sample import criteo, ecommerce, sample_nights, toy, wide
+from flows.sample.sample_columns import plain
+from flows.sample.sample_nights import NEW_IDS, START, SampleNight, night
 from tasks.errors import JobError, near
 from tasks.storage.files import local_folder
 from tasks.storage.sample_data import MARKER, marker
@@ -67,7 +67,7 @@ class WrittenSample:
         if self.night:
             of = self.night
             written["night"] = {"start": of.start.isoformat(), "number": of.number, "mean": of.mean}
-            written["night"] |= {"new_ids": of.new_ids, "rule": nights.RULE}
+            written["night"] |= {"new_ids": of.new_ids, "rule": sample_nights.RULE}
         return written
 
     def part(self, number: int) -> str:
@@ -113,7 +113,7 @@ def sample_table(
 
 def night_table(of: SampleNight, start: int = 0, stop: int | None = None, *, xp: Any = np) -> pa.Table:
     """Rows start .. stop - 1 of one night of the shop, all of them unless given, as `sample_table` gives them."""
-    return plain(nights.block(start, of.rows if stop is None else stop, of, xp))
+    return plain(sample_nights.block(start, of.rows if stop is None else stop, of, xp))
 
 
 def make_sample(
@@ -207,7 +207,7 @@ def _there(folder: Path, sample: WrittenSample, number: int) -> bool:
 
 def _block(sample: WrittenSample, start: int, stop: int, xp: Any) -> pa.Table:
     if sample.night:
-        return nights.block(start, stop, sample.night, xp)
+        return sample_nights.block(start, stop, sample.night, xp)
     options: dict[str, Any] = {"drift": sample.drift} if sample.name == "ecommerce" else {}
     if sample.name == "wide":
         options = {"columns": sample.columns}

@@ -14,7 +14,7 @@ import psutil
 from tasks.cluster.pool import Pool
 from tasks.core.memory_budget import FREE_SHARE_OF_HOST
 from tasks.core.plan import Partition
-from tasks.engines.convert.sizes import nbytes
+from tasks.engines.convert.frame_sizes import nbytes
 
 Rows = Any  # an Arrow table in host memory, or a dict of columns on a GPU
 Place = tuple[int, int, int]  # number, first row and rows of a partition: those of a run may be cut anew in the next

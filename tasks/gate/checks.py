@@ -22,10 +22,10 @@ from tasks.core.settings import Check, Checks
 from tasks.gate.contract import Contract, check_values, percent, shown
 from tasks.gate.distances import Array, in_cells, jensen_shannon, quantile_cells
 from tasks.gate.distributions import Cells, Moved, References, cells_of, listed, moved, newcomers, references
-from tasks.gate.expected import TREND, WINDOW, WeekdayCalendar, calendar, limit, predict
+from tasks.gate.earlier_outputs import Past
+from tasks.gate.expected_range import TREND, WINDOW, WeekdayCalendar, calendar, limit, predict
 from tasks.gate.figures import SHARES, Key, Scale, family, figures_of, noise_of, scale_of, share_below, value_texts
-from tasks.gate.history import Past
-from tasks.gate.profile import ColumnProfile, Profile
+from tasks.gate.output_profile import ColumnProfile, Profile
 from tasks.gate.rows import CHANCE as ROWS_CHANCE
 from tasks.gate.rows import Expected, change_text, expected_rows, rows_text
 from tasks.gate.verdict import Finding, Verdict, outcome

@@ -19,7 +19,7 @@ from tasks.core.dtypes import dtype_name, kind_of, leaf_type, parse_dtype
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Section
 from tasks.errors import DataError, JobError, RowmillError, mistakes, near, place_text
-from tasks.gate.profile import ColumnProfile, Profile
+from tasks.gate.output_profile import ColumnProfile, Profile
 from tasks.gate.verdict import Finding
 
 KINDS = ("number", "string", "bool", "time", "list")

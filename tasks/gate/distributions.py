@@ -13,9 +13,9 @@ import pyarrow as pa
 from tasks.engines.hashing import murmur3
 from tasks.gate.contract import percent
 from tasks.gate.distances import DISTANCES, Array, in_cells, noise, quantile_cells, shares
-from tasks.gate.expected import TREND, WeekdayCalendar, limit, predict
+from tasks.gate.expected_range import TREND, WeekdayCalendar, limit, predict
 from tasks.gate.figures import family, shown
-from tasks.gate.profile import BUCKETS, TOP, ColumnProfile, bin_edges
+from tasks.gate.output_profile import BUCKETS, TOP, ColumnProfile, bin_edges
 
 MOST_NAMES = 400  # values that are cells of their own
 FREQUENT = 20  # of them are cells of a PSI

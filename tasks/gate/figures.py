@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.gate.contract import percent, shown
-from tasks.gate.profile import MINUS_INFINITY, PLUS_INFINITY, ColumnProfile, Profile, bin_edges, bin_of
+from tasks.gate.output_profile import MINUS_INFINITY, PLUS_INFINITY, ColumnProfile, Profile, bin_edges, bin_of
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 HOUR = 3_600_000_000  # microseconds

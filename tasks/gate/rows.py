@@ -13,7 +13,7 @@ from datetime import date
 from statistics import median
 
 from tasks.gate.contract import percent
-from tasks.gate.expected import WINDOW, WeekdayCalendar
+from tasks.gate.expected_range import WINDOW, WeekdayCalendar
 
 CHANCE = 1e-4  # of a false alarm in a plain night, by this check alone
 FEWER, MORE = -math.log(0.6), math.log(1.7)  # the widest bounds: 40 % fewer, 70 % more

@@ -25,7 +25,7 @@ from tasks.core.unforeseen_errors import at
 from tasks.engines.algorithms.moments import Moments
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import on_host, total
-from tasks.engines.expression.evaluation import true_mask
+from tasks.engines.expression.interpreter import true_mask
 from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError

@@ -16,8 +16,8 @@ from tasks.core.schema import Schema, Tags
 from tasks.core.versions import rowmill_version, versions
 from tasks.errors import DataError, GiveUpError, HostError, RowmillError, TransientError
 from tasks.graph.binding import Bound
-from tasks.graph.history import check_history, save_history
 from tasks.graph.node import Node, graph_from_json, graph_to_json
+from tasks.graph.refit_history import check_history, save_history
 from tasks.graph.state import FORMAT, State, TableForm, copy_saved, read_json
 from tasks.manifest import DatedForm, current, seal
 from tasks.ops.base import Learned, make_operator
@@ -107,7 +107,7 @@ class FittedNotes:
     source: how the rows were read (`tasks.sources.reading_rules`), for who applies it.
     made_up: the look-alike data among the rows (`tasks.storage.sample_data`).
     dated: the date of the run that fitted it.
-    history: the nights that it has learned, and the table of their files (`tasks.graph.history`).
+    history: the nights that it has learned, and the table of their files (`tasks.graph.refit_history`).
     gate: the checks and the contract of the job, of an output that has no manifest to say them.
     ancestors: the digests of the states that it was learned on top of, the first one first: its ids are theirs, but
         those of columns that one of them lacks.

@@ -22,7 +22,7 @@ from tasks.graph.node import Node, graph_from_json
 from tasks.graph.saved_workflow import fitted_folder, ids_since, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.request import Fitted, Request, new_request
-from tasks.job.row_rules import exact_columns, with_weight
+from tasks.job.source_rules import exact_columns, with_weight
 from tasks.manifest import current
 from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.reading_rules import TEXTS, Fit, differences, with_values

@@ -14,7 +14,7 @@ from typing import Any
 
 from tasks.core.strict_json import decoded
 from tasks.errors import DataError, HostError, JobError
-from tasks.graph.history import check_history
+from tasks.graph.refit_history import check_history
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.graph.state import check_saved
 from tasks.job.request import PlanOf, Request

@@ -11,8 +11,8 @@ from typing import Any
 from tasks.core.dtypes import parse_dtype
 from tasks.core.plan import RETYPED, Plan
 from tasks.errors import DataError
-from tasks.gate.columns import column_profiles
-from tasks.gate.profile import PROFILE, Profile, StepProfile
+from tasks.gate.column_figures import column_profiles
+from tasks.gate.output_profile import PROFILE, Profile, StepProfile
 from tasks.graph.binding import Bound, Step
 from tasks.graph.evaluation import titled
 from tasks.graph.failed_casts import Record

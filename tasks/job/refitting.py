@@ -16,9 +16,9 @@ from tasks.core.schema import Schema
 from tasks.core.settings import Output, Refitting, Run, Source
 from tasks.core.versions import rowmill_version
 from tasks.graph.binding import Bound
-from tasks.graph.history import FILES, files_table, read_files, with_night
 from tasks.graph.matching import Matched, matched
 from tasks.graph.node import graph_from_json, graph_to_json
+from tasks.graph.refit_history import FILES, files_table, read_files, with_night
 from tasks.graph.saved_workflow import ids_since, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.apply_fitted import made_up_of, subject, targets_of

@@ -15,7 +15,7 @@ from tasks.cluster.out_of_memory import is_out_of_memory
 from tasks.engines.algorithms import column_sketch
 from tasks.engines.algorithms.arrow_arrays import one_array, raw
 from tasks.engines.algorithms.column_sketch import Sketch
-from tasks.engines.convert.sizes import nbytes
+from tasks.engines.convert.frame_sizes import nbytes
 from tasks.graph.seen import Seen
 
 PART = {"pandas": 1 << 20, "cudf": 1 << 24}  # distinct values that are sketched at once

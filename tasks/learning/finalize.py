@@ -13,7 +13,7 @@ from tasks.graph import seen as rows_seen
 from tasks.graph.binding import Step
 from tasks.graph.failed_casts import Record, added
 from tasks.graph.seen import Seen
-from tasks.learning import large_table_types, large_tables, refit
+from tasks.learning import growth, large_table_types, large_tables
 from tasks.learning.handles import Handles
 from tasks.learning.partials import Observed, Partial, merge, with_size
 from tasks.ops.keyed import Keyed
@@ -30,7 +30,7 @@ class Concluded:
     halved: int
     failed: list[Record]
     seen: Seen
-    done: dict[str, refit.Finished] = field(default_factory=dict)
+    done: dict[str, growth.Finished] = field(default_factory=dict)
     questions: dict[str, Any] = field(default_factory=dict)
     tables: dict[str, Sequence[pa.Table]] = field(default_factory=dict)
 
@@ -40,7 +40,7 @@ class Concluded:
 
 
 def conclude(
-    pool: Pool, observed: Handles, steps: Mapping[str, Step], base: refit.Base, engine: str,
+    pool: Pool, observed: Handles, steps: Mapping[str, Step], base: growth.Base, engine: str,
     known: Callable[[Mapping[str, Any]], None],
 ) -> Concluded:  # fmt: skip
     """Finish all partials of a phase on top of what the base has learned.
@@ -66,19 +66,19 @@ def conclude(
     whole = merged(pool, merge, [group.consume() for group in small])
     of_single = [whole.pop()] if single else []
     of_shares = [{key: starts[key] for key in share} for share in shares]
-    finished = Handles(pool.call(refit.finalize, list(zip(whole, of_shares, strict=True))))  # beside the large ones
+    finished = Handles(pool.call(growth.finalize, list(zip(whole, of_shares, strict=True))))  # beside the large ones
     del whole
     for key, (values, for_refit) in large_tables.finalize(pool, anew, counts, known).items():
-        result.done[key] = refit.Finished(values, for_refit, refit.change_anew(steps[key], base, values))
+        result.done[key] = growth.Finished(values, for_refit, growth.change_anew(steps[key], base, values))
     for done, questions in pool.values(finished.consume()):
         result.done |= done
         result.questions |= questions
-    for on_host in pool.values(pool.call(refit.tables_on_host, [(table,) for table in of_single])):
+    for on_host in pool.values(pool.call(growth.tables_on_host, [(table,) for table in of_single])):
         result.tables |= {key: [table] for key, table in on_host.items()}
     for key, handles in large.items():
-        several = pool.values(pool.call(refit.chain_on_host, [(chain,) for chain in handles.consume()]))
+        several = pool.values(pool.call(growth.chain_on_host, [(chain,) for chain in handles.consume()]))
         result.tables[key] = [table for of_chain in several for table in of_chain]
-    result.done |= refit.finish_tables(pool, keyed, result.tables, base, engine, known)
+    result.done |= growth.finish_tables(pool, keyed, result.tables, base, engine, known)
     result.done = {key: result.done[key] for key in counts if key in result.done}
     return result
 

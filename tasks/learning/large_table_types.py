@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import engines
-from tasks.engines.convert.sizes import nbytes
+from tasks.engines.convert.frame_sizes import nbytes
 from tasks.engines.task_result import TaskResult
 from tasks.ops.base import Unit
 from tasks.ops.keyed import Keyed

@@ -38,8 +38,8 @@ from tasks import engines
 from tasks.cluster.out_of_memory import frugal
 from tasks.cluster.pool import Pool
 from tasks.core.memory_budget import TABLES_SHARE_OF_GPU
+from tasks.engines.convert.frame_sizes import nbytes
 from tasks.engines.convert.python_values import stored_type
-from tasks.engines.convert.sizes import nbytes
 from tasks.learning.handles import Handles
 from tasks.learning.large_table_types import SIZES, Chain, Outline, RowCount, Sizes, Slice, Split, sizes_of
 from tasks.ops.base import Learned, Operator, Unit

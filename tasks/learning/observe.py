@@ -31,9 +31,9 @@ from tasks.graph.state import State
 from tasks.learning import large_tables
 from tasks.learning.count_tables import CountTables
 from tasks.learning.finalize import conclude
+from tasks.learning.growth import Base, change_of, frozen_values, working_here
 from tasks.learning.handles import Handles
 from tasks.learning.partials import Observed, Partial, Phase, join_siblings, merge, with_size
-from tasks.learning.refit import Base, change_of, frozen_values, working_here
 from tasks.learning.refit_modes import behind, changed_tables
 from tasks.ops.base import Learned
 from tasks.ops.continuous import Normalize

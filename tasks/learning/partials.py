@@ -10,7 +10,7 @@ from typing import Any
 from tasks import engines
 from tasks.cluster.out_of_memory import frugal
 from tasks.core.pickled_fields import PickledFields
-from tasks.engines.convert.sizes import nbytes
+from tasks.engines.convert.frame_sizes import nbytes
 from tasks.engines.task_result import TaskResult
 from tasks.graph import seen as rows_seen
 from tasks.graph.binding import Step

@@ -12,7 +12,7 @@ from tasks.errors import JobError, near
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.evaluation import titled
 from tasks.graph.matching import learned_steps
-from tasks.learning.refit import Mode
+from tasks.learning.growth import Mode
 from tasks.ops.base import Learned
 
 WORDS = ("freeze", "merge")  # what a setting may say of a step

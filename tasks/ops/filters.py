@@ -10,12 +10,12 @@ import pyarrow as pa
 from pydantic import field_serializer, model_validator
 
 from tasks.core.dtypes import dtype_name, kind_of
-from tasks.engines.expression.evaluation import true_mask
+from tasks.engines.expression.interpreter import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import JobError
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
-from tasks.ops.functions import function_path, rows_named
 from tasks.ops.user_code import check_module, import_path, refuse_reordered
+from tasks.ops.user_functions import function_path, rows_named
 
 
 class _RowFilter(Operator):

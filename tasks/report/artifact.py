@@ -9,8 +9,8 @@ from tasks.core.settings import STAGES
 from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, WriteResult
 from tasks.core.units import amount
 from tasks.report import series
+from tasks.report.phrases import escaped, markdown_table, stage_line
 from tasks.report.svg import data_url
-from tasks.report.text import escaped, markdown_table, stage_line
 
 PARTS, MARKDOWN = 300, 80_000  # rows of the table of files; characters of a Markdown artifact
 

@@ -14,15 +14,15 @@ from tasks.core.stage_results import StageResult
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.changes import read_changes
-from tasks.graph.history import history_lines, night_rows
 from tasks.graph.node import Node
+from tasks.graph.refit_history import history_lines, night_rows
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.manifest import Manifest, outputs
 from tasks.report import page
 from tasks.report.learned import growth_rows
-from tasks.report.profile import ColumnSummary
+from tasks.report.phrases import samples_path
+from tasks.report.profile_section import ColumnSummary
 from tasks.report.redaction import job_text, redacted
-from tasks.report.text import samples_path
 from tasks.storage.atomic import no_space
 from tasks.storage.own_files import REPORTS, WORKFLOW
 

@@ -16,8 +16,8 @@ from tasks.core.units import amount, rate
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import sentence
 from tasks.manifest import dated_lines
-from tasks.report import diagram, profile, sampling, series, svg, verdict
-from tasks.report.growth import growth
+from tasks.report import diagram, profile_section, sampling, series, svg, verdict_section
+from tasks.report.growth_section import growth
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.own_files import REPORTS
@@ -37,7 +37,7 @@ class Facts:
     split: str = ""
     results: Sequence[StageResult] = ()
     samples: Mapping[str, series.Workers] = field(default_factory=dict)  # by the title of the stage
-    source: Sequence[profile.ColumnSummary] = ()
+    source: Sequence[profile_section.ColumnSummary] = ()
     source_note: str = ""
     job: str = ""
     run_page: str = ""
@@ -52,11 +52,11 @@ def render(facts: Facts, folder: Path) -> str:
     """The page; `folder` is where the output's files are, for a sample of them."""
     manifest = facts.manifest
     sample, note = output_sample(folder, manifest)
-    output = profile.columns_of(facts.bound.output, sample)
+    output = profile_section.columns_of(facts.bound.output, sample)
     known_nulls(output, folder, manifest)
-    known = facts.source or profile.columns_of(facts.bound.source, None)
+    known = facts.source or profile_section.columns_of(facts.bound.source, None)
     if not isinstance(manifest.get("base"), Mapping):  # a refit has learned of the rows of other nights, too
-        profile.add_learned(known, facts.bound, facts.values)
+        profile_section.add_learned(known, facts.bound, facts.values)
     size = sum(part["bytes"] for part in manifest["parts"])
     return template().render(
         facts=facts,
@@ -75,7 +75,7 @@ def render(facts: Facts, folder: Path) -> str:
         output=output[:MOST_COLUMNS],
         output_note=note,
         embeddings=embeddings(facts.bound),
-        gate=verdict.section(folder),
+        gate=verdict_section.section(folder),
         growth=growth(folder, Path(facts.target or folder)),
         **learned(facts),
     )
@@ -98,10 +98,11 @@ def output_sample(folder: Path, manifest: Mapping[str, Any]) -> tuple[pa.Table |
 def _note(seen: int, rows: int, how: str) -> str:
     if seen >= rows:
         return f"of all {rows:,} rows"
-    return f"of {seen:,} rows, {how} {rows:,}; shares within {profile.error_of(seen):g} points (two standard errors)"
+    error = profile_section.error_of(seen)
+    return f"of {seen:,} rows, {how} {rows:,}; shares within {error:g} points (two standard errors)"
 
 
-def source_sample(plan: Any) -> tuple[list[profile.ColumnSummary], str]:
+def source_sample(plan: Any) -> tuple[list[profile_section.ColumnSummary], str]:
     """The profiles of a source's columns from a few thousand rows, and a text about these rows."""
     try:
         sample = sampling.of_source(plan)
@@ -109,11 +110,11 @@ def source_sample(plan: Any) -> tuple[list[profile.ColumnSummary], str]:
         return [], f"the source could not be sampled: {type(error).__name__}"
     if sample is None:
         return [], "the source was not sampled: it cannot be read in small pieces"
-    schema = profile.columns_of(plan.schema, sample)
+    schema = profile_section.columns_of(plan.schema, sample)
     return [p for p in schema if p.name != "__row__"], _note(sample.num_rows, plan.rows, "from up to four places of")
 
 
-def known_nulls(profiles: Sequence[profile.ColumnSummary], folder: Path, manifest: Mapping[str, Any]) -> None:
+def known_nulls(profiles: Sequence[profile_section.ColumnSummary], folder: Path, manifest: Mapping[str, Any]) -> None:
     """The exact shares of nulls, where the files' footers have them."""
     try:
         counts = sampling.null_counts(folder, manifest)

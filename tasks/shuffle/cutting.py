@@ -13,8 +13,8 @@ from tasks.core.schema import HIDDEN, ROW, Schema
 from tasks.graph.failed_casts import records
 from tasks.shuffle import permutation
 from tasks.shuffle.host_pieces import to_host
-from tasks.shuffle.order import carried_columns
 from tasks.shuffle.pieces import Cutting, PartitionPieces
+from tasks.shuffle.row_order import carried_columns
 from tasks.storage import hive
 
 

@@ -32,9 +32,9 @@ from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import ALL_ROWS, RowRules, RowSet
 from tasks.shuffle.choice import Exchange, choose, make_exchange
-from tasks.shuffle.order import RANGES_PER_FILE, Order
 from tasks.shuffle.parts import Part
 from tasks.shuffle.pieces import Cutting, PartitionPieces
+from tasks.shuffle.row_order import RANGES_PER_FILE, Order
 from tasks.storage.atomic import no_space
 from tasks.storage.checksum import digest
 

@@ -20,7 +20,7 @@ from tasks.core.schema import Column, Schema
 from tasks.core.settings import Output
 from tasks.errors import DataError, JobError
 from tasks.shuffle import permutation
-from tasks.shuffle.order import RANGES_PER_FILE, Order
+from tasks.shuffle.row_order import RANGES_PER_FILE, Order
 from tasks.storage.atomic import read_json
 
 

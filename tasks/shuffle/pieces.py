@@ -13,7 +13,7 @@ from tasks.graph import seen as rows_seen
 from tasks.graph.failed_casts import Record, added
 from tasks.graph.partition_work import Work
 from tasks.graph.seen import Seen
-from tasks.shuffle.order import RANGES_PER_FILE, Order
+from tasks.shuffle.row_order import RANGES_PER_FILE, Order
 
 
 def shares_of(ranges: int, workers: int) -> tuple[int, ...]:

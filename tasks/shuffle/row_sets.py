@@ -27,7 +27,7 @@ from tasks.core.units import PER_SECOND, unit_of_times
 from tasks.engines.algorithms import radix_selection
 from tasks.engines.algorithms.radix_selection import Counted, ordered_keys
 from tasks.engines.algorithms.text_times import is_written
-from tasks.engines.expression.evaluation import true_mask
+from tasks.engines.expression.interpreter import true_mask
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError, JobError
 from tasks.graph.partition_work import Work

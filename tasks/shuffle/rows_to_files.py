@@ -15,9 +15,9 @@ from tasks.core.schema import Schema
 from tasks.core.settings import Output
 from tasks.graph.partition_work import Work
 from tasks.shuffle.choice import Exchange
-from tasks.shuffle.order import carried_columns, make_order, number_of_files
 from tasks.shuffle.parts import Part, Writing, plan_parts
 from tasks.shuffle.pieces import CutSummary, Cutting, totals
+from tasks.shuffle.row_order import carried_columns, make_order, number_of_files
 from tasks.shuffle.writing import write_part
 
 

@@ -31,7 +31,7 @@ from tasks.core.plan import (
 )
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Source
-from tasks.engines.expression.evaluation import true_mask
+from tasks.engines.expression.interpreter import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.engines.expression.typing import dtype_of
 from tasks.errors import DataError, JobError

@@ -21,7 +21,7 @@ from tasks.core.plan import ADVICE, FIELDS, MADE, RETYPED, SELF, Block, Partitio
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
 from tasks.engines.expression import verbs_arrow
-from tasks.engines.expression.evaluation import evaluate
+from tasks.engines.expression.interpreter import evaluate
 from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError, near

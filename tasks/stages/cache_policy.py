@@ -13,9 +13,9 @@ from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import RowRules
 from tasks.job.request import Request
-from tasks.job.row_rules import downsampling_of, with_weight
+from tasks.job.source_rules import downsampling_of, with_weight
 from tasks.shuffle.choice import spare, spare_on_device
-from tasks.shuffle.order import carried_columns, make_order
+from tasks.shuffle.row_order import carried_columns, make_order
 from tasks.sources.formats import FORMATS
 from tasks.storage.files import is_remote
 

@@ -33,7 +33,7 @@ from tasks.job.base_version import check_not_discarded
 from tasks.job.profiles import publish_profile
 from tasks.job.refitting import base_note, history_of
 from tasks.job.request import PlanOf, Request
-from tasks.job.row_rules import counted, described
+from tasks.job.source_rules import counted, described
 from tasks.manifest import FORMAT, Manifest, seal
 from tasks.sources.reading_rules import rows_of
 from tasks.storage.atomic import flush, no_space, partial_folder, write_json

@@ -27,7 +27,7 @@ from tasks.job.fingerprints import fingerprint
 from tasks.job.learned_files import check_new, learned_before, sampled_digest
 from tasks.job.refitting import LEARN_FROM, copied_base, history_before
 from tasks.job.request import PlanOf, Request
-from tasks.job.row_rules import check_splitting, condition_columns
+from tasks.job.source_rules import check_splitting, condition_columns
 from tasks.job.text_order import check_text_order
 from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.key_ranges import SourceRows

@@ -18,7 +18,7 @@ from tasks.errors import GiveUpError, RowmillError
 from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import subject
 from tasks.job.request import Request
-from tasks.job.row_rules import looks
+from tasks.job.source_rules import looks
 from tasks.shuffle.choice import choose, spare, spare_on_device
 from tasks.shuffle.key_ranges import exchange_of
 from tasks.sources.planning import largest_partition

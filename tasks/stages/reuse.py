@@ -15,12 +15,12 @@ from tasks.graph.partition_work import StateFolder, Work
 from tasks.job import profiles
 from tasks.job.apply_fitted import subject
 from tasks.job.request import PlanOf, Request
-from tasks.job.row_rules import row_rules
+from tasks.job.source_rules import row_rules
 from tasks.manifest import seal
 from tasks.shuffle.choice import Choice, Exchange, make_exchange
-from tasks.shuffle.order import carried_columns, make_order
 from tasks.shuffle.parts import Part, written
 from tasks.shuffle.pieces import CutSummary
+from tasks.shuffle.row_order import carried_columns, make_order
 from tasks.shuffle.rows_to_files import RowsToFiles, rows_to_files
 from tasks.stages.cache_policy import taking_key
 from tasks.storage.atomic import read_json, write_json

@@ -31,9 +31,9 @@ from tasks.job import profiles
 from tasks.job.apply_fitted import subject
 from tasks.job.refitting import LEARN_FROM, copied_base, matched_to_base
 from tasks.job.request import PlanOf, Request
-from tasks.job.row_rules import row_rules
+from tasks.job.source_rules import row_rules
 from tasks.learning import observe
-from tasks.learning.refit import Base
+from tasks.learning.growth import Base
 from tasks.learning.refit_modes import modes
 from tasks.ops.base import Learned, RefitDate
 from tasks.report import learned_tables

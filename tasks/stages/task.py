@@ -31,7 +31,7 @@ from tasks.job.fingerprints import fingerprint
 from tasks.job.request import PlanOf, Request
 from tasks.report import run_log
 from tasks.report.diagram import workflow_diagram
-from tasks.report.text import samples_path
+from tasks.report.phrases import samples_path
 from tasks.stages import ingest as stages_ingest
 from tasks.stages import shuffle_write as stages_shuffle_write
 from tasks.stages import statistics as stages_statistics

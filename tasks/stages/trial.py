@@ -25,13 +25,13 @@ from tasks.graph.row_rules import RowRules
 from tasks.graph.state import State
 from tasks.job.apply_fitted import subject
 from tasks.job.request import Request
-from tasks.job.row_rules import condition_columns, downsampling_of, looks
+from tasks.job.source_rules import condition_columns, downsampling_of, looks
 from tasks.learning.observe import learn
 from tasks.ops.base import Learned
 from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.key_ranges import SourceRows
-from tasks.shuffle.order import make_order
 from tasks.shuffle.parts import Writing
+from tasks.shuffle.row_order import make_order
 from tasks.sources.formats import FORMATS
 from tasks.sources.frames import frames_of
 from tasks.sources.planning import PARTITION

@@ -18,7 +18,7 @@ from tasks.graph.failed_casts import warn
 from tasks.graph.node import Node, graph_to_json
 from tasks.graph.partition_work import StateFolder, Work
 from tasks.graph.saved_workflow import FittedNotes, read_fitted, save_fitted
-from tasks.job.row_rules import counted
+from tasks.job.source_rules import counted
 from tasks.manifest import Manifest, seal
 from tasks.shuffle.memory_exchange import memory_exchange
 from tasks.shuffle.parts import check_types

@@ -40,8 +40,8 @@ from tasks.core.settings import Output
 from tasks.graph.node import as_node
 from tasks.graph.partition_work import StateFolder, Work
 from tasks.shuffle import memory_exchange
-from tasks.shuffle.order import RANGES_PER_FILE, make_order
 from tasks.shuffle.pieces import Cutting, PartitionPieces
+from tasks.shuffle.row_order import RANGES_PER_FILE, make_order
 
 TOY = {"decoded": 41.2, "file in": 23.8, "file out": 20.4}  # bytes per row of the toy workload
 PARTITION = 1_000_000_000

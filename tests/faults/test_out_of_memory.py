@@ -191,7 +191,7 @@ def test_what_cannot_be_halved_is_tried_again_and_told(
     faults: Callable[..., None], tmp_path: Path, prefect_server: Any
 ) -> None:
     data = make_data(tmp_path / "data", files=1, rows=1000)
-    fault = {"at": "tasks.learning.refit:finalize", "do": "out-of-memory"}
+    fault = {"at": "tasks.learning.growth:finalize", "do": "out-of-memory"}
     faults({**fault, "always": True})
     job = make_job(data, tmp_path / "out")
     state = run_flow(job)

@@ -432,7 +432,7 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path: Path, prefec
 def test_a_stop_is_understood_where_a_library_makes_an_error_of_it(name: str, ends: int) -> None:
     code = f"""
 import signal
-from flows.commands.stopping import stoppable
+from flows.commands.stop_command import stoppable
 with stoppable([]):
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Prefect does, with one of its own
     try:

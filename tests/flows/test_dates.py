@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from flows.job.dates import of_this_moment
 from flows.job.job import load_job, make_application, make_job
-from flows.job.nights import published
+from flows.job.run_calendar import published
 from flows.preprocess import preprocess
 from flows.run.nights import date_of_this_run
 from tasks.core.settings import Run

@@ -28,9 +28,9 @@ from pydantic import BaseModel
 from flows.apply import apply
 from flows.fit import fit
 from flows.job.job import Application, Job, make_job, merged
-from flows.job.refit import Refit
+from flows.job.refit_job import Refit
 from flows.preprocess import preprocess
-from flows.preview.plan import preview
+from flows.preview.job_preview import preview
 from flows.refit import refit
 from flows.run import session
 from flows.run.session import make_samples
@@ -41,8 +41,8 @@ from tasks.dataset import Dataset
 from tasks.errors import RowmillError
 from tasks.gate.checks import judge
 from tasks.gate.contract import make_contract
-from tasks.gate.history import Past
-from tasks.gate.profile import Profile, StepProfile
+from tasks.gate.earlier_outputs import Past
+from tasks.gate.output_profile import Profile, StepProfile
 from tasks.workflow import Workflow
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import Shop, profile_of

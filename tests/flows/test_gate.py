@@ -29,7 +29,7 @@ from flows.run.questions import form_text
 from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestionError
 from tasks.gate.question import Question, answered, read_question, write_question
 from tasks.manifest import Manifest
-from tasks.report.text import escaped
+from tasks.report.phrases import escaped
 from tasks.storage.discarded import is_discarded
 from tasks.storage.staging import Staging
 from tests.conftest import free_port, python_path

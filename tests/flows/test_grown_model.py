@@ -14,7 +14,7 @@ from flows.job.job import make_job
 from flows.sample import make_nights
 from tasks.core.schema import Schema, embeddings_of
 from tasks.job.base_version import newest_good
-from tasks.loading.growth import grow
+from tasks.loading.embedding_growth import grow
 from tasks.manifest import Manifest
 from tests.stages import run_stages
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.job import history
+from flows.job import run_history as history
 from tasks import ops
 from tasks.core.settings import Output, Run, Source
 from tasks.core.stage_results import IngestResult, StageResult

@@ -14,8 +14,8 @@ import yaml
 from flows.commands.inspect import show_folder
 from flows.job import parameters
 from flows.job.job import RECIPES, Job, laid_over, load_job, make_job
-from flows.preview.plan import preview
-from flows.preview.text import sections
+from flows.preview.job_preview import preview
+from flows.preview.preview_text import sections
 from flows.sample import make_sample
 from infra.orchestration.deployment_file import FILE
 from tasks.errors import JobError

@@ -14,10 +14,10 @@ from dask.system import CPU_COUNT
 from rowmill.cli import app
 from typer.testing import CliRunner
 
-from flows.job import history
+from flows.job import run_history as history
 from flows.job.job import make_application, make_job
-from flows.preview.plan import Preview, preview
-from flows.preview.text import markdown, sections
+from flows.preview.job_preview import Preview, preview
+from flows.preview.preview_text import markdown, sections
 from tasks.errors import JobError
 from tests.flows.runs import key_of, run_flow
 from tests.running import section_of

@@ -78,7 +78,7 @@ def test_progress_moves_while_a_stage_runs(tmp_path: Path, prefect_server: Any, 
 def test_a_stage_that_ends_before_anybody_looks_is_told_all_the_same(tmp_path: Path) -> None:
     from rich.console import Console
 
-    from flows.commands.progress import ProgressView, shown
+    from flows.commands.progress_view import ProgressView, shown
     from flows.run.listeners import notify
     from tasks.core.stage_results import StageResult
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job import history
+from flows.job import run_history as history
 from flows.job.job import make_job
 from flows.job.ready_by import StageProgress, deadline, forecast
 from flows.preprocess import preprocess

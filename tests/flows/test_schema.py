@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from flows.draft.draft import draft
 from flows.job.job import RECIPES, make_job, recipes
-from flows.job.schema import job_schema
+from flows.job.json_schema import job_schema
 from flows.sample import make_sample
 from tasks.errors import JobError
 from tasks.ops.base import Operator

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from flows.commands.inspect import show_folder
 from flows.job.job import load_job, make_job
-from flows.preview.plan import preview
-from flows.preview.tables import print_rows
-from flows.preview.text import sections
-from flows.preview.text import show as show_preview
+from flows.preview.job_preview import preview
+from flows.preview.preview_tables import print_rows
+from flows.preview.preview_text import sections
+from flows.preview.preview_text import show as show_preview
 from tasks.dataset import Dataset
 from tasks.manifest import Manifest
 from tasks.workflow import Workflow

@@ -13,7 +13,7 @@ from rich.table import Table
 from flows.commands.console import Terminal, say_error
 from flows.commands.inspect import show_folder
 from flows.job.job import make_job
-from flows.preview.tables import print_rows
+from flows.preview.preview_tables import print_rows
 from tasks.core.stage_results import IngestResult
 from tasks.report import Markdown, escaped, escaped_rows, markdown_table, stage_markdown, stage_table
 from tests.stages import run_stages

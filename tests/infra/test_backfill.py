@@ -24,8 +24,8 @@ import yaml
 from prefect.client.schemas.schedules import CronSchedule
 
 from flows.commands import backfill
-from flows.job.nights import Calendar, DeployedJob, deployed, published
 from flows.job.nights_table import nights_text
+from flows.job.run_calendar import Calendar, DeployedJob, deployed, published
 from tasks.errors import GiveUpError, JobError
 from tasks.storage.discarded import mark
 from tasks.storage.retention import drop_versions
@@ -119,7 +119,7 @@ def test_the_last_night_is_the_one_that_the_schedule_has_begun(tmp_path: Path, m
             def now(cls, tz: Any = None) -> Any:
                 return datetime(2026, 3, 5, hour, tzinfo=UTC)
 
-        monkeypatch.setattr("flows.job.nights.datetime", Then)
+        monkeypatch.setattr("flows.job.run_calendar.datetime", Then)
         return nights_of(tmp_path, *crons).last_night()
 
     today, before = date(2026, 3, 5), date(2026, 3, 4)

@@ -167,7 +167,7 @@ FUNCTION, TYPES = "\n\ndef planted():\n    {}\n", "\n\nif TYPE_CHECKING:\n    {}
 PLANTED = {
     "tasks, from top to ground": ("tasks/core/units.py", FUNCTION.format("from tasks.storage import files")),
     "engines, from expressions to types": (
-        "tasks/engines/gpu/user_frames.py",
+        "tasks/engines/gpu/device_frames.py",
         FUNCTION.format("from tasks.engines.cpu import columns"),
     ),
     "kernels know no engine": (

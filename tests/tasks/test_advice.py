@@ -244,8 +244,8 @@ def test_a_decimal_that_is_read_as_a_float_has_moments(tmp_path: Path) -> None:
 # all of them
 
 TRIED = {  # modules whose advice names a setting of the source with its value: tried above, or where it says
-    "tasks/core/dtypes.py", "tasks/sources/uniting.py", "tasks/sources/formats/delimited.py",
-    "tasks/sources/formats/jsonl.py", "tasks/sources/planning.py", "tasks/job/row_rules.py",
+    "tasks/core/dtypes.py", "tasks/sources/uniting.py", "tasks/sources/formats/csv.py",
+    "tasks/sources/formats/jsonl.py", "tasks/sources/planning.py", "tasks/job/source_rules.py",
     "tasks/ops/base.py",  # tests/tasks/ops/test_categorify.py
     "tasks/shuffle/row_sets.py", "tasks/job/text_order.py",  # tests/tasks/job/test_text_order.py
     "tasks/engines/algorithms/written_numbers.py",  # tests/tasks/sources/test_written_numbers.py

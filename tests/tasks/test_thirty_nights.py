@@ -29,7 +29,7 @@ from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.gate.checks import judge
 from tasks.gate.contract import make_contract
-from tasks.gate.history import good_versions, read_profile
+from tasks.gate.earlier_outputs import good_versions, read_profile
 from tasks.loading import loader
 from tasks.storage.discarded import is_discarded
 from tasks.storage.retention import removed_nights

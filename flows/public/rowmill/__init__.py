@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tasks.dataset import Dataset
     from tasks.errors import DataError, GiveUpError, HostError, JobError, RowmillError, TransientError
     from tasks.loading import Loader, Shard, arrays, jagged, loader
-    from tasks.loading.growth import grow
+    from tasks.loading.embedding_growth import grow
     from tasks.loading.torch import Rows
     from tasks.manifest import Manifest
     from tasks.workflow import Transformed, Workflow
@@ -77,7 +77,7 @@ _MODULES = {
     "tasks.dataset": ("Dataset",),
     "tasks.errors": ("DataError", "GiveUpError", "HostError", "JobError", "RowmillError", "TransientError"),
     "tasks.loading": ("Loader", "Shard", "arrays", "jagged", "loader"),
-    "tasks.loading.growth": ("grow",),
+    "tasks.loading.embedding_growth": ("grow",),
     "tasks.loading.torch": ("Rows",),
     "tasks.manifest": ("Manifest",),
     "tasks.workflow": ("Transformed", "Workflow"),

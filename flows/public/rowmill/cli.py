@@ -427,7 +427,7 @@ def schema(
     import json
 
     from flows.commands.reference import keys_table
-    from flows.job.schema import job_schema
+    from flows.job.json_schema import job_schema
 
     print(keys_table() if keys else json.dumps(job_schema(), indent=1))
 

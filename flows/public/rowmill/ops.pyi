@@ -12,11 +12,11 @@ from tasks.ops.categorify import Categorify as Categorify
 from tasks.ops.continuous import Clip as Clip, FillMissing as FillMissing, LogOp as LogOp, Normalize as Normalize
 from tasks.ops.datastats import DataStats as DataStats
 from tasks.ops.filters import Dropna as Dropna, Filter as Filter
-from tasks.ops.functions import Lambda as Lambda
+from tasks.ops.user_functions import Lambda as Lambda
 from tasks.ops.join_external import JoinExternal as JoinExternal
 from tasks.ops.join_groupby import JoinGroupby as JoinGroupby
-from tasks.ops.linear import PCA as PCA, PairwiseRegression as PairwiseRegression
-from tasks.ops.lists import EqualLengths as EqualLengths, ListSlice as ListSlice, ValueCount as ValueCount
+from tasks.ops.linear_ops import PCA as PCA, PairwiseRegression as PairwiseRegression
+from tasks.ops.list_ops import EqualLengths as EqualLengths, ListSlice as ListSlice, ValueCount as ValueCount
 from tasks.ops.quantiles import FillMedian as FillMedian, QuantileBucketize as QuantileBucketize
 from tasks.ops.scaling import NormalizeMinMax as NormalizeMinMax, ReduceDtypeSize as ReduceDtypeSize
 from tasks.ops.schema_ops import (
@@ -26,7 +26,7 @@ from tasks.ops.schema_ops import (
 )
 from tasks.ops.similarity import ColumnSimilarity as ColumnSimilarity
 from tasks.ops.target_encoding import TargetEncoding as TargetEncoding
-from tasks.ops.text import Cross as Cross, DateParts as DateParts, Rename as Rename, SplitText as SplitText
+from tasks.ops.text_ops import Cross as Cross, DateParts as DateParts, Rename as Rename, SplitText as SplitText
 from tasks.ops.windows import (
     DifferenceLag as DifferenceLag,
     Groupby as Groupby,

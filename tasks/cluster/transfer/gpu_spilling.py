@@ -12,7 +12,7 @@ import importlib.util
 import cudf
 from dask.sizeof import sizeof
 
-from tasks.engines.convert.sizes import nbytes
+from tasks.engines.convert.frame_sizes import nbytes
 from tasks.engines.gpu.order import Pieces
 from tasks.engines.task_result import TaskResult
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tasks.core.schema import Schema
 from tasks.engines.algorithms.column_sketch import Sketch
-from tasks.engines.algorithms.linear import Factor
+from tasks.engines.algorithms.factors import Factor
 from tasks.engines.algorithms.moments import Moments
 
 Column = TypeVar("Column")  # a pandas Series with an Arrow type, or a cuDF Series

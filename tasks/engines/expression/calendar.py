@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.engines.expression.dtypes import NANOSECONDS
+from tasks.engines.expression.type_families import NANOSECONDS
 
 DAY = NANOSECONDS["day"]
 

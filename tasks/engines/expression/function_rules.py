@@ -16,7 +16,11 @@ import pyarrow as pa
 from tasks.core.dtypes import parse_dtype, plain_type
 from tasks.core.units import microseconds
 from tasks.engines.algorithms.text_times import check_zone, format_of
-from tasks.engines.expression.dtypes import (
+from tasks.engines.expression.functions import FUNCTIONS, Parameter
+from tasks.engines.expression.nodes import ExpressionNode, Typed, converted, failure
+from tasks.engines.expression.syntax import learned_name
+from tasks.engines.expression.text_functions import json_path, regex_error, regex_groups, regex_size
+from tasks.engines.expression.type_families import (
     BOOL,
     FLOAT64,
     INT64,
@@ -27,10 +31,6 @@ from tasks.engines.expression.dtypes import (
     time_type,
     unit_of,
 )
-from tasks.engines.expression.functions import FUNCTIONS, Parameter
-from tasks.engines.expression.nodes import ExpressionNode, Typed, converted, failure
-from tasks.engines.expression.syntax import learned_name
-from tasks.engines.expression.text_functions import json_path, regex_error, regex_groups, regex_size
 from tasks.errors import JobError, near
 
 CHOSEN = ("bool", "int", "float", "string", "time")  # families of values that where, case and coalesce choose from

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from tasks.core.dtypes import plain_type
 from tasks.core.schema import Schema
-from tasks.engines.expression.dtypes import BOOL, FLOAT64, INT64, STRING, UINT64, family
 from tasks.engines.expression.function_rules import FunctionRules, literal_type
 from tasks.engines.expression.functions import FUNCTIONS
 from tasks.engines.expression.nodes import ExpressionNode, Typed, converted
 from tasks.engines.expression.syntax import Expression
+from tasks.engines.expression.type_families import BOOL, FLOAT64, INT64, STRING, UINT64, family
 from tasks.errors import near
 
 

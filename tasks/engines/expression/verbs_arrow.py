@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import plain_type
 from tasks.engines.cpu import columns
 from tasks.engines.cpu.groups import hash_columns
-from tasks.engines.expression.dtypes import family
+from tasks.engines.expression.type_families import family
 from tasks.engines.expression.verbs_numbers import Flat, nan_to_null
 from tasks.engines.hashing.canonical import raw_values
 

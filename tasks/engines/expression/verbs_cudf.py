@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.engines.convert.gpu_types import is_foreign, mark_of, stand_in
-from tasks.engines.expression.dtypes import family
+from tasks.engines.expression.type_families import family
 from tasks.engines.expression.verbs_numbers import COMPARISONS, Flat, nan_to_null
 from tasks.engines.gpu.columns import column as from_host
 from tasks.engines.gpu.columns import device, from_pylibcudf

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.engines.algorithms.reductions import all_true, any_true, extremes
-from tasks.engines.expression.dtypes import NANOSECONDS, family, unit_of
 from tasks.engines.expression.nodes import Typed
+from tasks.engines.expression.type_families import NANOSECONDS, family, unit_of
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 COMPARISONS = {"==": op.eq, "!=": op.ne, "<": op.lt, "<=": op.le, ">": op.gt, ">=": op.ge}

@@ -27,7 +27,7 @@ from tasks.engines.gpu.columns import (
     to_arrow,
     with_leaves,
 )
-from tasks.engines.gpu.files import (
+from tasks.engines.gpu.device_files import (
     allocatable,
     device_memory,
     host_columns,
@@ -36,6 +36,7 @@ from tasks.engines.gpu.files import (
     write_file,
     write_runs,
 )
+from tasks.engines.gpu.device_frames import adopt, series, user_frame
 from tasks.engines.gpu.from_arrow import from_arrow
 from tasks.engines.gpu.groups import (
     count_at_least,
@@ -75,7 +76,6 @@ from tasks.engines.gpu.profile import sketch_column, sketch_counts, sketch_leave
 from tasks.engines.gpu.runs import run_codes, run_sums, sorted_within
 from tasks.engines.gpu.segments import exact_sums_by, extremes_by, group_codes, sum_by
 from tasks.engines.gpu.text import date_part, join_text, split_text, text, to_time
-from tasks.engines.gpu.user_frames import adopt, series, user_frame
 
 NAME = "cudf"
 

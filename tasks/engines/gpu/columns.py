@@ -26,8 +26,8 @@ from tasks.engines.algorithms.reductions import all_true, extremes
 from tasks.engines.convert.gpu_types import is_foreign, mark_of, marked_type, restored, stand_in
 from tasks.engines.convert.type_widening import is_narrower
 from tasks.engines.gpu.kernels import canonical_cudf, pinned_copies
+from tasks.engines.gpu.kernels.block_reductions import block_moments
 from tasks.engines.gpu.kernels.column_arrays import Column, array_of, device, gathered, valid_in, with_nan
-from tasks.engines.gpu.kernels.reductions import block_moments
 from tasks.engines.hashing.canonical import decimal_floats
 
 DATE, NULL = str(pa.date32()), str(pa.null())

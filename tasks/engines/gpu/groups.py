@@ -36,9 +36,9 @@ from tasks.engines.gpu.columns import (
     taken,
 )
 from tasks.engines.gpu.kernels import canonical_cudf
+from tasks.engines.gpu.kernels.block_reductions import segment_sums
 from tasks.engines.gpu.kernels.column_arrays import array_of, gathered, is_float, valid_in
 from tasks.engines.gpu.kernels.histogram import histogram
-from tasks.engines.gpu.kernels.reductions import segment_sums
 from tasks.engines.gpu.kernels.string_tables import count_strings, is_text
 from tasks.engines.gpu.tables import framed, framed_like, parts_of
 from tasks.engines.hashing import murmur3

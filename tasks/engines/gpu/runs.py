@@ -10,8 +10,8 @@ import pylibcudf as plc
 
 from tasks.engines.gpu.columns import device
 from tasks.engines.gpu.groups import canonical
+from tasks.engines.gpu.kernels.block_reductions import segment_sums
 from tasks.engines.gpu.kernels.column_arrays import array_of
-from tasks.engines.gpu.kernels.reductions import segment_sums
 
 
 def run_codes(keys: Sequence[Any]) -> cupy.ndarray:

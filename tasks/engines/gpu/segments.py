@@ -12,9 +12,9 @@ import pylibcudf as plc
 from tasks.engines.algorithms import exact_sums
 from tasks.engines.gpu.columns import device, host, rebuilt
 from tasks.engines.gpu.groups import canonical
+from tasks.engines.gpu.kernels.block_reductions import segment_sums
 from tasks.engines.gpu.kernels.column_arrays import array_of
 from tasks.engines.gpu.kernels.histogram import histogram
-from tasks.engines.gpu.kernels.reductions import segment_sums
 
 
 def group_codes(keys: Sequence[Any], names: Sequence[str]) -> tuple[cupy.ndarray, pa.Table]:

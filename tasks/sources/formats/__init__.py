@@ -25,7 +25,7 @@ from tasks.core.plan import File, Limits, Piece
 from tasks.core.settings import Source
 from tasks.errors import JobError, near
 from tasks.sources.formats import arrow, avro, jsonl, orc, parquet
-from tasks.sources.formats.delimited import CSV, TSV
+from tasks.sources.formats.csv import CSV, TSV
 from tasks.sources.formats.readable_lines import complete
 from tasks.sources.formats.survey import Inspected, footers
 from tasks.storage.credentials import storage

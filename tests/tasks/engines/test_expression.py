@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tasks.core.schema import Column, Schema
 from tasks.engines.convert.gpu_types import lacks_zone
-from tasks.engines.expression import evaluation
-from tasks.engines.expression.evaluation import filter_mask, schema_of
+from tasks.engines.expression import interpreter as evaluation
+from tasks.engines.expression.interpreter import filter_mask, schema_of
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.engines.expression.typing import dtype_of
 from tasks.errors import DataError, JobError

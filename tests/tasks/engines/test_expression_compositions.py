@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.engines.expression import evaluation
+from tasks.engines.expression import interpreter as evaluation
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError
 from tests.frames import make_column

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tasks import ops
 from tasks.core.schema import Column, Schema
 from tasks.dataset import Dataset
-from tasks.engines.expression import evaluation, text_functions
+from tasks.engines.expression import interpreter as evaluation
+from tasks.engines.expression import text_functions
 from tasks.engines.expression.functions import FUNCTIONS
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import dtype_of

@@ -21,7 +21,7 @@ from tasks.core.plan import Block, File, Partition, Piece, Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Output
 from tasks.engines.algorithms.host_tables import sorted_groups
-from tasks.engines.expression.evaluation import true_rows
+from tasks.engines.expression.interpreter import true_rows
 from tasks.engines.expression.syntax import parse
 
 INF, NAN = float("inf"), float("nan")

@@ -15,7 +15,7 @@ import pytest
 
 from tasks import engines, ops
 from tasks.dataset import Dataset
-from tasks.engines.expression.evaluation import evaluate
+from tasks.engines.expression.interpreter import evaluate
 from tasks.engines.expression.syntax import parse
 from tasks.graph.node import as_node
 from tasks.workflow import Workflow

@@ -12,7 +12,7 @@ import pytest
 from tasks import engines
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms import column_sketch
-from tasks.engines.expression import evaluation
+from tasks.engines.expression import interpreter as evaluation
 from tasks.engines.expression.functions import FUNCTIONS
 from tasks.engines.expression.syntax import parse
 from tasks.graph.node import Node, as_node

@@ -19,8 +19,10 @@ import pytest
 
 from tasks import engines
 from tasks.engines import cpu
-from tasks.engines.algorithms import linear, radix_selection
-from tasks.engines.expression import evaluation, verbs_arrow
+from tasks.engines.algorithms import factors as linear
+from tasks.engines.algorithms import radix_selection
+from tasks.engines.expression import interpreter as evaluation
+from tasks.engines.expression import verbs_arrow
 from tasks.engines.expression.verbs_numbers import Flat
 
 NAME = "apart"

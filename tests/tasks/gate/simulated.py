@@ -16,8 +16,8 @@ from tasks.core.dtypes import dtype_name
 from tasks.core.settings import Checks
 from tasks.gate.checks import judge
 from tasks.gate.contract import Contract, make_contract
-from tasks.gate.history import Past
-from tasks.gate.profile import ColumnProfile, Profile, StepProfile
+from tasks.gate.earlier_outputs import Past
+from tasks.gate.output_profile import ColumnProfile, Profile, StepProfile
 from tasks.gate.verdict import Verdict
 
 FIRST = date(2026, 9, 7)  # a Monday

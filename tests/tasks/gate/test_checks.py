@@ -21,10 +21,10 @@ from tasks.engines.hashing import murmur3
 from tasks.errors import DataError, JobError
 from tasks.gate.checks import judge
 from tasks.gate.contract import make_contract
+from tasks.gate.earlier_outputs import Past
 from tasks.gate.figures import figures_of
-from tasks.gate.history import Past
 from tasks.gate.notes import read_gate
-from tasks.gate.profile import ColumnProfile, Profile, StepProfile
+from tasks.gate.output_profile import ColumnProfile, Profile, StepProfile
 from tasks.gate.verdict import Finding, Verdict, outcome
 from tasks.storage.documents import dumped, parsed
 from tests.tasks.gate.simulated import FIRST, SHOPS_OF_ROWS, Shop, profile_of

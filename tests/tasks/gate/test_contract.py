@@ -14,7 +14,7 @@ from flows.job.job import make_job
 from tasks.core.schema import Column, Schema
 from tasks.errors import DataError, JobError
 from tasks.gate.contract import check_values, make_contract, proposed, under_contract, with_contract
-from tasks.gate.profile import ColumnProfile, Profile
+from tasks.gate.output_profile import ColumnProfile, Profile
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import profile_of
 

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 from flows.job.job import make_job
 from tasks.core.schema import Column, Schema
+from tasks.gate.comparison import Side, difference
 from tasks.gate.contract import make_contract
-from tasks.gate.diff import Side, difference
-from tasks.gate.history import good_versions
-from tasks.gate.profile import ColumnProfile, Profile
+from tasks.gate.earlier_outputs import good_versions
+from tasks.gate.output_profile import ColumnProfile, Profile
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import profile_of
 
@@ -136,7 +136,7 @@ def test_good_versions_come_newest_first_and_others_are_named(output: Path) -> N
 
 
 def test_the_day_of_a_version_is_that_of_its_manifest(output: Path) -> None:
-    from tasks.gate import history
+    from tasks.gate import earlier_outputs as history
 
     assert history._day({"dated": {"date": "2026-11-22"}}) == date(2026, 11, 22)
     assert history._day({}) is None

@@ -17,8 +17,8 @@ import pytest
 
 from tasks.core.settings import Checks
 from tasks.gate.checks import judge
-from tasks.gate.history import Past
-from tasks.gate.profile import Profile
+from tasks.gate.earlier_outputs import Past
+from tasks.gate.output_profile import Profile
 from tests.tasks.gate.simulated import Shop, profile_of
 
 pytestmark = pytest.mark.xdist_group("nights of the gate")  # one process makes them

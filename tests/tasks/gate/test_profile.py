@@ -23,9 +23,9 @@ from tasks.dataset import Dataset
 from tasks.engines.algorithms import column_sketch
 from tasks.engines.hashing import murmur3
 from tasks.errors import DataError
-from tasks.gate.columns import column_profile
+from tasks.gate.column_figures import column_profile
 from tasks.gate.locate import files_where
-from tasks.gate.profile import ColumnProfile, Profile, StepProfile, bin_edges, bin_of
+from tasks.gate.output_profile import ColumnProfile, Profile, StepProfile, bin_edges, bin_of
 from tasks.graph.seen import Seen, unpacked
 from tasks.job import profiles
 from tasks.manifest import Manifest

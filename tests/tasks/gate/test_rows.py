@@ -9,8 +9,8 @@ import pytest
 
 from tasks.core.settings import Check, Checks
 from tasks.gate.checks import judge
-from tasks.gate.history import Past
-from tasks.gate.profile import Profile
+from tasks.gate.earlier_outputs import Past
+from tasks.gate.output_profile import Profile
 from tests.bench import gate_nights
 from tests.tasks.gate.simulated import (
     AGAIN,

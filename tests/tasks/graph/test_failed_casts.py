@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import make_application, make_job
-from flows.preview.plan import preview
-from flows.preview.text import markdown
+from flows.preview.job_preview import preview
+from flows.preview.preview_text import markdown
 from tasks import ops
 from tasks.core.settings import Source
 from tasks.dataset import Dataset
@@ -26,7 +26,7 @@ from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import Downsampling, RowRules
 from tasks.manifest import Manifest
 from tasks.report.artifact import stage_markdown
-from tasks.report.text import stage_line
+from tasks.report.phrases import stage_line
 from tasks.sources.planning import make_plan
 from tasks.workflow import Workflow
 from tests.stages import run_stages

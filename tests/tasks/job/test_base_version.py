@@ -16,17 +16,17 @@ from typer.testing import CliRunner
 
 from flows.commands.discard import discarded, restored
 from flows.job.job import make_application, make_job
-from flows.job.nights import published
-from flows.job.refit import make_refit
+from flows.job.refit_job import make_refit
+from flows.job.run_calendar import published
 from tasks.cluster.local_pool import LocalPool
 from tasks.dataset import Dataset
 from tasks.errors import DataError, HostError, JobError
-from tasks.gate import history
+from tasks.gate import earlier_outputs as history
 from tasks.gate.contract import make_contract
 from tasks.job.base_version import learned_on_top_of, newest_good, other_ids_text, set_aside
 from tasks.job.request import Request
 from tasks.loading import loader
-from tasks.loading.growth import grow
+from tasks.loading.embedding_growth import grow
 from tasks.manifest import of_other_ids
 from tasks.stages import commit, ingest, statistics
 from tasks.storage import own_files

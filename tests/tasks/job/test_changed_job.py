@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from flows.job.job import make_application, make_job
-from flows.preview.plan import preview
+from flows.preview.job_preview import preview
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.graph.changes import read_changes

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks.errors import DataError
-from tasks.graph.history import check_history, files_table, read_files, save_history, with_night
+from tasks.graph.refit_history import check_history, files_table, read_files, save_history, with_night
 from tasks.job.learned_files import PART, check_new, learned_before, sampled_digest
 from tasks.storage.source_changes import file_of
 from tests.tasks.job.test_base_version import job, night, nights

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from flows.job.job import make_job
-from flows.preview.plan import preview
+from flows.preview.job_preview import preview
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.engines.algorithms.text_times import unsorted_times

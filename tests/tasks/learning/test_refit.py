@@ -22,7 +22,7 @@ from tasks.graph.changes import read_changes
 from tasks.graph.node import as_node
 from tasks.graph.state import State, copy_saved, save_night
 from tasks.learning import large_table_types, large_tables
-from tasks.learning.refit import Base
+from tasks.learning.growth import Base
 from tasks.learning.refit_modes import modes
 from tasks.ops.base import RefitDate
 from tasks.workflow import Workflow

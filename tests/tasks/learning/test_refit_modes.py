@@ -15,7 +15,7 @@ from tasks.errors import JobError
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node, as_node
 from tasks.learning import observe
-from tasks.learning.refit import Base
+from tasks.learning.growth import Base
 from tasks.learning.refit_modes import behind, changed_tables, mode_lines, mode_rows, modes
 
 TABLE = pa.table({"a": ["x"], "b": ["y"], "x": [1.0], "y": [2.0], "n": [1], "l": [[1, 2]]})

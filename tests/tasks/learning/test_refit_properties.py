@@ -27,7 +27,7 @@ from tasks.graph.binding import Bound, Step
 from tasks.graph.node import Node, as_node
 from tasks.graph.partition_work import Work
 from tasks.graph.state import State
-from tasks.learning.refit import Base
+from tasks.learning.growth import Base
 from tasks.learning.refit_modes import modes
 from tasks.ops.base import Learned, Operator, RefitDate
 from tasks.workflow import transformed

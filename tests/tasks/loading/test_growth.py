@@ -12,8 +12,8 @@ import pytest
 import rowmill
 
 from tasks.errors import DataError, JobError
-from tasks.loading import growth
-from tasks.loading.growth import grow
+from tasks.loading import embedding_growth as growth
+from tasks.loading.embedding_growth import grow
 
 FIRST = 3
 

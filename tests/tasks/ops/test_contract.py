@@ -23,9 +23,9 @@ from tasks.graph.binding import Bound, Step
 from tasks.graph.node import Node, as_node
 from tasks.graph.partition_work import Work
 from tasks.graph.state import State
+from tasks.learning.growth import Base, finalize
 from tasks.learning.observe import observe
 from tasks.learning.partials import Phase, merge
-from tasks.learning.refit import Base, finalize
 from tasks.ops.base import Context, Learned, Operator, make_operator
 from tasks.sources.reader import FramePlan
 from tasks.workflow import Workflow

@@ -16,7 +16,7 @@ import pytest
 from tasks import engines, ops
 from tasks.core.stage_results import StatisticsResult
 from tasks.dataset import Dataset
-from tasks.engines.algorithms.linear import Factor, merge, principal_axes
+from tasks.engines.algorithms.factors import Factor, merge, principal_axes
 from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound
 from tasks.ops.base import Context
@@ -249,7 +249,7 @@ class TestTheTree:
     @pytest.mark.parametrize("threads", ["1", "4"])
     def test_the_number_of_threads_of_blas_does_not_change_a_bit(self, threads, tmp_path):
         code = (
-            "import numpy as np, sys; from tasks.engines.algorithms.linear import factor;"
+            "import numpy as np, sys; from tasks.engines.algorithms.factors import factor;"
             "m = np.random.default_rng(0).normal(size=(20000, 150));"
             "f = factor([(c, None) for c in m.T], 20000, np, 8192); sys.stdout.write(f.r.tobytes().hex()[::64])"
         )

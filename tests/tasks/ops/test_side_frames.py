@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import make_job
-from flows.job.refit import make_refit
+from flows.job.refit_job import make_refit
 from tasks import ops
 from tasks.core.settings import Output, Run, Source
 from tasks.dataset import Dataset

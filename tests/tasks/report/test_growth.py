@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from flows.commands.inspect import show_folder
-from tasks.report.growth import MOST_NIGHTS, growth
+from tasks.report.growth_section import MOST_NIGHTS, growth
 from tasks.report.html import reports_of
 from tests.stages import run_stages
 from tests.tasks.report.test_page import Page, make

@@ -10,7 +10,7 @@ import pytest
 from tasks import ops
 from tasks.core.schema import Schema
 from tasks.graph.binding import Bound
-from tasks.report import profile
+from tasks.report import profile_section as profile
 from tasks.workflow import Workflow
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tasks.core.settings import Output
 from tasks.errors import DataError
-from tasks.shuffle.order import RANGES_PER_FILE, Order
 from tasks.shuffle.parts import plan_parts
+from tasks.shuffle.row_order import RANGES_PER_FILE, Order
 
 counts_of = st.lists(st.integers(0, 50), min_size=8, max_size=64).filter(any)
 

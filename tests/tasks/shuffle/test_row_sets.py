@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.job.job import make_application, make_job
-from flows.preview.plan import preview
+from flows.preview.job_preview import preview
 from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from flows.commands.inspect import verified
 from flows.job.job import make_application, make_job
-from flows.preview.plan import preview
-from flows.preview.text import sections
+from flows.preview.job_preview import preview
+from flows.preview.preview_text import sections
 from tasks.cluster.local_pool import LocalPool
 from tasks.core.settings import Source
 from tasks.errors import JobError

@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.job.job import make_job
-from flows.job.schema import job_schema
-from flows.preview.plan import preview
-from flows.preview.text import sections
+from flows.job.json_schema import job_schema
+from flows.preview.job_preview import preview
+from flows.preview.preview_text import sections
 from flows.sample import make_sample
 from tasks import ops
 from tasks.cluster.dask_pool import DaskPool

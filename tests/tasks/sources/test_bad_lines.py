@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flows.job.job import make_job
-from flows.preview.plan import preview
-from flows.preview.text import sections
+from flows.preview.job_preview import preview
+from flows.preview.preview_text import sections
 from tasks import ops
 from tasks.cluster.local_pool import LocalPool
 from tasks.core.plan import Limits, Piece

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import make_application, make_job
-from flows.preview.plan import preview
+from flows.preview.job_preview import preview
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.engines.algorithms.text_casts import parse_text

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import make_job
-from flows.preview.plan import _plans
+from flows.preview.job_preview import _plans
 from infra.clusters.expected import ExpectedWorkers
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.parallelism import worker_memory

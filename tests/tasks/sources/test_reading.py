@@ -11,8 +11,8 @@ import pytest
 
 from flows.commands import inspect
 from flows.job.job import make_application, make_job
-from flows.preview.plan import preview
-from flows.preview.text import sections
+from flows.preview.job_preview import preview
+from flows.preview.preview_text import sections
 from tasks import ops
 from tasks.cluster.local_pool import LocalPool
 from tasks.dataset import Dataset

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.job.job import make_job
-from flows.preview.plan import preview
+from flows.preview.job_preview import preview
 from tasks.core.plan import Limits, Plan
 from tasks.core.settings import Source
 from tasks.errors import DataError

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import make_job
-from flows.preview.plan import preview
-from flows.preview.text import sections
+from flows.preview.job_preview import preview
+from flows.preview.preview_text import sections
 from tasks import engines, ops
 from tasks.cluster.local_pool import LocalPool
 from tasks.core.settings import Source

@@ -12,8 +12,8 @@ import pytest
 from rowmill import ops
 
 from flows.job.job import make_job
-from flows.preview.plan import preview
-from flows.preview.text import sections
+from flows.preview.job_preview import preview
+from flows.preview.preview_text import sections
 from tasks.core.plan import Limits
 from tasks.core.settings import Source
 from tasks.dataset import Dataset

@@ -18,10 +18,10 @@ from tasks.engines.algorithms import radix_selection
 from tasks.engines.algorithms.moments import deviation, joined
 from tasks.engines.algorithms.reductions import extremes
 from tasks.engines.expression.calendar import written
-from tasks.engines.expression.dtypes import family, unit_of
-from tasks.engines.expression.evaluation import engine_of, evaluate
+from tasks.engines.expression.interpreter import engine_of, evaluate
 from tasks.engines.expression.nodes import ExpressionNode, UnreadError
 from tasks.engines.expression.syntax import Expression, learned_name, parse
+from tasks.engines.expression.type_families import family, unit_of
 from tasks.engines.expression.typing import dtype_of
 from tasks.errors import JobError
 from tasks.ops.base import Columns, Context, Learned, Operator, Unit, make_operator, refuse_infinite

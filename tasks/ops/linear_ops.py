@@ -11,7 +11,7 @@ from pydantic import Field
 
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
-from tasks.engines.algorithms.linear import Factor, merge, one_thread, principal_axes
+from tasks.engines.algorithms.factors import Factor, merge, one_thread, principal_axes
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit, refuse_infinite

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tasks import engines
 from tasks.cluster.out_of_memory import frugal, is_out_of_memory
 from tasks.cluster.pool import Pool
-from tasks.engines.convert.sizes import nbytes
+from tasks.engines.convert.frame_sizes import nbytes
 from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound, Step
 from tasks.graph.changes import Mode

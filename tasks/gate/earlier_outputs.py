@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.errors import RowmillError
-from tasks.gate.profile import PROFILE, Profile
+from tasks.gate.output_profile import PROFILE, Profile
 from tasks.storage import own_files
 from tasks.storage.atomic import read_json
 from tasks.storage.own_files import MANIFEST, SPLITS

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flows.job.history import Guess, guess
 from flows.job.job import Application, Job
-from flows.job.refit import AnyJob, Refit
+from flows.job.refit_job import AnyJob, Refit
+from flows.job.run_history import Guess, guess
 from flows.sample import make_sample
 from infra.clusters.expected import ExpectedWorkers, expected
 from infra.clusters.model import Cluster
@@ -33,12 +33,12 @@ from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null
 from tasks.job.base_version import newest_good, nights_text, other_ids_text
 from tasks.job.refitting import matched_to_base
 from tasks.job.request import Request
-from tasks.job.row_rules import condition_columns, looks
 from tasks.job.run_date import Dated
+from tasks.job.source_rules import condition_columns, looks
 from tasks.job.text_order import check_text_order
 from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.key_ranges import SourceRows
-from tasks.shuffle.order import carried_columns, make_order, number_of_files
+from tasks.shuffle.row_order import carried_columns, make_order, number_of_files
 from tasks.shuffle.row_sets import unit_of_numbers
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of
 from tasks.sources.planning import make_plan

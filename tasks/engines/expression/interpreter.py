@@ -18,9 +18,9 @@ from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms.reductions import any_true
 from tasks.engines.algorithms.text_casts import decimal_numbers, format_text, parse_text
 from tasks.engines.expression import calendar, list_functions, text_functions, verbs_arrow, verbs_numbers
-from tasks.engines.expression.dtypes import family, unit_of
 from tasks.engines.expression.nodes import Typed, columns_of, failure, unread
 from tasks.engines.expression.syntax import Expression
+from tasks.engines.expression.type_families import family, unit_of
 from tasks.engines.expression.typing import typed
 from tasks.engines.expression.verbs_numbers import Flat, Lost
 from tasks.errors import DataError, JobError

@@ -10,8 +10,8 @@ import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
-from flows.preview.plan import Preview, Reading
-from flows.preview.tables import print_rows, text_table
+from flows.preview.job_preview import Preview, Reading
+from flows.preview.preview_tables import print_rows, text_table
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema
 from tasks.core.settings import SplitRule

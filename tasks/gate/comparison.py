@@ -17,7 +17,7 @@ from tasks.gate.contract import percent, shown
 from tasks.gate.distances import jensen_shannon, psi, shares
 from tasks.gate.distributions import cells_of
 from tasks.gate.figures import family
-from tasks.gate.profile import ColumnProfile, Profile
+from tasks.gate.output_profile import ColumnProfile, Profile
 
 MOST_CELLS = 24  # of a distribution that is shown
 MOST_NEW = 5  # values that a line names

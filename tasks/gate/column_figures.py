@@ -14,7 +14,7 @@ from tasks.engines.algorithms import column_sketch
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.moments import deviation
 from tasks.engines.hashing import murmur3
-from tasks.gate.profile import BUCKETS, ColumnProfile
+from tasks.gate.output_profile import BUCKETS, ColumnProfile
 
 
 def column_profile(name: str, dtype: pa.DataType, sketch: Sketch) -> ColumnProfile:
