@@ -88,7 +88,7 @@ def own_folder(place: str) -> str:
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
             folder.chmod(0o700)
             return str(folder)
-        return tempfile.mkdtemp(prefix=f"{name}-", dir=folder.parent)  # somebody else was there before
+        return tempfile.mkdtemp(prefix=f"{name}-", dir=folder.parent)  # another user was there before
     except OSError as error:
         raise JobError(
             "the folder for spilled data cannot be made", where=str(folder), why=error.strerror or str(error),

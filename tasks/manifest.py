@@ -344,12 +344,12 @@ def base_of(version: Path) -> tuple[str, str]:
 
 
 def state_of(version: Path) -> str:
-    """The digest of the state that a version has learned; empty where nobody can read it."""
+    """The digest of the state that a version has learned; empty if it cannot be read."""
     return str(fitted_of(version).get("state", ""))
 
 
 def is_state(noted: str, state: str) -> bool:
-    """Whether a note of a base means a state; a digest that nobody can read may be any."""
+    """Whether a note of a base means a state; a digest that cannot be read may be any."""
     return not noted or not state or noted == state
 
 

@@ -14,7 +14,7 @@ from flows.commands.console import FAILED, terminal
 from tasks.errors import GiveUpError, JobError
 
 POLL_SECONDS = 2.0
-IDLE_SECONDS = 60.0  # until it is said that nobody takes the run
+IDLE_SECONDS = 60.0  # until it is said that no worker takes the run
 AWAY_SECONDS = 3600.0  # that a server may be away
 MOST_ATTEMPTS = 1000  # runs of one night
 T = TypeVar("T")
@@ -153,7 +153,7 @@ def _run_night(nights: Any, night: date, say: Callable[[str], None], ui_url: str
             continue
         say(f"{shown}  {ui_url}/runs/flow-run/{run.id}{'' if is_new else ', which an earlier backfill has started'}")
         ended = _ended(run.id, nights.name, say)
-        if is_new or ended.state.is_completed() or ended.state.is_cancelled():  # cancelled: somebody said so
+        if is_new or ended.state.is_completed() or ended.state.is_cancelled():  # cancelled: on purpose
             return ended
     raise GiveUpError(f"there were {MOST_ATTEMPTS:,} runs of {shown}", where=nights.name, do="look at the last one")
 

@@ -1,4 +1,4 @@
-"""The command `clean`: work in progress that nobody will go on with."""
+"""The command `clean`: work in progress that no run will go on with."""
 
 from __future__ import annotations
 

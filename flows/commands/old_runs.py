@@ -81,5 +81,5 @@ def _artifacts(client: Any, runs: list[Any]) -> list[Any]:
 def _delete(delete: Any, number: Any) -> None:
     try:
         delete(number)
-    except ObjectNotFound:  # somebody else was quicker
+    except ObjectNotFound:  # it was removed meanwhile
         return

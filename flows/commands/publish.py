@@ -143,7 +143,7 @@ def _state_of(run: str) -> Any:
 
 
 def _resume(question: Question, answer: Answer, who: str) -> bool:
-    """Whether the paused run took the answer; False if somebody else was faster."""
+    """Whether the paused run took the answer; False if another answer was faster."""
     from uuid import UUID
 
     from prefect import get_client

@@ -20,7 +20,7 @@ from infra.orchestration.server import expect_answers
 log = logging.getLogger("rowmill")
 
 ENDS = (signal.SIGINT, signal.SIGTERM)
-POLL_SECONDS = 2.0  # between two looks at whether somebody has cancelled the run
+POLL_SECONDS = 2.0  # between two looks at whether the run was cancelled
 
 
 class Terminated(BaseException):
@@ -31,7 +31,7 @@ class Terminated(BaseException):
 def stoppable(started: list[Callable[[Any], None]]) -> Iterator[None]:
     """For a command that runs a flow in this process: Ctrl-C, SIGTERM and a cancel at the server end it in order.
 
-    A run that a worker executes is cancelled by that worker; nobody but its own process can end this one. What is in
+    A run that a worker executes is cancelled by that worker; only its own process can end this one. What is in
     `started` is told the id of the run. Ends with KeyboardInterrupt, or with SystemExit: status 143 as after any
     SIGTERM, 1 when it was cancelled.
     """

@@ -1,4 +1,4 @@
-"""A first job for data that nobody has described yet: what is to become of each column, and why."""
+"""A first job for data without a description: what each column becomes, and why."""
 
 from __future__ import annotations
 

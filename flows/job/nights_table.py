@@ -26,7 +26,7 @@ NO_DATA = "no data"
 class NightLearned:
     """The sizes of all vocabularies together, and how many of their values are new since the night before.
 
-    None where nobody knows: an output that learned nothing has no ids, and only a refit says what is new.
+    None if unknown: an output that learned nothing has no ids, and only a refit says what is new.
     """
 
     ids: int | None = None
@@ -87,7 +87,7 @@ def _head(nights: DeployedJob, missing: list[date]) -> str:
 def _row(
     night: Night | None, flow_run: Any, outcome: str | None, rates: Mapping[str, Mapping[str, Any]] | None
 ) -> dict[str, str]:
-    """The cells of a night, as texts; "" for what nobody knows."""
+    """The cells of a night, as texts; "" for unknown figures."""
     run_id = night.run if night and night.run else str(flow_run.id) if flow_run else ""
     there = None if night and night.is_removed else night
     if there:

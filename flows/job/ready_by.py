@@ -42,8 +42,8 @@ def deadline(ready_by: str, timezone: str, scheduled: datetime) -> datetime:
 class StageProgress:
     """How far a run is: the seconds of the stages that are done, over all splits, and of the one that runs.
 
-    `rows` is None until the source is planned; `share` is the part of the running stage that is done, None where nobody
-    knows it; `remaining` names the stages that have not begun.
+    `rows` is None until the source is planned; `share` is the part of the running stage that is done, None if
+    unknown; `remaining` names the stages that have not begun.
     """
 
     rows: int | None
@@ -90,7 +90,7 @@ class Forecast:
 
     @property
     def reason(self) -> str:
-        """What takes longer than usual, as a sentence; empty where nothing does, or nobody knows."""
+        """What takes longer than usual, as a sentence; empty where nothing does, or if unknown."""
         stage = self.grown
         if stage is None:
             return ""

@@ -58,7 +58,7 @@ from tasks.storage.staging import Staging
 
 NOTE = "night.json"  # in the staging folder: the date of the work in it
 SKIPPED = "rowmill.run.skipped"  # the event of a run that had no data
-CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which somebody has chosen its start
+CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which its start was chosen
 WAITS = "waits for an answer"  # the outcome of a night of which the gate asks
 TRIES = 5  # times that the work of other dates may come and go while a run looks for its turn
 RUNS = 200  # of a deployment that the table of nights looks at, as many as the server gives at once
@@ -106,7 +106,7 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
     `run.date` goes on with the date that was begun, and with that alone: it is the same command once more. Returns all
     folders, or the state of a run that had no data.
 
-    Where the gate asks, a run of a deployment pauses until somebody answers, and then goes on here from the top.
+    Where the gate asks, a run of a deployment pauses until it is answered, and then goes on here from the top.
     """
     own = make(date_of_this_run)
     if own.dated is not None:

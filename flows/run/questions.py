@@ -1,4 +1,4 @@
-"""Questions of the gate in a run: it pauses in Prefect until somebody answers, and nothing else touches its work."""
+"""Questions of the gate in a run: it pauses in Prefect until it is answered, and nothing else touches its work."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger("rowmill")
 
 
 class DiscardedError(Exception):
-    """Somebody has answered discard: the work of this run is thrown away."""
+    """The answer was discard: the work of this run is thrown away."""
 
 
 class PublishOrDiscard(RunInput):
@@ -107,7 +107,7 @@ def close_unanswered(staging: Staging, question: Question) -> None:
 
 
 def answer_of_form(question: Question) -> PublishOrDiscard | None:
-    """What somebody answered in the form of the run that asks; None before that, and where the server has no such
+    """The answer in the form of the run that asks; None before that, and where the server has no such
     run."""
     with get_client(sync_client=True) as client:
         try:
@@ -122,7 +122,7 @@ def answer_of_form(question: Question) -> PublishOrDiscard | None:
 
 
 def pause_for_answer() -> None:
-    """End this process until somebody answers the question that the current run has asked; nothing is held meanwhile.
+    """Suspend the current run until its question is answered: this process ends, and nothing is held meanwhile.
 
     Returns at once where the run is not one of a deployment: Prefect can start no other again.
     """

@@ -18,7 +18,7 @@ GENERATED = re.compile(r"[a-z]+-[a-z]+")  # a name that Prefect has made: beryl-
 
 
 def run_name() -> str:
-    """The name of the current flow run: `out/nightly (toy) beryl-sloth`; a name that somebody has typed stays.
+    """The name of the current flow run: `out/nightly (toy) beryl-sloth`; a name that was typed stays.
 
     The end is the name that Prefect generated; logs of workers and of the server use it.
     """
@@ -28,7 +28,7 @@ def run_name() -> str:
 
 
 def show_date(dated: Dated) -> None:
-    """Put what the patterns of a job became into the name of the current flow run; a name that somebody has typed
+    """Put what the patterns of a job became into the name of the current flow run; a name that was typed
     stays. A server that is away is no reason to fail."""
     context = FlowRunContext.get()
     run: Any = context.flow_run if context else None

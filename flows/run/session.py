@@ -268,7 +268,7 @@ def publish_outputs(
 
 @contextmanager
 def _released(job: AnyJob, request: Request) -> Iterator[None]:
-    """A scheduler that somebody else runs keeps nothing of ours, and no output is held, however the run ends."""
+    """A scheduler that this run did not start keeps nothing of ours, and no output is held, however the run ends."""
     try:
         yield
     finally:

@@ -24,7 +24,7 @@ def stop_workers() -> None:
 
     The lock of the output is let go only after this: workers that still write would be in the next run's way. Workers
     of this host are killed, since a thread cannot be interrupted; their nannies remove what they spilled. A scheduler
-    that somebody else runs stays, without the tasks of this run. A second call does nothing.
+    that this run did not start stays, without the tasks of this run. A second call does nothing.
     """
     context = FlowRunContext.get()
     runner: Any = context.task_runner if context else None

@@ -11,7 +11,7 @@ from infra.clusters.resolve import engine_at
 
 
 def address(cluster: Cluster) -> RunningCluster:
-    """A scheduler that somebody else runs: connected to, never closed; GiveUpError when it does not answer."""
+    """A scheduler that rowmill did not start: connected to, never closed; GiveUpError when it does not answer."""
     where, security = cast(str, cluster.address), security_of(cluster)
     engine_at(where, security)
     return RunningCluster(where, security)

@@ -20,7 +20,7 @@ VALID = datetime.timedelta(days=365)  # of temporary certificates; no run takes 
 
 def security_of(cluster: Cluster) -> Security | None:
     """The certificates of `cluster.tls`, else temporary ones, new each time; None with `unencrypted` and for a
-    scheduler that somebody else runs.
+    scheduler that rowmill does not run.
 
     JobError if a file of `cluster.tls` is not there or is not a certificate.
     """

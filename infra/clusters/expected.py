@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class ExpectedWorkers:
     """Engine and number of workers, and of all of them together: threads, bytes of host memory and of GPU memory.
 
-    `device_memory` is 0 without GPUs, and where nobody knows yet which GPUs there will be.
+    `device_memory` is 0 without GPUs, and while the GPUs are unknown.
     """
 
     engine: str

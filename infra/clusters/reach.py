@@ -126,7 +126,7 @@ def _judge_folder(where: str, seen: Seen, probe: Path) -> None:
 
 
 def _judge_source(path: str, answers: Mapping[str, Seen]) -> None:
-    """Refuse a source that only some workers see, or see differently; ingest refuses a source that nobody sees."""
+    """Refuse a source that only some workers see, or see differently; ingest refuses a source that no worker sees."""
     views = {worker: seen["sources"][path] for worker, seen in answers.items()} | {"": signature(path)}
     wanted = views[""] or next((view for view in views.values() if view), None)
     for worker, view in views.items():

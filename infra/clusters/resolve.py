@@ -27,7 +27,7 @@ class Resolved(NamedTuple):
 
 
 def resolved(cluster: Cluster) -> Resolved:
-    """The concrete kind and engine; GiveUpError where GPUs are absent or nobody answers at `address`."""
+    """The concrete kind and engine; GiveUpError where GPUs are absent or `address` does not answer."""
     if cluster.kind == "address":
         return Resolved("address", engine_at(cast(str, cluster.address), security_of(cluster)))
     if cluster.kind in REMOTE:

@@ -76,7 +76,7 @@ def _start_processes(
     if section.gpus:
         devices = ",".join(cluster.visible_devices or [str(number) for number in range(section.gpus)])
         python = f"env CUDA_VISIBLE_DEVICES={devices} {python}"
-    # Dask learns of a worker's start from the line that it writes; nobody reads its lines after that.
+    # Dask learns of a worker's start from the line that it writes; its lines are not read after that.
     settings = worker_settings(cluster, section.gpus, files, imports)
     settings |= {"rowmill.says-start-only": True, "temporary-directory": scratch}  # the scheduler's is there, too
     try:

@@ -71,7 +71,7 @@ def _built(data: bytes) -> SettingsContext:
 
 
 def is_local(url: str | None) -> bool:
-    """Whether a server is asked without TLS and on the loopback, where nobody shows certificates.
+    """Whether a server is asked without TLS and on the loopback, where no certificates are shown.
 
     >>> is_local("http://127.0.0.1:4200/api"), is_local("https://127.0.0.1:4200/api"), is_local(None)
     (True, False, False)

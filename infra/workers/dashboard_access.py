@@ -73,7 +73,7 @@ def user_of(connection: socket.socket) -> int | None:
 
 
 def listener(port: int) -> int | None:
-    """The user whose process listens on a port of the loopback, or of all addresses; None where nobody does.
+    """The user whose process listens on a port of the loopback, or of all addresses; None where no process does.
 
     >>> listener(1) is None
     True
@@ -91,7 +91,7 @@ def _sockets() -> Iterator[list[str]]:
 
 
 class _Stranger(Matcher):
-    """Matches requests of another user, root excepted, and those of which nobody knows the user."""
+    """Matches requests of another user, root excepted, and those whose user is unknown."""
 
     def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
         stream = getattr(request.connection, "stream", None)

@@ -17,8 +17,8 @@ DAY = 86_400.0  # seconds for which a semaphore that no process here uses may be
 
 
 def remove_leftovers(temporary: Path | None = None, semaphores: Path = SEMAPHORES) -> list[Path]:
-    """Remove this user's folders `pymp-*` on whose sockets nobody listens, and semaphores `sem.mp-*` of yesterday or
-    before that no process has mapped; what was removed."""
+    """Remove this user's folders `pymp-*` on whose sockets no process listens, and semaphores `sem.mp-*` of yesterday
+    or before that no process has mapped; what was removed."""
     temporary = temporary or Path(tempfile.gettempdir())
     return [*_folders(temporary), *_semaphores(semaphores)]
 

@@ -105,7 +105,7 @@ class Sampler:
             if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self._run, name="rowmill-monitor", daemon=True)
                 self.thread.start()
-        # A sample from long before the moment would also count work that nobody watched.
+        # A sample from long before the moment would also count work outside of the stage.
         before = [s for s in list(self.samples) if moment - 2 * INTERVAL <= s.at <= moment][-1:]
         return [*before, *(s for s in list(self.samples) if s.at > moment)]
 

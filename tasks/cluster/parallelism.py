@@ -17,8 +17,8 @@ def computing_threads(engine: str, workers: Workers) -> int:
 
 
 def partition_limit(engine: str, workers: Workers) -> int | None:
-    """Bytes of a partition of which a GPU takes as many as are planned for it; None without GPUs, or if nobody knows
-    them yet."""
+    """Bytes of a partition of which a GPU takes as many as are planned for it; None without GPUs, or if
+    unknown yet."""
     return admission.fitting_partition(_each_gpu(workers)) if engine == "cudf" and workers.device_memory else None
 
 

@@ -18,7 +18,7 @@ def merlin_text(schema: Schema) -> str:
     """The text of `schema.pbtxt`: name, type, range of ids, list lengths, tags and embedding sizes of each column.
 
     Integers are INT and floats FLOAT with `dtype_item_size` bits, texts BYTES; other types have no name in Merlin, so
-    their columns have none. A list whose lengths nobody learned (`ValueCount`) has a value_count of 0 to 0, as Merlin
+    their columns have none. A list whose lengths were not learned (`ValueCount`) has a value_count of 0 to 0, as Merlin
     writes it.
 
     >>> print(merlin_text(Schema([Column("x", pa.float32(), frozenset(["continuous"]))])))

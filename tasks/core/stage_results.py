@@ -21,7 +21,7 @@ class StageResult:
 
     The stage processed `rows` and `nbytes` in `seconds`. `reused`: an earlier start of the same job had done all of
     the work. `halved` counts partitions, or files, that were divided because memory was short. `began` and
-    `ended` are seconds since 1970, None where nobody knows them; `retries` counts the attempts of Prefect and of the
+    `ended` are seconds since 1970, None if unknown; `retries` counts the attempts of Prefect and of the
     flow after the first one.
     """
 

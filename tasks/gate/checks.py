@@ -1,6 +1,6 @@
 """The judgement of a night: its profile against the contract, the last good version and what the others lead to expect.
 
-Every check compares a figure with a threshold. A threshold that nobody has set is made of four parts, the largest of
+Every check compares a figure with a threshold. A threshold that is not set is made of four parts, the largest of
 which counts: a floor below which no change matters, the noise of a sample of so many rows, the scatter of the same
 figure over the good nights, and (for distributions) the largest distance between nights. A night is right if it is
 near any of: the prediction by trend and weekday, the last night, the same weekday before.

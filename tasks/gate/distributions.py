@@ -179,7 +179,7 @@ def _past_distances(distance: Any, past: Array, left_out: Array) -> list[float]:
 
 def newcomers(past: Sequence[ColumnProfile], now: ColumnProfile) -> tuple[float, float, list[tuple[Any, int]]] | None:
     """(the share of tonight's values that no night before has named, the largest such share of a night before, the
-    values with their counts); None where nobody has counted each value, or too few nights did.
+    values with their counts); None unless every value was counted, on enough nights.
 
     Of a column with more values than a profile names, only those count that would have been named before: by their
     share, and by their number, since the rows of a visitor are not fewer in a night that has fewer rows.

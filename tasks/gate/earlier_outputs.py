@@ -15,7 +15,7 @@ from tasks.storage.atomic import read_json
 from tasks.storage.own_files import MANIFEST, SPLITS
 
 MOST_NIGHTS = 60
-DISCARDED = "_discarded.json"  # in a version that somebody has marked: it is not a good version
+DISCARDED = "_discarded.json"  # marks a version that was taken back: it is not a good version
 
 
 @dataclass(frozen=True)

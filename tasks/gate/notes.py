@@ -45,7 +45,7 @@ class GateNote:
         return "published by hand" if self.accepted and worst in ("pass", "warn") else worst
 
     def remaining(self, findings: Iterable[Finding]) -> list[Finding]:
-        """The findings that nobody has accepted: of a column and a check that were accepted no other figure counts."""
+        """The findings that were not accepted: of a column and a check that were accepted no other figure counts."""
         names = {(one.column, one.check) for entry in self.accepted for one in entry.findings}
         return [one for one in findings if one.level != "ask" or (one.column, one.check) not in names]
 
@@ -99,7 +99,7 @@ def write_note(folder: Path, note: GateNote) -> None:
 
 
 def is_stopped(folder: Path) -> bool:
-    """Whether the gate has stopped the work in a staging folder: it waits for nobody, and makes room for other work."""
+    """Whether the gate has stopped the work in a staging folder, which then makes room for other work."""
     data = read_json(folder / NOTE)
     return isinstance(data, dict) and data.get("gate") == "stop"
 

@@ -29,7 +29,7 @@ GateStage = Literal["statistics", "commit"]
 
 @dataclass(frozen=True)
 class Answered:
-    """What somebody has answered, and when."""
+    """An answer, who gave it, and when."""
 
     answer: Answer
     who: str
@@ -44,7 +44,7 @@ class Question:
     (`run.date`; None for a job without one), in the folder `folder` with the folders `search` on Python's path. `run`
     and `deployment` are those of the run that asks; a run of a deployment waits in Prefect, and its form has the key
     `key`. `verdict` is the gate's, `of` the digest of the profile that it judged. `until`: when it ends in `stop`.
-    `answer` is None while nobody has answered.
+    `answer` is None until it is answered.
     """
 
     flow: FlowName
@@ -66,7 +66,7 @@ class Question:
 
     @property
     def is_expired(self) -> bool:
-        """Whether nobody has answered in time: then the run is stopped."""
+        """Whether the time for an answer is over: then the run is stopped."""
         return self.answer is None and datetime.now(UTC) >= datetime.fromisoformat(self.until)
 
     @property
@@ -188,7 +188,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def refuse_open(staging: Staging) -> None:
-    """An OpenQuestionError if work to the same output waits for an answer: nobody else may touch it."""
+    """An OpenQuestionError if work to the same output waits for an answer: no other run may touch it."""
     for folder in filter(None, (staging.folder, staging.asks_in)):
         question = read_question(folder)
         if question is not None and question.is_open:

@@ -78,7 +78,7 @@ class Work(PickledFields):
 
     `first_row` is added to the row numbers that operators see: the rows of a refit go on behind those of its base. The
     order numbers, of which positions are made, begin at 0. `profile` are the source columns that this pass sketches,
-    over all rows that the source filter keeps; None: nobody wants to know what the pass sees.
+    over all rows that the source filter keeps; None disables profiling.
     """
 
     source: Any

@@ -1,7 +1,7 @@
 """The learned state: plain JSON values and one Parquet table per vocabulary, each with its digest; never pickle.
 
 `state.json` holds what `apply` needs, and the digests of the two files that it does not need: `partials.json`, what a
-refit needs besides, and `changes.json`, what the last refit changed. Both are read when somebody wants them.
+refit needs besides, and `changes.json`, what the last refit changed. Both are read on demand.
 
 A table of more than `PART` rows lies in several files, so that it is encoded, digested and read side by side.
 """
@@ -203,7 +203,7 @@ class State:
         """The state of a folder; tables are checked against their digests, state.json against `digest` (DataError).
 
         What a refit needs besides, which may be much larger than what is applied, and what the last refit changed stay
-        in the folder until somebody wants them; they are checked then. Without `partials` nobody will.
+        in the folder until they are needed; they are checked then. Without `partials` they are not needed.
         """
         data = _checked(folder, digest)
         values, rules = _read(folder, data["fitted"]), data.get("rules", 1)

@@ -188,7 +188,7 @@ def _night_of(version: Path) -> str:
 
 
 def _on_discarded(version: Path, root: Path) -> str:
-    """A sentence on a version that was published while somebody took back the one below it; "" for all others."""
+    """A sentence on a version that was published while the one below it was taken back; "" for all others."""
     name, state = base_of(version)
     below = root / name
     if version == root or not name or not is_discarded(below) or not is_state(state, state_of(below)):
@@ -214,7 +214,7 @@ def other_ids_text(request: Request) -> str:
 
 
 def check_not_discarded(request: Request) -> None:
-    """A JobError if somebody has discarded, since the run began, the version that it learns on top of or applies."""
+    """A JobError if the version that a run learns on top of or applies was discarded since the run began."""
     known = request.origin
     if known is None or known.discarded:
         return
@@ -235,7 +235,7 @@ def learned_on_top_of(version: Path) -> list[Path]:
     """The versions of the same output that were learned on top of a version, or on top of such, the oldest first.
 
     Their manifests say so; those without one, of fitted workflows, in their changes.json, by the name alone. A version
-    whose state nobody can read is known by its name, too.
+    whose state cannot be read is identified by its name.
     """
     chain, states = list[Path](), {version.name: state_of(version)}
     for one in versions_of(version.parent):

@@ -41,7 +41,7 @@ def row_rules(source: Source, plans: PlanOf, split: str) -> RowRules:
 
 def described(source: Source, repeated: int | None, division: Division | None) -> dict[str, dict[str, Any]]:
     """`source.unique`, `split` and `downsample` as a manifest has them, without what a pass counts: `repeated` rows are
-    left out by unique (None: nobody looked for them); `division` is what a look at all rows says of the splits."""
+    left out by unique (None: not looked for); `division` is what a look at all rows says of the splits."""
     unique = None if repeated is None else source.unique
     sections = {"unique": unique, "split": source.split, "downsample": source.downsample}
     rules = {name: section.model_dump(mode="json") for name, section in sections.items() if section}

@@ -1,4 +1,4 @@
-"""Handles that are used up: a worker frees a result as soon as nobody holds a handle of it."""
+"""Handles that are used up: a worker frees a result once its last handle is dropped."""
 
 from __future__ import annotations
 

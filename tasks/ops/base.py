@@ -38,7 +38,7 @@ class Context:
     rules: the number of the rules by which values are hashed and joined (`VALUE_RULES`), that of the state.
     question: the question of this pass, for an operator that learns in several passes (`Learned.refine`).
     failed: by expression, the number of rows that are null because a cast failed.
-    met: counts what a step meets, such as values out of its vocabulary; None where nobody wants to know.
+    met: counts what a step meets, such as values out of its vocabulary; None if not needed.
     origin: says in words where a row of the source lies, by its row number; None where only the number is known.
     own: whether each row belongs to the split of this pass. Other rows are earlier rows of a run: histories and groups
         see them, and they are not written. None where all rows belong to it.
@@ -139,7 +139,7 @@ class Operator(BaseModel):
     grouped: ClassVar[bool] = False  # a group (nested list) is one unit
     in_float64: ClassVar[bool] = False  # of its unit it gives the same whether whole numbers come as integers or floats
     keeps_values: ClassVar[bool] = False  # changes a column's name or description only
-    makes_nan: ClassVar[bool] = True  # False: of floats without NaN it makes none, so that nobody has to look for one
+    makes_nan: ClassVar[bool] = True  # False: from floats without NaN it makes none, so no search for one is needed
     removes_rows: ClassVar[bool] = False  # keeps some rows of the whole table: has the verb `keep`
     groups_rows: ClassVar[bool] = False  # makes one row of many: has the verb `regroup`
     run_columns: ClassVar[str | None] = None  # the parameter that names the keys whose rows must lie together

@@ -130,7 +130,7 @@ class DiskExchange:
         return [cut_of(read_json(note), engine) for note in sorted(self.folder.glob("partition-*.json"))]
 
     def whole(self, partitions: int) -> bool:
-        """True if the files of all partitions are there and nobody changed them since they were written or reused."""
+        """True if the files of all partitions are there, unchanged since they were written or reused."""
         notes = list(self.folder.glob("partition-*.json"))
         return len(notes) == partitions and all(is_untouched(str(note)) for note in notes)
 

@@ -1,6 +1,6 @@
 """One schema for all files of a source: columns are united by name, types that grew by the wider type.
 
-Files may disagree about columns that nobody reads. So a disagreement is not an error here: it is an `Apart`, which is
+Files may disagree about columns that are not read. So a disagreement is not an error here: it is an `Apart`, which is
 raised when its column is read.
 """
 

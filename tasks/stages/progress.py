@@ -12,7 +12,7 @@ class Progress(Protocol):
 
 
 def no_progress(done: int, total: int) -> None:
-    """Nobody listens."""
+    """Report progress to nothing."""
 
 
 class RowCounter:

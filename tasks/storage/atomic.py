@@ -37,7 +37,7 @@ def write_text(path: Path, text: str) -> None:
 def check_replaceable(path: Path, where: str, is_own: Callable[[Path], bool], otherwise: str = "") -> None:
     """A JobError unless nothing is at `path`, or a regular file of which `is_own` says that an earlier run wrote it.
 
-    A rename would replace whatever is there: a device, a pipe, a link, a file of somebody else.
+    A rename would replace whatever is there: a device, a pipe, a link, a file that is not ours.
     """
     try:
         mode = path.lstat().st_mode

@@ -82,7 +82,7 @@ def discarded_line(folder: Path) -> str:
 def check_discarded(version: Path, named: Path) -> None:
     """For whoever reads the rows of an output or applies what it learned: a warning where it was taken back.
 
-    `named` is the path of the user, `version` the folder behind it. A DataError where somebody names an output of
+    `named` is the path of the user, `version` the folder behind it. A DataError for the name of an output of
     several versions, all of whose good ones were taken back: `_latest` names such a version only then.
     """
     marked = marked_folder(version)

@@ -96,7 +96,7 @@ def versions_of(folder: Path) -> list[Path]:
     """The versions in a folder, the oldest first; [] for an output of its own and for a folder that is not there.
 
     A link is the version that it leads to, as of nights on another disk; one that leads nowhere counts too, so that
-    nobody goes on without it. A copy of a version under another number is none.
+    no run goes on without it. A copy of a version under another number does not count.
     """
     if not folder.is_dir():
         return []

@@ -204,7 +204,7 @@ def leftovers(paths: Sequence[Path]) -> list[Leftover]:
 
 
 def remove(leftover: Leftover) -> Removal:
-    """Remove a leftover file by file, unless somebody works there, and except files that rowmill did not write.
+    """Remove a leftover file by file, unless a run works there, and except files that rowmill did not write.
 
     Finishes a swap that was cut off first, as the next run would.
     """
@@ -216,7 +216,7 @@ def remove(leftover: Leftover) -> Removal:
     strangers = [name for folder in leftover.folders for name in own_files.foreign_work(folder)]
     if strangers:
         return Removal(0, "", f"it holds {strangers[0]}, which rowmill did not write")
-    if not staging.target.parent.is_dir():  # of a scratch folder: nobody can work for it
+    if not staging.target.parent.is_dir():  # of a scratch folder: no run can work for it
         own_files.remove_work(leftover.folders[0])
     else:
         try:

@@ -191,7 +191,7 @@ class Staging:
         self.swap.unlink(missing_ok=True)
 
     def put_away(self, version: Path) -> bool:
-        """Remove a version as a whole, so that no reader sees half of it; False if somebody put a file there meanwhile:
+        """Remove a version as a whole, so that no reader sees half of it; False if a file was put there meanwhile:
         then the version stays."""
         away = self._old_name(0)
         version.rename(away)

@@ -124,7 +124,7 @@ def _reading_stream(number: int) -> Any:
     """The stream on which all loaders of this process decode: CuPy leaves memory to the stream that has freed it, so
     that a new stream in each epoch would take more and more.
 
-    RMM's default resource lets every free wait for all work of the GPU, the training, too. Where nobody has set another
+    RMM's default resource lets every free wait for all work of the GPU, the training, too. Where no other is set
     one, the asynchronous one takes its place.
     """
     with cupy.cuda.Device(number):
