@@ -48,8 +48,8 @@ NORMALIZE = [{"columns": ["price"], "ops": [{"op": "Normalize"}]}]
 CASES: dict[str, tuple[Write, list[dict[str, Any]], str, str]] = {
     "no input": (lambda folder: None, NORMALIZE, "no", "rowmill sample"),
     "no rows at all": (write(GOOD.slice(0, 0), GOOD.slice(0, 0)), NORMALIZE, "no rows at all", "source.path"),
-    "a truncated file": (truncated, NORMALIZE, "no whole Parquet file", "0.parquet"),
-    "not a Parquet file": (no_parquet, NORMALIZE, "no whole Parquet file", "0.parquet"),
+    "a truncated file": (truncated, NORMALIZE, "not a whole Parquet file", "0.parquet"),
+    "not a Parquet file": (no_parquet, NORMALIZE, "not a whole Parquet file", "0.parquet"),
     "schemas that differ": (
         write(GOOD, pa.table({"price": ["1"], "brand": ["a"]})),
         NORMALIZE,

@@ -147,7 +147,7 @@ def test_bad_data_mended_and_the_same_job_completes(
     source = Path(shutil.copytree(data, tmp_path / "data"))
     whole, asked = (source / "1.parquet").read_bytes(), job(source, tmp_path / "out")
     (source / "1.parquet").write_bytes(whole[:-20])
-    with pytest.raises(DataError, match="no whole Parquet file"):
+    with pytest.raises(DataError, match="not a whole Parquet file"):
         go(asked, engine)
     assert not (tmp_path / "out").exists()
     (source / "1.parquet").write_bytes(whole)

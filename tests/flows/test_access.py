@@ -122,7 +122,7 @@ def test_a_fitted_workflow_is_read_inside_of_the_roots_only(root: Path, monkeypa
     latest = root / "versions" / "_latest"
     latest.parent.mkdir()
     latest.write_text("../../elsewhere/fitted")
-    with pytest.raises(DataError, match=r"_latest is damaged(.|\n)*no version in this folder"):
+    with pytest.raises(DataError, match=r"_latest is damaged(.|\n)*not a version in this folder"):
         make_application(versions)
     (root / "versions" / "v1").symlink_to(root.parent / "elsewhere" / "fitted")
     latest.write_text("v1")

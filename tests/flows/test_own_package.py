@@ -179,7 +179,7 @@ BROKEN = {
     "raises": ({"Own": "shares.operators:Own"}, "1 / 0", "ZeroDivisionError: division by zero"),
     "ends": ({"Own": "shares.operators:Own"}, "raise SystemExit(3)", "SystemExit: 3"),
     "no class": ({"Own": "shares.operators:Own"}, "", "has no attribute 'Own'"),
-    "no operator": ({"Own": "shares.operators:Own"}, "class Own: ...", r"no subclass of rowmill\.ops\.Operator"),
+    "no operator": ({"Own": "shares.operators:Own"}, "class Own: ...", r"not a subclass of rowmill\.ops\.Operator"),
     "other name": ({"Own": "shares.operators:Ratio"}, OPERATORS, "the class is called Ratio, the entry point Own"),
 }
 
