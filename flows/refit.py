@@ -7,7 +7,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.job.form import refit_form, with_form
+from flows.job.form import with_form
 from flows.job.parameters import job_data
 from flows.job.refit_job import Refit, make_refit
 from flows.preview.dry_run import show_preview
@@ -31,35 +31,11 @@ def refit(
     cluster: dict[str, Any] | None = None,
     contract: dict[str, Any] | str | None = None,
     checks: dict[str, Any] | None = None,
-    run: dict[str, Any] | None = None,
     dry_run: bool = False,
+    run: dict[str, Any] | None = None,
 ) -> list[str]:
-    """Learn from new rows on top of what an output has learned, and write these rows: ids stay, new values come behind.
-
-    Args:
-        base: An output of earlier runs. Its newest good version is learned on top of, with its features.
-        source: Where the new rows come from. More keys as JSON, from the menu of this field: columns, header,
-            delimiter, storage_options, and null_values, schema, strict, keys, sort_by. What is not given is as in the
-            base.
-        output: Where the rows go, in which order and in how many files; a new version of the base if empty, in the
-            order and the files of the base. More keys as JSON: rows_per_file, files_per_worker, format, compression,
-            row_group_size, keys, sort_by, partition_on.
-        refit: How to go on from the base. More keys as JSON: an operator or an entry with merge or freeze, such as
-            {"Normalize": "freeze", "features[2]": "merge"}.
-        cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
-            adapt, resources, tls, ssh, slurm, kubernetes.
-        contract: What the source has to be like, as JSON, or the YAML file that says it; that of the base if empty.
-        checks: What follows when a night differs from its contract or from earlier nights: on_finding, and
-            {threshold, level, columns} by check as JSON. What is not given is as in the base.
-        run: Which date it is of, and how it is done. More keys as JSON: exchange, scratch, retries, stalled_after,
-            min_partition_size, lock, report.
-        dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
-    """
-    parameters = {
-        "base": base, "source": source, "output": output, "refit": refit, "cluster": cluster,
-        "contract": contract, "checks": checks, "run": run,
-    }  # fmt: skip
-    make = partial(make_refit, job_data(parameters))
+    """Learn from new rows on top of what an output has learned, and write them: ids stay, new values come behind."""
+    make = partial(make_refit, job_data(locals()))
     if dry_run:
         show_preview(make(date_of_this_run), write_markdown, "refit")
         return []
@@ -67,7 +43,7 @@ def refit(
     return folders
 
 
-with_form(refit, refit_form())
+with_form(refit, Refit, source=("path", "format", "filter"))
 
 
 def run_refit(job: Refit) -> list[str]:

@@ -16,83 +16,82 @@ from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
 from flows.job.job import recipes
-from infra.clusters.model import Cluster
-from tasks.core.settings import Checks, Output, Refitting, Run, Source
+from tasks.core.settings import Refitting, Source
 
 Schema = dict[str, Any]
 CHOICES = {"string": "one", "array": "several", "null": "none"}  # what the page calls the types of a path
 TEXTS = ("title", "description")
-SOURCE = ("path", "valid", "format", "filter")
-RUN = ("date", "timezone", "if_empty")
-OUTPUT = ("path", "seed", "shuffle", "files", "on_existing")
+SHOWN: dict[str, Sequence[str]] = {  # the keys of each section that the page shows
+    "source": ("path", "valid", "format", "filter"),
+    "output": ("path", "seed", "shuffle", "files", "on_existing"),
+    "refit": ("forget", "all", "again"),
+    "cluster": ("kind", "workers", "address"),
+    "checks": ("on_finding",),
+    "run": ("date", "timezone", "if_empty"),
+}
+NO_TEXTS: Mapping[str, str] = {}
 
 
-def job_form(source: Sequence[str] = SOURCE, output: Sequence[str] = OUTPUT) -> dict[str, Schema]:
-    """The form of a job, from the top of the page to its end, with the keys that are shown of two sections."""
-    entries = [{"type": "string", "title": "YAML"}, {"type": "array", "items": {"type": "object"}, "title": "list"}]
-    return {
-        "recipe": {"type": "string", "enum": recipes()},
-        "job": {"type": "string"},
-        "source": section(Source, source),
-        "features": {"anyOf": entries},
-        "label": {"type": "array", "items": {"type": "string"}},
-        "output": section(Output, output),
-        "base": {"type": "string"},
-        "refit": refit_section(),
-        **where_and_how(),
-    }
+FIELDS: dict[str, Schema] = {  # those that are not a section
+    "recipe": {"type": "string", "enum": recipes()},
+    "job": {
+        "type": "string",
+        "description": "job file to start from, on the host of the worker, or the text of a job, such as a draft; what "
+        "is left empty below stays as it has it",
+    },
+    "features": {
+        "anyOf": [{"type": "string", "title": "YAML"}, {"type": "array", "items": {"type": "object"}, "title": "list"}]
+    },
+    "label": {"type": "array", "items": {"type": "string"}},
+    "base": {"type": "string"},
+    "fitted": {"type": "string"},
+    "contract": {"anyOf": [{"type": "string", "title": "file"}, {"type": "object", "title": "map"}]},
+    "dry_run": {
+        "type": "boolean",
+        "default": False,
+        "description": "only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is "
+        "written",
+    },
+}
 
 
-def refit_form() -> dict[str, Schema | type]:
-    """The form of a refit: new rows on top of a base."""
-    return {
-        "base": str,
-        "source": section(Source, ("path", "format", "filter")),
-        "output": section(Output, OUTPUT),
-        "refit": refit_section(),
-        **where_and_how(),
-    }
+def field_of(model: type[BaseModel], name: str, shown: Sequence[str], text: str = "") -> Schema:
+    """The form of a parameter: what it takes, its text in the model (or `text`), and, unless that ends with a full
+    stop, the keys that are not shown."""
+    known = model.model_fields.get(name)
+    kind = known.annotation if known else None
+    more = ""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        schema = refit_section(shown) if kind is Refitting else section(kind, shown)
+        keys = [field.alias or key for key, field in kind.model_fields.items()]
+        refused = getattr(model, "refused_of_source", ()) if kind is Source else ()
+        hidden = [key for key in keys if key not in (*shown, *refused)]
+        more = f". More keys as JSON, from the menu of this field: {', '.join(hidden)}"
+    else:
+        schema = FIELDS[name]
+    text = text or schema.get("description", "") or (known.description if known else "") or ""
+    whole = text if text.endswith(".") else f"{text}{more}."
+    return {**schema, "description": whole[:1].upper() + whole[1:]}
 
 
-def refit_section() -> Schema:
+def refit_section(shown: Sequence[str]) -> Schema:
     """The form of the section refit, which takes the names of operators and entries, too."""
-    schema = section(Refitting, ("forget", "all", "again"))
+    schema = section(Refitting, shown)
     del schema["propertyNames"]
     days = {key: value for key, value in schema["properties"]["forget"].items() if key not in ("anyOf", "ge", "le")}
     schema["properties"]["forget"] = {"type": "string", **days}
     return {**schema, "additionalProperties": {"type": "string", "enum": ["merge", "freeze"]}}
 
 
-def application_form() -> dict[str, Schema | type]:
-    """The form of a fitted workflow over new data."""
-    return {
-        "fitted": str,
-        "source": section(Source, ("path", "format")),
-        "output": section(Output, OUTPUT),
-        **where_and_how(),
-    }
-
-
-def where_and_how() -> dict[str, Schema]:
-    """The last fields of every flow's form."""
-    cluster = section(Cluster, ("kind", "workers", "address"))
-    contract = {"anyOf": [{"type": "string", "title": "file"}, {"type": "object", "title": "map"}]}
-    return {
-        "cluster": cluster,
-        "contract": contract,
-        "checks": section(Checks, ("on_finding",)),
-        "dry_run": {"type": "boolean", "default": False},
-        "run": section(Run, RUN),
-    }
-
-
 class FormField:
-    """A parameter as the form has it; it may be left out, and only the schema says what is filled in then."""
+    """A parameter as the form has it; only the schema says what is filled in where it may be left out."""
 
-    def __init__(self, schema: Schema) -> None:
-        self.schema = schema
+    def __init__(self, schema: Schema, is_required: bool) -> None:
+        self.schema, self.is_required = schema, is_required
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        if self.is_required:
+            return core_schema.any_schema()
         # Optional by a default of its own: the function's default, null, would make every field a choice with "None".
         return core_schema.with_default_schema(core_schema.any_schema(), default=None)
 
@@ -100,19 +99,25 @@ class FormField:
         return dict(self.schema)
 
 
-def with_form(flow: Any, fields: Mapping[str, Any]) -> Any:
-    """The flow with a form: for each parameter, in their order on the page, its schema, or the type of a required one.
+def with_form(flow: Any, model: type[BaseModel], /, texts: Mapping[str, str] = NO_TEXTS, **shown: Sequence[str]) -> Any:
+    """The flow with the form of its job: its parameters in their order, each with what it takes and its text in the
+    model. `shown` are the visible keys of sections other than `SHOWN`; `texts` replace texts of the model.
 
-    Prefect makes the form of a deployment from the signature of the flow, and the texts from its docstring; a call goes
-    by the signature of the function, which stays as it is.
+    Prefect makes the form of a deployment from the signature of the flow; a call goes by the signature of the function,
+    which stays as it is. A parameter that is no field of the job is a TypeError.
     """
     known = inspect.signature(flow.fn).parameters
-    if set(known) != set(fields):
-        raise TypeError(f"form and function of {flow.name} differ: {set(known) ^ set(fields)}")
-    shown = {name: Annotated[Any, FormField(of)] if isinstance(of, dict) else of for name, of in fields.items()}
-    flow.description = (inspect.getdoc(flow.fn) or "").partition("\n\nArgs:")[0]
+    if strange := {*known} - {*model.model_fields, "job", "dry_run"} | {*model.model_fields} - {*known}:
+        raise TypeError(f"form and function of {flow.name} differ: {strange}")
+    keys = SHOWN | shown
+    fields = {name: field_of(model, name, keys.get(name, ()), texts.get(name, "")) for name in known}
+    flow.description = inspect.getdoc(flow.fn)
     flow.__signature__ = inspect.Signature(
-        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=of) for name, of in shown.items()]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[Any, FormField(of, required)])
+            for name, of in fields.items()
+            for required in [known[name].default is inspect.Parameter.empty and of.get("type") == "string"]
+        ]
     )
     return flow
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, field_validator
@@ -41,6 +41,14 @@ NO_BASE = "none"
 MODES = ("merge", "freeze")  # what `refit` may say of an operator or an entry
 ENTRY = re.compile(r"features\[\d+\]")
 RECIPES = Path(flows.__file__).parent / "recipes"
+
+
+GO_ON = (
+    "how to go on from the base; beside the keys an operator or an entry with merge or freeze, such as "
+    '{"Normalize": "freeze", "features[2]": "merge"}'
+)
+WORKERS = "the workers that do it"
+WHICH_DATE = "which date it is of, and how it is done"
 
 
 class Feature(Section):
@@ -84,10 +92,20 @@ class DatedJob(Section):
 class CheckedJob(DatedJob):
     """A job whose rows are compared with a contract and with earlier nights before they are published."""
 
+    if TYPE_CHECKING:  # each job has them, with a text of its own
+        source: Source
+        output: Output
+        cluster: Cluster
+        run: Run
+
     contract: dict[str, Any] | str | None = Field(
         None, description="types, nulls and domains of the source's columns: a map, or a YAML file that has it"
     )
-    checks: Checks = Checks()
+    checks: Checks = Field(
+        Checks(),
+        description="what follows when a night differs from its contract or from earlier nights: on_finding, and "
+        "{threshold, level, columns} by check",
+    )
 
     def rules(self) -> Contract | None:
         """The contract, read from its file if the job names one; None without a contract."""
@@ -102,8 +120,21 @@ class CheckedJob(DatedJob):
             raise JobError("the contract cannot be read", where=f"contract: {path}", why=why, do=do) from None
         return make_contract(parse_yaml(text, str(path)), f"contract: {path}")
 
+    def placed(self) -> tuple[Source, Output, Run]:
+        """The sections with paths from the root, since workers may have another current folder."""
+        source = self.source.model_copy(
+            update={
+                "path": absolute(self.source.path), "valid": absolute(self.source.valid),
+                "bad_lines": absolute_target(self.source),
+            }
+        )  # fmt: skip
+        output = self.output.model_copy(update={"path": absolute(self.output.path)})
+        run = self.run.model_copy(update={"scratch": absolute(self.run.scratch), **exchange_on(self.run, self.cluster)})
+        return source, output, run
+
     def checked(self, request: Request) -> Request:
-        """The request with the contract and the checks of the job; its rows are profiled where the gate may need it."""
+        """The request with the date, the contract and the checks of the job; its rows are profiled where the gate may
+        need it."""
         rules = self.rules()
         contract = encoded(rules.model_dump(mode="json", exclude_none=True)) if rules else {}
         checks = self.checks.model_dump(mode="json", exclude_defaults=True)
@@ -111,23 +142,30 @@ class CheckedJob(DatedJob):
         if run["profile"] is None:
             nightly = request.output.on_existing == "version" or getattr(self, "base", None) not in (None, NO_BASE)
             run = {**run, "profile": bool(contract or checks or nightly)}
-        return replace(request, sections={**request.sections, "run": run}, contract=contract, checks=checks)
+        dated = self.dated.to_json() if self.dated else {}
+        sections = {**request.sections, "run": run}
+        return replace(request, sections=sections, contract=contract, checks=checks, dated=dated)
 
 
 class Job(CheckedJob):
     """A whole job: where rows come from, what becomes of them, where they go, and on which workers."""
 
-    recipe: str | None = None
-    source: Source
-    features: list[Feature] = Field(min_length=1)
+    recipe: str | None = Field(None, description="name of a shipped recipe; the other keys are laid over it")
+    source: Source = Field(description="where the rows come from")
+    features: list[Feature] = Field(
+        min_length=1,
+        description="entries from top to bottom: columns, and the operators that they go through, such as "
+        "`- {columns: [x, y], ops: [{op: FillMissing, fill_value: 0}, {op: Normalize}]}`; or the same as YAML text, or "
+        "the text of a whole job, such as a draft of `rowmill new`",
+    )
     label: list[str] = Field([], description="columns that are written last and tagged as target")
-    output: Output
+    output: Output = Field(description="where the rows go, in which order and in how many files")
     base: str | None = Field(
         None, description="output whose newest good version is learned on top of, such as output.path itself; or none"
     )
-    refit: Refitting = Refitting()
-    cluster: Cluster = Cluster()
-    run: Run = Run()
+    refit: Refitting = Field(Refitting(), description=GO_ON)
+    cluster: Cluster = Field(Cluster(), description=WORKERS)
+    run: Run = Field(Run(), description=WHICH_DATE)
 
     _some = field_validator("base", mode="before")(some_path)
 
@@ -164,23 +202,15 @@ class Job(CheckedJob):
         return Node("join", tuple(written), name="output")
 
     def request(self, engine: str, base: BaseVersion | None = None) -> Request:
-        """The request of the stages, on top of a base where there is one; its paths are absolute, since workers may
-        have another current folder."""
-        source = self.source.model_copy(
-            update={
-                "path": absolute(self.source.path), "valid": absolute(self.source.valid),
-                "bad_lines": absolute_target(self.source),
-            }
-        )  # fmt: skip
-        output = self.output.model_copy(update={"path": absolute(self.output.path)})
-        run = self.run.model_copy(update={"scratch": absolute(self.run.scratch), **exchange_on(self.run, self.cluster)})
+        """The request of the stages, on top of a base where there is one."""
+        source, output, run = self.placed()
         if base is None:
             request = make_request(source, self.graph(), output, run, engine, self.label)
         else:
             more = self.refit.model_copy(update={"learn_from": absolute(self.refit.learn_from)})
             request = refitting_request(source, base, more, output, run, engine, day_of(self),
                                         graph_to_json(self.graph()), self.label)  # fmt: skip
-        return replace(self.checked(request), dated=self.dated.to_json() if self.dated else {})
+        return self.checked(request)
 
 
 def _without_frames(op: ops.Operator) -> ops.Operator:
@@ -202,21 +232,21 @@ def day_of(job: DatedJob) -> date | None:
 class Application(CheckedJob):
     """A fitted workflow over new data: which one, where the rows come from, where they go, and on which workers."""
 
+    refused_of_source: ClassVar[tuple[str, ...]] = ("valid", "split", "sample", "downsample")
+
     fitted: str = Field(description="folder of a fitted workflow, or an output that holds one")
-    source: Source
-    output: Output
-    cluster: Cluster = Cluster()
-    run: Run = Run()
+    source: Source = Field(
+        description="where the new rows come from; what is not given is as in the fit, of header, columns and "
+        "delimiter where the files have its format"
+    )
+    output: Output = Field(description="where the rows go, in which order and in how many files")
+    cluster: Cluster = Field(Cluster(), description=WORKERS)
+    run: Run = Field(Run(), description=WHICH_DATE)
 
     def request(self, engine: str) -> Request:
-        """The request of the stages; its paths are absolute."""
-        source = self.source.model_copy(
-            update={"path": absolute(self.source.path), "bad_lines": absolute_target(self.source)}
-        )
-        output = self.output.model_copy(update={"path": absolute(self.output.path)})
-        run = self.run.model_copy(update={"scratch": absolute(self.run.scratch), **exchange_on(self.run, self.cluster)})
-        request = self.checked(applying_request(source, Path(absolute(self.fitted)), output, run, engine))
-        return replace(request, dated=self.dated.to_json() if self.dated else {})
+        """The request of the stages."""
+        source, output, run = self.placed()
+        return self.checked(applying_request(source, Path(absolute(self.fitted)), output, run, engine))
 
 
 def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Application:
@@ -234,12 +264,12 @@ def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) 
     if is_pattern(fitted):
         check_fitted(application.fitted)
         read_fitted(Path(application.fitted))
-    for name in ("valid", "split", "sample"):
-        if getattr(application.source, name) is not None:
-            raise JobError(f"source.{name} is not for apply", do="give source.path; run it once per data set")
     if application.source.downsample is not None:
         raise JobError("source.downsample is not for apply", why="only rows that are learned from are down-sampled",
                        do="leave rows out with source.filter")  # fmt: skip
+    for name in Application.refused_of_source:
+        if getattr(application.source, name) is not None:
+            raise JobError(f"source.{name} is not for apply", do="give source.path; run it once per data set")
     check_filter(application.source)
     check_access(application)
     application.rules()

@@ -40,14 +40,8 @@ def job_schema() -> Schema:
     definitions |= operators | {"Operator": _any_of(operators)}
     definitions["Refitting"].pop("propertyNames", None)
     definitions["Refitting"]["additionalProperties"] = ENTRY_OF_REFIT
-    properties["recipe"] = {"description": "name of a shipped recipe; the other keys are laid over it",
-                            "enum": [*recipes(), None]}  # fmt: skip
-    entries = properties["features"]
-    properties["features"] = {
-        **entries,
-        "type": ["array", "string"],
-        "description": "entries from top to bottom, or the same as YAML text",
-    }
+    properties["recipe"] = {"description": properties["recipe"]["description"], "enum": [*recipes(), None]}
+    properties["features"]["type"] = ["array", "string"]
     alone = {"required": ["source", "features", "output"],
              "properties": {name: {"required": keys} for name, keys in required.items()}}  # fmt: skip
     by_recipe = {"required": ["recipe"], "properties": {"recipe": {"type": "string"}}}

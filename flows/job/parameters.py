@@ -35,7 +35,7 @@ def job_data(parameters: Mapping[str, Any], lines: Lines | None = None) -> dict[
     """
     label_host()
     lines = lines or Lines()
-    values = {name: value for name, value in parameters.items() if value is not None}
+    values = {name: value for name, value in parameters.items() if value is not None and name != "dry_run"}
     deployed = {name: value for name, value in _of_deployment().items() if name != "dry_run"}
     data = laid_over(with_whole_job(deployed, lines), with_whole_job(values, lines))
     file = data.pop("job", None)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from flows.job.access import check_access, check_base
 from flows.job.dates import DateOf, of_this_moment
 from flows.job.job import (
+    GO_ON,
     NO_BASE,
+    WHICH_DATE,
+    WORKERS,
     Application,
     CheckedJob,
     Job,
     absolute,
-    absolute_target,
     check_filter,
     check_refit,
     check_size,
@@ -44,12 +45,25 @@ class Refit(CheckedJob):
     """New rows on top of a base, whose features, types and reading they follow: which base, where the rows come from,
     where they go (a version beside the base, if nothing is said), and on which workers."""
 
+    refused_of_source: ClassVar[tuple[str, ...]] = ("valid", "split", "sample")
+
     base: str = Field(description="output of earlier runs; its newest good version is learned on top of")
-    source: Source
-    output: Output
-    refit: Refitting = Refitting()
-    cluster: Cluster = Cluster()
-    run: Run = Run()
+    source: Source = Field(description="where the new rows come from; what is not given is as in the base")
+    output: Output = Field(
+        description="where the rows go, in which order and in how many files; a new version of the base if empty, in "
+        "the order and the files of the base"
+    )
+    refit: Refitting = Field(Refitting(), description=GO_ON)
+    cluster: Cluster = Field(Cluster(), description=WORKERS)
+    contract: dict[str, Any] | str | None = Field(
+        None, description="types, nulls and domains of the source's columns, as in a job; that of the base if empty"
+    )
+    checks: Checks = Field(
+        Checks(),
+        description="what follows when a night differs from its contract or from earlier nights; what is not given is "
+        "as in the base",
+    )
+    run: Run = Field(Run(), description=WHICH_DATE)
 
     _some = field_validator("base", mode="before")(some_path)
     _inherited: tuple[str, ...] = PrivateAttr(())
@@ -76,16 +90,11 @@ class Refit(CheckedJob):
         return Path(absolute(self.base))
 
     def request(self, engine: str, base: BaseVersion | None = None) -> Request:
-        """The request of the stages, whose paths are absolute; without a `base` that of the newest version, which is
-        not read whole. A JobError where there is none."""
+        """The request of the stages; without a `base` that of the newest version, which is not read whole. A JobError
+        where there is none."""
         base = base or chosen_base(self.base_path)
-        source = self.source.model_copy(
-            update={"path": absolute(self.source.path), "bad_lines": absolute_target(self.source)}
-        )
-        output = self.output.model_copy(update={"path": absolute(self.output.path)})
-        run = self.run.model_copy(update={"scratch": absolute(self.run.scratch), **exchange_on(self.run, self.cluster)})
-        request = refitting_request(source, base, self.refit, output, run, engine, day_of(self))
-        return replace(self.checked(request), dated=self.dated.to_json() if self.dated else {})
+        source, output, run = self.placed()
+        return self.checked(refitting_request(source, base, self.refit, output, run, engine, day_of(self)))
 
 
 AnyJob = Job | Application | Refit
@@ -109,7 +118,7 @@ def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Ref
     refit: Refit = validated(Refit, data).with_date(date_of)
     if refit.base == NO_BASE:
         raise JobError("a refit needs a base", where="base", do="name an output; rowmill run learns without one")
-    for name in ("valid", "split", "sample"):
+    for name in Refit.refused_of_source:
         if getattr(refit.source, name) is not None:
             raise JobError(f"source.{name} is not for refit", do="give source.path; name the rest in a job with base:")
     if refit.refit.learn_from is not None:

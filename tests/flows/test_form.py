@@ -11,6 +11,7 @@ from prefect.utilities.schema_tools.validation import ValidationError, validate
 from flows.apply import apply
 from flows.fit import fit
 from flows.job.form import section, with_form
+from flows.job.job import Application
 from flows.preprocess import preprocess
 from flows.refit import refit
 from tasks.core.settings import Output
@@ -43,6 +44,18 @@ def test_every_field_is_described(flow: Any) -> None:
     assert all(field.get("description") for field in [*fields.values(), *inner])
     assert flow.description
     assert "Args" not in flow.description
+
+
+@pytest.mark.parametrize("flow", [preprocess, fit, apply, refit], ids=lambda flow: flow.name)
+def test_the_text_of_a_section_names_the_keys_that_the_page_does_not_show(flow: Any) -> None:
+    for name, field in schema_of(flow)["properties"].items():
+        hidden = {key.strip("^$") for key in field.get("patternProperties", {})}
+        refused = {"apply": {"valid", "split", "sample", "downsample"}, "refit": {"valid", "split", "sample"}}
+        if name == "source":
+            hidden -= refused.get(flow.name, set())
+        if (flow.name, name) != ("fit", "output"):  # a fit writes no rows
+            named = field["description"].partition("More keys as JSON, from the menu of this field: ")[2].rstrip(".")
+            assert set(filter(None, named.split(", "))) == hidden, name
 
 
 def test_only_a_fitted_workflow_or_a_base_must_be_named() -> None:
@@ -118,7 +131,7 @@ def test_nonsense_is_refused_with_its_field(parameters: dict[str, Any], said: li
 
 def test_a_form_has_the_parameters_of_its_function() -> None:
     with pytest.raises(TypeError, match="form and function of preprocess differ"):
-        with_form(preprocess.with_options(), {"recipe": {}})
+        with_form(preprocess.with_options(), Application)
 
 
 def test_a_section_shows_some_keys_and_checks_all() -> None:
