@@ -22,11 +22,12 @@ DELAY = 0.4  # seconds that they leave to the next stage, which the server has t
 
 
 def write_markdown(key: str, text: str, description: str, task_run: UUID | None = None) -> UUID | None:
-    """Write a page, of the current run or of a task run of it, and return its id."""
+    """Write a page, of the current run or of a task run of it; return its id, None where the server does not answer."""
+    written: Any = None
     named = {"description": description, **({"task_run_id": task_run} if task_run else {})}
     with fresh_client():
         written = MarkdownArtifact(key=key, markdown=text, **named).create(_sync=True)  # type: ignore[call-arg]
-    return getattr(written, "id", None)
+    return None if written is None else written.id
 
 
 def write_table(key: str, rows: Sequence[Mapping[str, Any]], description: str, task_run: UUID | None = None) -> None:
