@@ -24,17 +24,17 @@ DELAY = 0.4  # seconds that they leave to the next stage, which the server has t
 def write_markdown(key: str, text: str, description: str, task_run: UUID | None = None) -> UUID | None:
     """Write a page, of the current run or of a task run of it; return its id, None where the server does not answer."""
     written: Any = None
-    named = {"description": description, **({"task_run_id": task_run} if task_run else {})}
+    page = MarkdownArtifact(key=key, markdown=text, description=description, task_run_id=task_run)
     with fresh_client():
-        written = MarkdownArtifact(key=key, markdown=text, **named).create(_sync=True)  # type: ignore[call-arg]
+        written = page.create(_sync=True)  # type: ignore[call-arg]
     return None if written is None else written.id
 
 
 def write_table(key: str, rows: Sequence[Mapping[str, Any]], description: str, task_run: UUID | None = None) -> None:
     """Write a table, of the current run or of a task run of it."""
-    named = {"description": description, **({"task_run_id": task_run} if task_run else {})}
+    table = TableArtifact(key=key, table=escaped_rows(rows), description=description, task_run_id=task_run)
     with fresh_client():
-        TableArtifact(key=key, table=escaped_rows(rows), **named).create(_sync=True)  # type: ignore[call-arg]
+        table.create(_sync=True)  # type: ignore[call-arg]
 
 
 class _Shown:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.engines.algorithms.arrow_arrays import build, raw
+from tasks.engines.algorithms.protocol import Name
 from tasks.engines.cpu.columns import Column, array, column
 
 PADDING = 256  # spare bytes per column that do not count as memory of other rows
-
-
-Name = TypeVar("Name")  # of a column in a frame
 
 
 def take(frame: dict[Name, Column], index: np.ndarray) -> dict[Name, Column]:

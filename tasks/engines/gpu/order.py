@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import cudf
 import cupy
@@ -12,14 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pylibcudf as plc
 
+from tasks.engines.algorithms.protocol import Name
 from tasks.engines.gpu.columns import Column, array, device, dtype, rebuilt, renumbered, synchronize, taken
 from tasks.engines.gpu.from_arrow import fixed, in_own_memory
 from tasks.engines.gpu.groups import rows_of
 from tasks.engines.gpu.kernels import pinned_copies
 from tasks.engines.gpu.kernels.column_arrays import array_of, gathered
 from tasks.engines.gpu.tables import framed
-
-Name = TypeVar("Name")  # of a column in a frame
 
 
 def take(frame: dict[Name, Column], index: cupy.ndarray) -> dict[Name, Column]:
