@@ -47,6 +47,11 @@ GO_ON = (
     "how to go on from the base; beside the keys an operator or an entry with merge or freeze, such as "
     '{"Normalize": "freeze", "features[2]": "merge"}'
 )
+WHAT_FOLLOWS = (
+    "what follows when a night differs from its contract or from earlier nights: on_finding, and "
+    "{threshold, level, columns} by check"
+)
+WHERE_TO = "where the rows go, in which order and in how many files"
 WORKERS = "the workers that do it"
 WHICH_DATE = "which date it is of, and how it is done"
 
@@ -101,11 +106,7 @@ class CheckedJob(DatedJob):
     contract: dict[str, Any] | str | None = Field(
         None, description="types, nulls and domains of the source's columns: a map, or a YAML file that has it"
     )
-    checks: Checks = Field(
-        Checks(),
-        description="what follows when a night differs from its contract or from earlier nights: on_finding, and "
-        "{threshold, level, columns} by check",
-    )
+    checks: Checks = Field(Checks(), description=WHAT_FOLLOWS)
 
     def rules(self) -> Contract | None:
         """The contract, read from its file if the job names one; None without a contract."""
@@ -159,7 +160,7 @@ class Job(CheckedJob):
         "the text of a whole job, such as a draft of `rowmill new`",
     )
     label: list[str] = Field([], description="columns that are written last and tagged as target")
-    output: Output = Field(description="where the rows go, in which order and in how many files")
+    output: Output = Field(description=WHERE_TO)
     base: str | None = Field(
         None, description="output whose newest good version is learned on top of, such as output.path itself; or none"
     )
@@ -239,7 +240,7 @@ class Application(CheckedJob):
         description="where the new rows come from; what is not given is as in the fit, of header, columns and "
         "delimiter where the files have its format"
     )
-    output: Output = Field(description="where the rows go, in which order and in how many files")
+    output: Output = Field(description=WHERE_TO)
     cluster: Cluster = Field(Cluster(), description=WORKERS)
     run: Run = Field(Run(), description=WHICH_DATE)
 

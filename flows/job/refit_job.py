@@ -13,6 +13,8 @@ from flows.job.dates import DateOf, of_this_moment
 from flows.job.job import (
     GO_ON,
     NO_BASE,
+    WHAT_FOLLOWS,
+    WHERE_TO,
     WHICH_DATE,
     WORKERS,
     Application,
@@ -50,19 +52,14 @@ class Refit(CheckedJob):
     base: str = Field(description="output of earlier runs; its newest good version is learned on top of")
     source: Source = Field(description="where the new rows come from; what is not given is as in the base")
     output: Output = Field(
-        description="where the rows go, in which order and in how many files; a new version of the base if empty, in "
-        "the order and the files of the base"
+        description=f"{WHERE_TO}; a new version of the base if empty, in the order and the files of the base"
     )
     refit: Refitting = Field(Refitting(), description=GO_ON)
     cluster: Cluster = Field(Cluster(), description=WORKERS)
     contract: dict[str, Any] | str | None = Field(
         None, description="types, nulls and domains of the source's columns, as in a job; that of the base if empty"
     )
-    checks: Checks = Field(
-        Checks(),
-        description="what follows when a night differs from its contract or from earlier nights; what is not given is "
-        "as in the base",
-    )
+    checks: Checks = Field(Checks(), description=f"{WHAT_FOLLOWS}; what is not given is as in the base")
     run: Run = Field(Run(), description=WHICH_DATE)
 
     _some = field_validator("base", mode="before")(some_path)
