@@ -71,6 +71,8 @@ os.environ["PREFECT_SERVER_API_PORT"] = os.environ["ROWMILL_TEST_PORT"]
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+from tests import tiers  # noqa: E402
+
 # How long one example takes says how busy the machine is, what a GPU has to compile first, and that the table of all
 # characters is not there yet.
 settings.register_profile("rowmill", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -79,6 +81,10 @@ settings.load_profile("rowmill")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--engine", choices=["pandas", "cudf"], default="pandas", help="where the same tests run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(tiers)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -101,7 +107,7 @@ def place_of(item: pytest.Item) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    leave_out_nightly(config, items)
+    tiers.leave_out(config, items)
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=place_of)
     if config.getoption("--engine") == "cudf":
@@ -109,21 +115,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU: pytest --engine cudf"))
-
-
-def leave_out_nightly(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests with the marker run with `-m nightly` (or any `-m` with that word), and when they are named by node id."""
-    if "nightly" in (config.getoption("-m") or ""):
-        return
-    named = [argument for argument in config.args if "::" in argument]
-    out = [
-        item for item in items
-        if item.get_closest_marker("nightly") and not any(item.nodeid in name or name in item.nodeid for name in named)
-    ]  # fmt: skip
-    if out:
-        config.hook.pytest_deselected(items=out)
-        left_out = set(out)
-        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

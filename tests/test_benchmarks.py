@@ -18,6 +18,8 @@ from tests.bench import distinct, first_minute, gate, gpu, linear, linear_cluste
 from tests.conftest import python_path
 from tests.running import section_of
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

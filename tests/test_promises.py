@@ -85,6 +85,7 @@ print(sorted({"distributed", "prefect"} & set(sys.modules)))
 """
 
 
+@pytest.mark.system
 @pytest.mark.promise("without Dask or Prefect", "flows/SERVING.md#serving")
 def test_serving_imports_neither_dask_nor_prefect(tmp_path: Path) -> None:
     import pyarrow as pa

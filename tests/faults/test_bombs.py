@@ -145,6 +145,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
+@pytest.mark.system
 @pytest.mark.promise("decoded bytes of what a reader must decode at once")
 @pytest.mark.promise("A longer line is an error, before it takes memory")
 @pytest.mark.parametrize("bomb", BOMBS)

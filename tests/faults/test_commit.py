@@ -204,6 +204,7 @@ print(len(seen))
 """
 
 
+@pytest.mark.system
 @pytest.mark.promise("a reader finds an output at any moment")
 @pytest.mark.promise("A reader finds the old or the new output, never a mix")
 def test_a_reader_finds_an_output_at_any_moment_and_never_two_mixed(tmp_path: Path) -> None:
@@ -291,6 +292,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.system
 @pytest.mark.promise("an output is there whole or not at all")
 @pytest.mark.parametrize("can_exchange", [True, False])
 @pytest.mark.parametrize("scratch", ["", "beside", "elsewhere"])
@@ -371,6 +373,7 @@ def elsewhere(target: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.system
 @pytest.mark.promise("and the lock of another host or container after 60 s without a sign of life")
 def test_a_living_run_is_not_taken_over_from_another_name_space_of_processes(tmp_path: Path) -> None:
     with Staging(tmp_path / "out").locked():

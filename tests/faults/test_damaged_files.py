@@ -19,6 +19,7 @@ SAMPLE = range(10 * len(FILES))
 NIGHTLY = range(100 * len(FILES))  # at least 500 of each kind
 
 
+@pytest.mark.system
 @pytest.mark.promise("rowmill checks what a file says about itself before it uses it")
 @pytest.mark.promise("A damaged file is an error that names it", "flows/KEYS.md#reading")
 @pytest.mark.parametrize("kind", ["files", "bits"])

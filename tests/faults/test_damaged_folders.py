@@ -23,6 +23,7 @@ from tests.faults.damaged import _whole_output, outcomes, wrong
 SAMPLE, NIGHTLY = range(40), range(600)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["jobs", "folders"])
 def test_what_is_damaged_is_refused_or_read(kind: str, tmp_path: Path) -> None:
     found = outcomes(kind, SAMPLE, tmp_path)

@@ -30,7 +30,7 @@ from tests.infra.elsewhere import make_certificates
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-pytestmark = pytest.mark.xdist_group("clusters")
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
 
 # Loads all that it needs, then becomes another user and tries one port after the other in every way.
 STRANGER = """

@@ -21,7 +21,7 @@ from tasks.storage.files_being_read import FOLDER, noted, notes_left
 from tests.conftest import python_path
 from tests.faults.jobs import make_data, make_job, run_flow
 
-pytestmark = pytest.mark.xdist_group("faults")
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("faults")]
 
 ENDING = """
 import os, signal

@@ -239,6 +239,7 @@ def test_out_of_memory_is_told_from_other_failures(error: Exception, found: bool
     assert out_of_memory.is_out_of_memory(error) is found
 
 
+@pytest.mark.system
 @given(
     st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any), st.integers(1, 9), st.integers(1, 9), st.data()
 )

@@ -22,7 +22,7 @@ from tests.conftest import python_path
 from tests.faults import chaos
 from tests.faults.jobs import plan_chaos
 
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 AT_START = "infra.workers.preload:dask_setup"
 ONE = Cluster(kind="cpu", threads_per_worker=1)
 

@@ -25,7 +25,7 @@ from tests.conftest import python_path
 from tests.flows.runs import rows_of
 from tests.infra.elsewhere import eventually
 
-pytestmark = pytest.mark.xdist_group("cli")
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("cli")]
 ROOT = Path(__file__).resolve().parents[2]
 ROWMILL = [sys.executable, "-P", "-c", "from rowmill.cli import main; main()"]
 COMMANDS = ("demo", "run", "preview", "fit", "apply", "sample", "verify", "inspect", "ops", "clean", "diff", "contract")

@@ -561,6 +561,7 @@ def test_a_fitted_workflow_says_its_date(tmp_path: Path, cluster: Any, prefect_s
 # The command line
 
 
+@pytest.mark.system
 @pytest.mark.promise(
     "preview, manifest (`dated`), report and `rowmill inspect` show the date, where it comes from, and what each "
     "pattern became"

@@ -11,6 +11,8 @@ from flows.job.deployed import enter_folder
 from infra.orchestration.deployment_file import FOLDER
 from tasks.errors import GiveUpError
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -82,6 +82,7 @@ def shares(install: Install) -> Path:
     return install(project["name"], project["entry-points"]["rowmill.operators"], version=project["version"])
 
 
+@pytest.mark.system
 @pytest.mark.promise("`check_operator` tries on a small table of yours what every operator keeps to")
 def test_the_page_s_own_test_passes(shares: Path) -> None:
     names = {name: getattr(import_module("shares.operators"), name) for name in ("Ratio", "ShareOfLargest")}
@@ -89,6 +90,7 @@ def test_the_page_s_own_test_passes(shares: Path) -> None:
     names["test_shares"]()
 
 
+@pytest.mark.system
 @pytest.mark.promise("Both run on the CPU and on the GPU", "tasks/ops/OWN_OPERATOR.md#the-operators")
 def test_the_operators_of_the_page_learn_in_pieces(shares: Path, engine: str) -> None:
     largest = make_operator("ShareOfLargest")
@@ -100,6 +102,7 @@ def test_the_operators_of_the_page_learn_in_pieces(shares: Path, engine: str) ->
     assert learned(largest, pa.table({"x": pa.nulls(2, pa.int64())}), ["x"], engine) == {"largest": None}
 
 
+@pytest.mark.system
 @pytest.mark.promise("a job says `op: ShareOfLargest`, in a file, in the form or in a deployment")
 def test_the_job_of_the_page_runs_on_workers_of_its_own_cluster(
     shares: Path, tmp_path: Path, prefect_server: Any, engine: str
@@ -119,6 +122,7 @@ def test_the_job_of_the_page_runs_on_workers_of_its_own_cluster(
     assert "shares.operators:ShareOfLargest" in (out / "_workflow" / "workflow.json").read_text()
 
 
+@pytest.mark.system
 @pytest.mark.promise(
     "numba compiles it, for the CPU and, with `numba.cuda`, for GPUs",
     "tasks/ops/OWN_OPERATOR.md#a-kernel",
@@ -140,6 +144,7 @@ def about(kilometres: float) -> Any:
     return pytest.approx(kilometres, abs=1e-3)
 
 
+@pytest.mark.system
 @pytest.mark.promise("a package is imported when a job names its class")
 def test_it_is_imported_when_its_operator_is_named(shares: Path) -> None:
     make_operator({"op": "Clip", "min_value": 0})
@@ -149,6 +154,7 @@ def test_it_is_imported_when_its_operator_is_named(shares: Path) -> None:
     assert "shares.operators" in sys.modules
 
 
+@pytest.mark.system
 @pytest.mark.promise("a package is imported when a job names its class")
 def test_help_looks_at_no_package(shares: Path) -> None:
     code = "import sys; sys.argv = ['rowmill', '--help']\nfrom rowmill.cli import app\n"
@@ -157,6 +163,7 @@ def test_help_looks_at_no_package(shares: Path) -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+@pytest.mark.system
 @pytest.mark.promise("`rowmill ops` lists the operator with its package")
 def test_ops_lists_and_explains_it(shares: Path) -> None:
     listed = CliRunner().invoke(app, ["ops"], env={"COLUMNS": "200"}).output
@@ -166,6 +173,7 @@ def test_ops_lists_and_explains_it(shares: Path) -> None:
     assert "{op: Ratio}" in explained
 
 
+@pytest.mark.system
 @pytest.mark.promise("it offers all operators that the module defines", "tasks/ops/OWN_OPERATOR.md#a-package")
 def test_a_module_offers_all_that_it_defines(install: Install) -> None:
     install("shares", {"all": "shares.operators"})
@@ -184,6 +192,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.system
 @pytest.mark.promise("`cannot be used`")
 @pytest.mark.parametrize(("points", "code", "why"), BROKEN.values(), ids=list(BROKEN))
 def test_a_broken_package_is_named_with_its_entry_point_and_the_cure(
@@ -200,6 +209,7 @@ def test_a_broken_package_is_named_with_its_entry_point_and_the_cure(
     assert "the operators of the package shares cannot be used" in shown.output
 
 
+@pytest.mark.system
 def test_a_broken_module_is_named_where_an_operator_is_not_known(install: Install) -> None:
     install("shares", {"all": "shares.operators"}, "1 / 0")
     with pytest.raises(HostError, match=r"there is no operator 'Own'\n(.|\n)*package shares 1.0(.|\n)*ZeroDivision"):
@@ -207,6 +217,7 @@ def test_a_broken_module_is_named_where_an_operator_is_not_known(install: Instal
     make_operator({"op": "Clip", "min_value": 0})
 
 
+@pytest.mark.system
 @pytest.mark.promise("The name of a built-in operator is refused, and so is a name that two packages offer")
 @pytest.mark.parametrize(
     "points", [{"Clip": "shares.operators:Clip"}, {"all": "shares.operators"}], ids=["class", "module"]
@@ -219,6 +230,7 @@ def test_the_name_of_a_built_in_operator_is_refused(points: dict[str, str], inst
     assert "pip uninstall shares" in CliRunner().invoke(app, ["ops"], env={"COLUMNS": "200"}).output
 
 
+@pytest.mark.system
 @pytest.mark.promise("The name of a built-in operator is refused, and so is a name that two packages offer")
 @pytest.mark.parametrize("point", ["Ratio", "all"])
 def test_a_name_of_two_packages_is_refused(point: str, install: Install) -> None:
@@ -231,6 +243,7 @@ def test_a_name_of_two_packages_is_refused(point: str, install: Install) -> None
     assert "op: other.operators:Ratio" in refused.value.do
 
 
+@pytest.mark.system
 @pytest.mark.promise("a module that is not listed is not imported", "tasks/ops/OWN_OPERATOR.md#in-a-deployment")
 @pytest.mark.parametrize(
     "points", [{"Ratio": "shares.operators:Ratio"}, {"all": "shares.operators"}], ids=["class", "module"]
@@ -251,6 +264,7 @@ def test_in_a_deployment_its_module_has_to_be_allowed(
     make_job(job)
 
 
+@pytest.mark.system
 def test_another_version_is_other_code(install: Install) -> None:
     graph = {"nodes": [{"op": {"op": "shares.operators:Ratio"}}]}
     site = install("shares", {"Ratio": "shares.operators:Ratio"})

@@ -148,6 +148,7 @@ def test_what_would_be_refused_comes_first(folder: Path, monkeypatch: pytest.Mon
     assert "the output exists" in markdown(found).partition("### Source")[0]
 
 
+@pytest.mark.system
 @pytest.mark.promise("takes seconds, writes nothing and starts no cluster")
 @pytest.mark.promise("What the run would refuse comes first, with exit status 1")
 def test_the_command_ends_with_0_or_with_1_when_the_run_would_be_refused(folder: Path) -> None:
@@ -264,6 +265,7 @@ def test_after_a_run_the_time_is_known_and_apply_is_shown_with_what_was_learned(
     assert "### Needs" in found_artifacts[0].data
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("asked", [{"kind": "cpu", "workers": 2, "threads_per_worker": 3}, {"kind": "cpu"}])
 def test_the_workers_that_there_would_be(asked: dict[str, Any]) -> None:
     from infra.clusters.expected import expected

@@ -132,6 +132,7 @@ def test_nothing_imports_it() -> None:
     assert sorted(entry.name for entry in PUBLIC.iterdir() if entry.name != "__pycache__") == ["rowmill"]
 
 
+@pytest.mark.system
 def test_the_import_is_fast_and_loads_nothing_else(tmp_path: Path) -> None:
     program = """
 import sys, time
@@ -148,6 +149,7 @@ print(time.process_time() - begin, sorted({name.split(".")[0] for name in sys.mo
 # ways to have it
 
 
+@pytest.mark.system
 def test_two_folders_in_pythonpath_are_enough(beside_a_clone: Path) -> None:
     """-S: no installed packages and no .pth; the libraries are a folder like others."""
     path = os.pathsep.join([str(ROOT), str(PUBLIC), LIBRARIES])
@@ -187,6 +189,7 @@ print((Path(tasks.__file__).parent / "report" / "page.html.j2").exists())
 """
 
 
+@pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["wheel", "in place"])
 def test_it_installs(way: str, beside_a_clone: Path, tmp_path: Path) -> None:
@@ -235,6 +238,7 @@ ops.Clp
 """
 
 
+@pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["mypy_path", "wheel"])
 def test_type_checkers_know_it(way: str, tmp_path: Path) -> None:
@@ -292,6 +296,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("how", "start"), [("PYTHONPATH", "forked"), ("PYTHONPATH", "spawned"), ("sys.path", "forked")]
 )
@@ -347,6 +352,7 @@ print(Workflow.load("fitted").transform(pa.table({"x": [5.0, 2.0]}))["x"].to_pyl
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "imports",
     ["from tasks.ops import Learned\nColumn = Any", "from rowmill import Column\nfrom rowmill.ops import Learned"],

@@ -39,7 +39,9 @@ def block(language: str) -> str:
 def test_the_two_commands_stand_on_the_first_screen() -> None:
     first = README.splitlines()[:20]
     assert "    python3 -m venv .venv && . .venv/bin/activate && pip install -e . && rowmill demo" in first
-    assert "    python3 -m venv .venv && . .venv/bin/activate && pip install -e '.[test]' && pytest" in first
+    install, tests = ". .venv/bin/activate && pip install -e '.[test]'", 'pytest -m "system or not system"'
+    assert f"    python3 -m venv .venv && {install} && {tests}" in first
+    assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == tests
 
 
 @pytest.mark.promise(

@@ -25,7 +25,7 @@ from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
 from tests.infra.elsewhere import DASK, digests, make_certificates, processes, run_job, tls_arguments
 
-pytestmark = pytest.mark.xdist_group("clusters")
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
 
 
 class Elsewhere(NamedTuple):

@@ -13,6 +13,8 @@ from infra.orchestration import deployments
 from tasks.errors import GiveUpError
 from tests.conftest import python_path
 
+pytestmark = pytest.mark.system
+
 SECOND = """
 from infra.orchestration import deployments
 from tasks.errors import GiveUpError

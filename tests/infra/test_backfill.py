@@ -33,7 +33,7 @@ from tasks.storage.staging import Staging
 from tests.conftest import free_port, python_path
 from tests.infra.elsewhere import until
 
-pytestmark = pytest.mark.xdist_group("backfill")
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("backfill")]
 
 
 def output_of(path: Path, day: str, run: str = "", rows: int = 5) -> None:

@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from distributed import core
 from distributed.dashboard import scheduler as dashboard
 
 from infra.clusters import closed_schedulers
 from tests.faults.jobs import make_data, make_job
 from tests.infra.elsewhere import environment
+
+pytestmark = pytest.mark.system
 
 RUNS = """
 import gc, json, logging, sys, time

@@ -31,7 +31,7 @@ from tasks.errors import GiveUpError
 from tests.clusters import make_cluster
 from tests.conftest import free_port, python_path
 
-pytestmark = pytest.mark.xdist_group("clusters")
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
 ROOT = Path(__file__).resolve().parents[2]
 T4 = gpus.Gpu(0, "GPU-aaaa", "T4", 16 * 10**9)
 H200 = [gpus.Gpu(i, f"GPU-{i}{i}", "H200", 140 * 10**9) for i in range(2)]

@@ -25,7 +25,7 @@ from tests.conftest import python_path
 from tests.flows.runs import rows_of
 from tests.infra.elsewhere import eventually, until
 
-pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.slow]
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("deployments"), pytest.mark.slow]
 POOL = "rowmill-test"
 SMALL = {"sample": {"name": "toy", "rows": 2000}}
 ON_CPU = {"kind": "cpu", "workers": 1, "threads_per_worker": 2}

@@ -22,6 +22,7 @@ from tests.conftest import python_path
 from tests.infra.elsewhere import eventually
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.xdist_group("clusters"),
     pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone"),
 ]

@@ -25,6 +25,8 @@ from tasks.workflow import Workflow
 from tests.conftest import python_path
 from tests.stages import run_stages
 
+pytestmark = pytest.mark.system
+
 ROWS = pa.table({"user": ["a", "b", "a"]})
 
 

@@ -113,6 +113,7 @@ def run() -> Iterator[Mapping[str, Any]]:
         yield {"runner": runner, "cluster": cluster, "worker": next(iter(cluster.workers.values()))}
 
 
+@pytest.mark.system
 def test_the_runner_holds_its_workers(run: Mapping[str, Any]) -> None:
     assert isinstance(run["cluster"].workers, dict)
     assert callable(run["runner"]._exit_stack.close)
@@ -125,6 +126,7 @@ def test_a_nanny_can_be_told_not_to_start_another_worker() -> None:
     assert isinstance(Nanny.pid, property)
 
 
+@pytest.mark.system
 def test_a_stage_s_future_is_one_of_dask(run: Mapping[str, Any]) -> None:
     from distributed import Future
     from prefect.futures import PrefectWrappedFuture
@@ -139,6 +141,7 @@ def test_a_stage_s_future_is_one_of_dask(run: Mapping[str, Any]) -> None:
     future.release()
 
 
+@pytest.mark.system
 def test_the_runner_has_its_client_in_one_attribute_and_submits_without_a_token() -> None:
     from distributed import LocalCluster
 
@@ -199,6 +202,7 @@ def left_twice() -> list[bool]:
     return found
 
 
+@pytest.mark.system
 def test_a_thread_knows_whether_it_has_left_the_pool(run: Mapping[str, Any]) -> None:
     assert run["runner"].client.submit(left_twice, pure=False).result() == [True, False, False]
 
@@ -234,10 +238,12 @@ def test_a_store_of_dask_cuda_knows_what_it_has_spilled(tmp_path: Path) -> None:
     assert hasattr(store, "disk")
 
 
+@pytest.mark.system
 def test_a_worker_knows_its_limit(run: Mapping[str, Any]) -> None:
     assert run["worker"].memory_manager.memory_limit > 0
 
 
+@pytest.mark.system
 def test_a_scheduler_counts_its_moves(run: Mapping[str, Any]) -> None:
     from tasks.cluster import stalled_tasks
 
@@ -251,12 +257,14 @@ def test_a_scheduler_counts_its_moves(run: Mapping[str, Any]) -> None:
     assert client.run_on_scheduler(stalled_tasks.state_of)["workers"]
 
 
+@pytest.mark.system
 def test_a_cluster_knows_which_workers_it_expects(run: Mapping[str, Any]) -> None:
     cluster = run["cluster"]
     assert len(cluster.plan) == len(cluster.observed) == 1
     assert cluster.plan - cluster.observed == set()
 
 
+@pytest.mark.system
 def test_pages_of_a_server_can_be_refused(run: Mapping[str, Any]) -> None:
     from infra.workers.dashboard_access import _Stranger, dask_setup
 

@@ -54,6 +54,7 @@ def test_the_image_takes_what_the_package_has() -> None:
     assert all((INFRA.parent / source).exists() for source in sources)
 
 
+@pytest.mark.system
 def test_its_health_checks_are_commands_that_work() -> None:
     text = (INFRA / "Dockerfile").read_text()
     checks = [json.loads(found) for found in re.findall(r"^    CMD (\[.*\])$", text, re.MULTILINE)]
@@ -108,6 +109,7 @@ def test_compose_has_no_secret_and_its_example_names_every_variable() -> None:
     assert "infra/compose.env" in (INFRA.parent / ".gitignore").read_text().split()
 
 
+@pytest.mark.system
 def test_compose_by_its_own_program(tmp_path: Path) -> None:
     if not shutil.which("docker") or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode:
         pytest.skip("needs docker with its plugin compose")
@@ -184,6 +186,7 @@ def test_a_run_has_the_rights_that_the_kind_kubernetes_uses() -> None:
     assert ("secrets", "get") not in rights
 
 
+@pytest.mark.system
 @pytest.mark.promise("A run that is going on gets SIGTERM first, ends its workers and lets go of its lock")
 def test_the_unit_by_systemd_itself(tmp_path: Path) -> None:
     if not shutil.which("systemd-analyze"):

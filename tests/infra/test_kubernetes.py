@@ -238,6 +238,7 @@ def api(tmp_path: Path, crd: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
         thread.join()
 
 
+@pytest.mark.system
 @pytest.mark.promise("a DaskCluster and the Secret with its certificates")
 def test_a_run_on_pods_that_an_operator_starts(api: Api, tmp_path: Path, prefect_server: Any) -> None:
     data = make_data(tmp_path / "in", files=2)
@@ -249,6 +250,7 @@ def test_a_run_on_pods_that_an_operator_starts(api: Api, tmp_path: Path, prefect
     assert api.pods == []
 
 
+@pytest.mark.system
 def test_who_has_no_certificate_of_the_pods_is_refused(api: Api) -> None:
     asked = Cluster(kind="kubernetes", kubernetes={"image": "i", "cores": 1, "memory": "2GB"}, start_timeout=60)
     with make_cluster(asked) as cluster:
@@ -259,6 +261,7 @@ def test_who_has_no_certificate_of_the_pods_is_refused(api: Api) -> None:
     assert api.objects == {}
 
 
+@pytest.mark.system
 def test_an_operator_that_does_nothing(api: Api) -> None:
     api.works = False
     known = Path(os.environ["KUBECONFIG"])
@@ -272,6 +275,7 @@ def test_an_operator_that_does_nothing(api: Api) -> None:
     assert api.objects == {}
 
 
+@pytest.mark.system
 def test_a_resource_that_kubernetes_refuses(api: Api) -> None:
     asked = {"image": "i", "cores": 1, "memory": "2GB", "tolerations": [{"key": 7}]}
     with pytest.raises(JobError, match="Kubernetes refuses the cluster") as caught:
@@ -280,6 +284,7 @@ def test_a_resource_that_kubernetes_refuses(api: Api) -> None:
     assert api.objects == {}
 
 
+@pytest.mark.system
 def test_no_kubernetes_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = {"cluster": "c", "user": "u", "namespace": "data"}
     known = {"clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}],

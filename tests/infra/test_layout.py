@@ -198,6 +198,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.system
 def test_all_contracts_hold() -> None:
     status, output = linted(ROOT)
     assert status == 0, output
@@ -208,6 +209,7 @@ def test_each_contract_has_a_violation_to_find() -> None:
     assert [*PLANTED] == contracts()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("contract", PLANTED)
 def test_a_planted_violation_breaks_its_contract_alone(contract: str, tmp_path: Path) -> None:
     module, planted = PLANTED[contract]

@@ -14,6 +14,8 @@ import pytest
 
 from infra.workers.multiprocessing_leftovers import remove_leftovers
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def short() -> Iterator[Path]:

@@ -14,6 +14,8 @@ from infra.clusters.model import Cluster
 from infra.gpus import Gpu
 from tasks.errors import GiveUpError, JobError, TransientError
 
+pytestmark = pytest.mark.system
+
 H200 = [Gpu(i, f"GPU-{i}", "H200", 140 * 10**9) for i in range(2)]
 
 

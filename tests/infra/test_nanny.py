@@ -14,7 +14,7 @@ from infra.clusters.model import Cluster
 from tests.clusters import make_cluster
 from tests.infra.elsewhere import is_worker
 
-pytestmark = pytest.mark.xdist_group("clusters")
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
 
 
 def next_worker(seen: set[int]) -> int:

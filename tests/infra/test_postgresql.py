@@ -23,6 +23,7 @@ PLACES = os.pathsep.join([os.environ.get("PATH", ""), *map(str, Path("/usr/lib/p
 INITDB, POSTGRES = (shutil.which(program, path=PLACES) for program in ("initdb", "postgres"))
 AUTH = "admin:a-password"
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.xdist_group("postgresql"),
     pytest.mark.timeout(600),  # the first start makes Prefect's tables, for a minute on a busy host
     pytest.mark.skipif(not (INITDB and POSTGRES), reason="needs PostgreSQL: apt-get install postgresql"),

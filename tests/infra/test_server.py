@@ -17,7 +17,7 @@ import pytest
 from infra.orchestration.server import flow_run_url
 from tests.conftest import free_port, python_path
 
-pytestmark = pytest.mark.xdist_group("server")
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("server")]
 ENSURE = "import json; from infra.orchestration.server import *; print(json.dumps(ensure_server()))"
 STOP = "import json; from infra.orchestration.server import *; print(json.dumps(stop_server()))"
 

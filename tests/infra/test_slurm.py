@@ -24,7 +24,7 @@ from tests.infra.elsewhere import ROOT, digests, eventually, run_job
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"
-pytestmark = pytest.mark.xdist_group("clusters")
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
 needs_slurm = pytest.mark.skipif(
     os.getuid() != 0 or not all(shutil.which(program, path=PATH) for program in PROGRAMS),
     reason="needs root, SLURM and munge: apt-get install slurm-wlm munge",

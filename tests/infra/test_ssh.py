@@ -28,7 +28,7 @@ from tests.infra.elsewhere import ROOT, commands_with, digests, eventually, run_
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin:/sbin")
 LOADED = ",".join(pre_import(IMPORTS))
-pytestmark = pytest.mark.xdist_group("clusters")
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
 needs_sshd = pytest.mark.skipif(SSHD is None, reason="needs sshd: apt-get install openssh-server")
 
 CONFIG = """

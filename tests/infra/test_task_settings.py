@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from distributed.protocol import pickle
 from prefect.context import SettingsContext, get_settings_context
 from prefect.settings import (
@@ -19,6 +20,8 @@ from prefect.settings import (
 )
 
 from infra.orchestration.task_settings import TaskSettings
+
+pytestmark = pytest.mark.system
 
 HERE = "http://127.0.0.1:4200/api"
 

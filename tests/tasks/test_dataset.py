@@ -59,6 +59,7 @@ def test_names_that_are_numbers_are_taken_as_texts() -> None:
     assert workflow.transform(frame)["0"].tolist() == [3, 4, 3]
 
 
+@pytest.mark.system
 def test_a_dask_frame_is_converted_on_the_workers_of_a_client() -> None:
     from distributed import Client
 

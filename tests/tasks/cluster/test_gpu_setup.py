@@ -78,6 +78,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.system
 def test_the_engine_leaves_dask_alone_and_the_first_task_stops_its_profiler() -> None:
     environment = {**os.environ, "PYTHONPATH": python_path()}
     done = subprocess.run(

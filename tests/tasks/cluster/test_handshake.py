@@ -11,6 +11,8 @@ from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 from infra.clusters.encryption import temporary
 
+pytestmark = pytest.mark.system
+
 
 class Thing:
     """What a task returns."""

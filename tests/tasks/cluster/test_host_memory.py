@@ -63,6 +63,7 @@ def lent() -> Iterator[tuple[Any, list[Any]]]:
     process.join(30)
 
 
+@pytest.mark.system
 def test_another_process_copies_what_is_lent(lent: Any) -> None:
     process, dumped = lent
     for header, frames in dumped:
@@ -73,6 +74,7 @@ def test_another_process_copies_what_is_lent(lent: Any) -> None:
         found.pieces[0].table.validate(full=True)
 
 
+@pytest.mark.system
 def test_a_process_that_is_gone_is_a_lost_worker(lent: Any) -> None:
     process, ((header, frames), *_) = lent
     with pytest.raises(ConnectionResetError, match="is gone"):  # another one has its number
@@ -116,6 +118,7 @@ def test_nothing_is_offered_where_the_kernel_forbids_to_read(monkeypatch: pytest
         host_memory.this_host.cache_clear()
 
 
+@pytest.mark.system
 def test_what_is_forbidden_later_is_an_error_that_says_so(lent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_memory, "_copied", lambda *_: -errno.EPERM)
     with pytest.raises(PermissionError, match="cannot be read"):
@@ -153,6 +156,7 @@ def two_workers() -> Iterator[Any]:
         yield client
 
 
+@pytest.mark.system
 @pytest.mark.promise("Workers of one host then copy the pieces that they need out of each other's memory")
 @pytest.mark.promise("Large pieces within a host are copied past TLS, by processes of one user only")
 def test_workers_of_a_host_copy_pieces_from_each_other(two_workers: Any) -> None:
@@ -183,6 +187,7 @@ def kill_who_lends() -> None:
     dask_deserialize.register(PackedPieces)(load)
 
 
+@pytest.mark.system
 def test_a_worker_that_is_killed_while_it_is_read_is_a_lost_one(two_workers: Any) -> None:
     client = two_workers
     one, other = sorted(workers_at(client))

@@ -42,6 +42,7 @@ def quiet() -> Iterator[Any]:
         yield client
 
 
+@pytest.mark.system
 @pytest.mark.promise("Workers are sampled twice a second by a thread that ends soon after the run")
 def test_a_stage_of_some_seconds_is_sampled_twice_a_second_and_its_rows_are_counted(quiet: Any) -> None:
     began = time.time()
@@ -62,6 +63,7 @@ def test_a_stage_of_some_seconds_is_sampled_twice_a_second_and_its_rows_are_coun
     assert worker["threads"] >= 1
 
 
+@pytest.mark.system
 def test_rows_that_were_counted_before_the_first_answer_are_the_stage_s_own(quiet: Any) -> None:
     addresses = list(workers_at(quiet))
     with monitor.watched(quiet, addresses):
@@ -74,6 +76,7 @@ def test_rows_that_were_counted_before_the_first_answer_are_the_stage_s_own(quie
     assert worker["samples"][0].at == late.began
 
 
+@pytest.mark.system
 def test_a_short_stage_has_its_first_and_its_last_sample(quiet: Any) -> None:
     with monitor.watched(quiet, list(workers_at(quiet))) as watch:
         pass
@@ -81,6 +84,7 @@ def test_a_short_stage_has_its_first_and_its_last_sample(quiet: Any) -> None:
     assert len(worker["samples"]) >= 2
 
 
+@pytest.mark.system
 def test_every_worker_of_a_cluster_is_sampled() -> None:
     from distributed import Client, LocalCluster
 

@@ -15,7 +15,7 @@ from tasks.cluster.dask_pool import DaskPool, workers_at
 from tasks.errors import TransientError
 from tasks.shuffle.memory_exchange import DaskMemory
 
-pytestmark = [pytest.mark.xdist_group("clusters"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")

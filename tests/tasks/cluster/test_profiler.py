@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from distributed import Client, LocalCluster
 
 from tasks.cluster.transfer import dask_profiler
@@ -25,6 +26,7 @@ def looks(dask_worker: Any) -> int:
     return sum(found["count"] for found in seen)
 
 
+@pytest.mark.system
 def test_it_stops_for_good() -> None:
     with (
         LocalCluster(n_workers=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,

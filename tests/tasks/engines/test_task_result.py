@@ -41,6 +41,7 @@ ARRIVED = {
 }  # fmt: skip
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "steps", ["pre_import", "preload pre_import", "pre_import preload", "preload result pre_import", "task"]
 )

@@ -325,6 +325,7 @@ def asked(here: bool) -> tuple[str, list[tuple[int, str]]]:
     return get_worker().address, pool.values(pool.call(addressed, [(n,) for n in range(10)], here))
 
 
+@pytest.mark.system
 def test_what_is_asked_for_here_is_done_by_the_worker_that_asks(two_workers: Any) -> None:
     workers = list(workers_at(two_workers))
     for worker in workers:
@@ -337,6 +338,7 @@ def test_what_is_asked_for_here_is_done_by_the_worker_that_asks(two_workers: Any
     assert [n for n, _ in pool.values(pool.call(addressed, [(n,) for n in range(10)], here=True))] == list(range(10))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("large_ones", [False, True])
 def test_steps_are_finished_in_several_tasks(
     engine: str, two_workers: Any, large_ones: bool, monkeypatch: pytest.MonkeyPatch
@@ -364,6 +366,7 @@ def halved(number: int) -> float:
     return number / 2
 
 
+@pytest.mark.system
 def test_values_come_as_they_are_done_and_an_error_ends_them(two_workers: Any) -> None:
     for pool in (DaskPool(two_workers), LocalPool(2)):
         handles = pool.call(halved, [(n,) for n in (8, 2, 6)])

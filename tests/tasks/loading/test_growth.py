@@ -167,6 +167,7 @@ class TestWhichChanges:
             grow([1, 2, 3], step(3, 4))
 
 
+@pytest.mark.system
 def test_it_is_public_and_imports_no_torch():
     assert rowmill.grow is grow
     lines = ["import sys, numpy, rowmill", f"rowmill.grow(numpy.zeros((5, 2)), {step(5, 6)})"]

@@ -61,6 +61,7 @@ def in_process(pickled: bytes, found: Any) -> None:
         found.put(error.what)
 
 
+@pytest.mark.system
 @pytest.mark.promise("an epoch that began before a `replace` ends with the old rows")
 def test_a_loader_in_another_process_finds_the_output_that_was_replaced(tmp_path: Path) -> None:
     write(tmp_path / "out", 1)
@@ -122,6 +123,7 @@ def test_a_version_that_a_reader_holds_stays(tmp_path: Path, caplog: pytest.LogC
     assert sorted(path.name for path in out.glob("v*")) == ["v0005"]
 
 
+@pytest.mark.system
 def test_a_reader_in_another_process_holds_its_version_until_it_ends(tmp_path: Path) -> None:
     out = tmp_path / "out"
     write(out, 1, on_existing="version")

@@ -59,6 +59,7 @@ def numbers(rows: Any, workers: int) -> list[list[int]]:
     return [batch["number"].tolist() for batch in loader(rows, workers)]
 
 
+@pytest.mark.system
 def test_workers_in_a_process_of_their_own(engine: str) -> None:
     names = "outlive or every_batch_of_workers or (over_ranks_and_workers and 2) or know_what_was_taken or replaced"
     command = [
@@ -71,6 +72,8 @@ def test_workers_in_a_process_of_their_own(engine: str) -> None:
         "no:cacheprovider",
         "-p",
         "no:benchmark",
+        "-m",
+        "system",
         "--engine",
         engine,
         __file__,
@@ -84,7 +87,7 @@ def test_workers_in_a_process_of_their_own(engine: str) -> None:
 
 
 @pytest.mark.promise("every row once per epoch over all ranks")
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=forks)])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=[pytest.mark.system, forks])])
 def test_every_row_once_over_ranks_and_workers(out: Path, workers: int) -> None:
     from tasks.loading.torch import Rows
 
@@ -94,6 +97,7 @@ def test_every_row_once_over_ranks_and_workers(out: Path, workers: int) -> None:
     assert [len(rank) for rank in found] == [rows.batches(workers) for rows in ranks]
 
 
+@pytest.mark.system
 @forks
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_workers_read_the_output_that_was_replaced_to_the_end_of_its_time(tmp_path: Path, context: str) -> None:
@@ -126,6 +130,7 @@ def test_workers_read_the_output_that_was_replaced_to_the_end_of_its_time(tmp_pa
         list(late)
 
 
+@pytest.mark.system
 @forks
 def test_workers_that_outlive_an_epoch_hear_of_the_next(out: Path) -> None:
     from tasks.loading.torch import Rows
@@ -195,6 +200,7 @@ def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.promise("then `rows.load_state_dict(state)` in the next process continues after them")
+@pytest.mark.system
 @forks
 @pytest.mark.parametrize("settings", [{}, {"global_batches": True}])
 def test_rows_go_on_behind_every_batch_of_workers(out: Path, settings: dict[str, Any]) -> None:
@@ -208,6 +214,7 @@ def test_rows_go_on_behind_every_batch_of_workers(out: Path, settings: dict[str,
         assert numbers(again, 2) == whole[taken:]
 
 
+@pytest.mark.system
 @forks
 def test_rows_of_this_process_know_what_was_taken(out: Path) -> None:
     from tasks.errors import JobError

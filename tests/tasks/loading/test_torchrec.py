@@ -19,6 +19,7 @@ from tasks.workflow import Workflow
 torch = pytest.importorskip("torch")
 MISSING = find_spec("torchrec") is None
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.skipif(
         MISSING, reason="needs TorchRec: pip install -e '.[torchrec-cpu]', then --no-deps torchrec==1.8.0"
     ),

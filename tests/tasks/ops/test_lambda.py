@@ -226,6 +226,7 @@ def test_a_lambda_works_in_memory_and_is_refused_where_it_is_saved(engine: str, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.system
 @pytest.mark.promise("works in memory and on the workers of a Dask client; `save` and `to_parquet` refuse it")
 def test_workers_of_a_cluster_get_closures_that_can_be_pickled() -> None:
     from distributed import Client, LocalCluster
@@ -250,6 +251,7 @@ def test_workers_of_a_cluster_get_closures_that_can_be_pickled() -> None:
     assert Workflow(["x"] >> ops.Lambda(locked)).fit(data).transform(table).to_pydict() == {"x": [1, 2]}
 
 
+@pytest.mark.system
 @pytest.mark.promise("A function of the script itself is saved with a warning")
 def test_a_function_of_the_script_is_saved_with_a_warning(tmp_path: Path) -> None:
     lines = [

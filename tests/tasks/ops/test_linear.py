@@ -246,6 +246,7 @@ class TestTheTree:
             whole.slice(i, 1).to_pylist()[0] for i in (0, 13, 996)
         ]
 
+    @pytest.mark.system
     @pytest.mark.parametrize("threads", ["1", "4"])
     def test_the_number_of_threads_of_blas_does_not_change_a_bit(self, threads, tmp_path):
         code = (

@@ -368,6 +368,7 @@ def test_source_filter_and_filters_of_the_graph_hold_together(tmp_path: Path, en
 KEEP = st.lists(st.tuples(st.integers(-9, 9), st.one_of(st.none(), st.integers(-9, 9))), min_size=1, max_size=30)
 
 
+@pytest.mark.system
 @settings(max_examples=30, deadline=None)
 @given(rows=KEEP, bound=st.integers(-9, 9))
 def test_filtering_in_the_graph_is_filtering_before(

@@ -126,6 +126,7 @@ def test_pieces_are_packed_only_out_of_larger_ones(rows: int) -> None:
     assert packed.packed() is packed
 
 
+@pytest.mark.system
 def test_two_workers_write_what_one_writes_of_pieces_in_host_memory(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -382,6 +382,7 @@ def two_workers() -> Iterator[DaskPool]:
         yield DaskPool(client)
 
 
+@pytest.mark.system
 def test_two_workers_hold_their_partitions_until_transform_takes_them(
     text: Path, tmp_path: Path, two_workers: DaskPool
 ) -> None:
@@ -403,6 +404,7 @@ def test_two_workers_hold_their_partitions_until_transform_takes_them(
     assert written(tmp_path / "one") == written(tmp_path / "two")
 
 
+@pytest.mark.system
 def test_items_are_worked_on_where_their_columns_are(two_workers: DaskPool) -> None:
     """Two workers, each with what half of the items need."""
     from distributed import get_worker

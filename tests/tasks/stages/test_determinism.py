@@ -29,7 +29,7 @@ from tasks.sources.planning import make_plan
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tests.clusters import make_cluster
 
-pytestmark = pytest.mark.xdist_group("determinism")
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("determinism")]
 
 ROWS, ROW_GROUP = 200_000, 8_000
 BLOCKS = 26  # every row group is one, so that each worker has several partitions without millions of rows

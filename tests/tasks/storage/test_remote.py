@@ -122,6 +122,7 @@ def put(options: dict[str, Any], url: str, content: bytes) -> None:
     s3fs.S3FileSystem(**options, skip_instance_cache=True).pipe(url, content)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", WRITERS)
 def test_no_more_is_fetched_than_is_read(name: str, s3: tuple[Counting, dict[str, Any]], table: pa.Table) -> None:
     counting, options = s3
@@ -142,6 +143,7 @@ def test_no_more_is_fetched_than_is_read(name: str, s3: tuple[Counting, dict[str
         assert nbytes < ONE_COLUMN[name] * len(content) + 300_000
 
 
+@pytest.mark.system
 def test_an_object_that_is_replaced_is_noticed_by_its_etag(s3: tuple[Counting, dict[str, Any]]) -> None:
     _, options = s3
     put(options, "s3://shop/etag/a.csv", b"x\n1\n2\n")
@@ -180,6 +182,7 @@ class Ranges(SimpleHTTPRequestHandler):
         return
 
 
+@pytest.mark.system
 def test_over_http_too(tmp_path: Path, table: pa.Table) -> None:
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=50_000)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Ranges, directory=str(tmp_path)))
