@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -98,7 +99,7 @@ class DelimitedSieve:
             if kind != COMMENT:
                 why = misfits[good - 1] if kind == MISFIT else self._why(match[0], kind)
                 bad.append(Bad(match.start(), match.end(), why))
-        return Sifted(b"".join([*parts, data[begin:]]) if begin else data, rows, bad)
+        return Sifted(_joined([*parts, data[begin:]]) if begin else data, rows, bad)
 
     def _why(self, record: bytes, kind: int | None) -> str:
         if kind in (OPEN, TORN):
@@ -110,6 +111,19 @@ class DelimitedSieve:
             return no_letters(record, self.encoding)
         values, columns = _values(record, self.dialect), self.columns or 0
         return f"{values:,} value{'s' * (values != 1)}, {columns:,} column{'s' * (columns != 1)}"
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    r"""Join runs of whole records; a CR becomes LF where the LF behind it would turn two line ends into one.
+
+    >>> _joined([b"a\r", b"", b"\n"])
+    b'a\n\n'
+    """
+    runs = [part for part in parts if part]
+    for i, (part, following) in enumerate(pairwise(runs)):
+        if part.endswith(b"\r") and following.startswith(b"\n"):
+            runs[i] = part[:-1] + b"\n"
+    return b"".join(runs)
 
 
 EMPTY, COMMENT, GOOD, OTHER, TORN, OPEN = 1, 2, 3, 4, 5, 6  # the groups of `_records`
