@@ -9,21 +9,29 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.core.dtypes import dtype_name, leaf_type
+from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type
 from tasks.engines.algorithms import column_sketch
+from tasks.engines.algorithms.arrow_arrays import one_array, raw
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.moments import deviation
 from tasks.engines.hashing import murmur3
+from tasks.engines.hashing.canonical import canonical_bits
 from tasks.gate.output_profile import BUCKETS, ColumnProfile
 
+HOUR = 3_600_000_000  # microseconds
 
-def column_profile(name: str, dtype: pa.DataType, sketch: Sketch) -> ColumnProfile:
-    """The profile of a column of the source of this type, from the sketch of all its rows."""
+
+def column_profile(
+    name: str, dtype: pa.DataType, sketch: Sketch, sample: pa.ChunkedArray | None = None, step: int = 1
+) -> ColumnProfile:
+    """The profile of a column of the source of this type, from the sketch of all its rows, and from a sample of one of
+    `step` rows what they do not count each."""
     leaf = leaf_type(dtype)
-    distinct, error, top, top_exact = _distinct(sketch)
+    numbers = _numbers(sample) if sample is not None and sketch.kind in ("integer", "float", "time") else None
+    distinct, error, top, top_exact = _distinct(sketch, numbers, step)
     mean, std = _moments(sketch)
     plain = column_sketch.untabled(sketch)
-    counted = plain.sample if plain.bins is None else plain.bins
+    counted, sampled = _bins(sketch, numbers, step)
     bins = None if counted is None else dict(zip(counted[0].tolist(), counted[1].tolist(), strict=True))
     low, high = sketch.low, sketch.high
     if sketch.kind == "time" and low is not None:
@@ -31,6 +39,9 @@ def column_profile(name: str, dtype: pa.DataType, sketch: Sketch) -> ColumnProfi
     elif isinstance(low, float):
         low, high = low + 0.0, high + 0.0  # 0.0 for -0.0
     buckets = _buckets(sketch) if plain.buckets is None else plain.buckets.tolist()
+    hours = None
+    if numbers is not None and pa.types.is_timestamp(leaf):
+        hours = np.bincount(numbers // HOUR % 24, minlength=24).tolist()
     return ColumnProfile(
         name=name,
         type=dtype_name(dtype),
@@ -44,14 +55,41 @@ def column_profile(name: str, dtype: pa.DataType, sketch: Sketch) -> ColumnProfi
         std=std,
         infinite=sketch.infinite,
         bins=bins,
-        sampled=1 if bins is None or plain.bins is not None else column_sketch.SAMPLED,
+        sampled=sampled,
+        hours=hours,
         buckets=buckets,
         top=top,
         top_exact=top_exact,
     )
 
 
-def _distinct(sketch: Sketch) -> tuple[float, float, list[tuple[Any, int]], bool]:
+def _numbers(sample: pa.ChunkedArray) -> np.ndarray:
+    """The values of a sample without null and NaN: integers, float64, times as integers in the unit of the sketches."""
+    array = one_array(sample)
+    while is_list(array.type):
+        array = array.flatten()
+    array = array.drop_null()
+    stored = raw(array)
+    if kind_of(array.type) == "time":
+        return canonical_bits(stored, array.type, np).view(np.int64)
+    if stored.dtype.kind != "f":
+        return stored
+    stored = stored.astype(np.float64) + 0.0
+    return stored[~np.isnan(stored)]
+
+
+def _bins(sketch: Sketch, numbers: np.ndarray | None, step: int) -> tuple[column_sketch.Bins | None, int]:
+    """(the histogram of numbers, how many rows stand behind each of it); of all values where each was counted."""
+    if sketch.bins is not None:
+        return sketch.bins, 1
+    if sketch.table is not None and sketch.kind == "integer":
+        return column_sketch.number_bins(np.asarray(_integers(sketch.table[0])), sketch.table[1]), 1
+    return (None, 1) if numbers is None else (column_sketch.number_bins(numbers), step)
+
+
+def _distinct(
+    sketch: Sketch, numbers: np.ndarray | None, step: int
+) -> tuple[float, float, list[tuple[Any, int]], bool]:
     """(distinct values, error, the most frequent ones, whether these are exact)."""
     values = sketch.rows - sketch.nulls
     if sketch.distinct is not None:
@@ -59,12 +97,12 @@ def _distinct(sketch: Sketch) -> tuple[float, float, list[tuple[Any, int]], bool
     if sketch.table is not None:
         pairs = list(zip(sketch.table[0], sketch.table[1].tolist(), strict=True))
         return float(len(pairs)), 0.0, column_sketch.most_frequent(pairs), True
-    if sketch.least is None and sketch.sample_least is not None:
-        return min(column_sketch.estimate(sketch.sample_least)[0], float(values)), math.inf, [], False
-    if sketch.least is None:
+    if sketch.least is not None:
+        estimate, error = column_sketch.estimate(sketch.least)
+        return min(estimate, float(values)), error, [], False
+    if numbers is None:
         return 0.0 if sketch.rows == sketch.nulls else math.nan, 0.0, [], False
-    estimate, error = column_sketch.estimate(sketch.least)
-    return min(estimate, float(values)), error, [], False
+    return float(len(np.unique(numbers))), 0.0 if step == 1 else math.inf, [], False
 
 
 def _moments(sketch: Sketch) -> tuple[float | None, float | None]:
@@ -110,6 +148,12 @@ def _iso(count: int, dtype: pa.DataType) -> str | int:
         return count
 
 
-def column_profiles(types: Mapping[str, pa.DataType], sketches: Mapping[str, Sketch]) -> dict[str, ColumnProfile]:
+def column_profiles(
+    types: Mapping[str, pa.DataType], sketches: Mapping[str, Sketch], sample: pa.Table | None, step: int
+) -> dict[str, ColumnProfile]:
     """The profiles of the columns of the source that were sketched."""
-    return {name: column_profile(name, types[name], sketch) for name, sketch in sketches.items()}
+    drawn = sample.column_names if sample is not None else ()
+    return {
+        name: column_profile(name, types[name], sketch, sample[name] if name in drawn else None, step)  # type: ignore[index]
+        for name, sketch in sketches.items()
+    }

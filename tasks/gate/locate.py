@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+import pyarrow as pa
+
 from tasks import engines
 from tasks.core.plan import Piece, Plan
 from tasks.core.schema import ROW
@@ -94,10 +96,10 @@ def _search(
         span += sum(piece.stop - piece.start for piece in of_file)
         if place and span > MOST_SPAN:
             return wrong, place, len(files)
-        sketch = _sketch(plan, of_file, column, filter)
+        sketch, values = _read(plan, of_file, column, filter)
         if not sketch.rows:
             continue
-        profile = column_profile(column, plan.schema[column].dtype, sketch)
+        profile = column_profile(column, plan.schema[column].dtype, sketch, values)
         for key, test in tests.items():
             if len(wrong[key]) < most and test(profile):
                 wrong[key].append(plan.files[number].path)
@@ -180,18 +182,19 @@ def _distance_test(before: ColumnProfile, night: ColumnProfile) -> Test:
     return test
 
 
-def _sketch(plan: Plan, pieces: list[Piece], column: str, filter: str | None) -> Sketch:
-    """The sketch of the column over the rows of these pieces."""
+def _read(plan: Plan, pieces: list[Piece], column: str, filter: str | None) -> tuple[Sketch, pa.ChunkedArray]:
+    """The sketch and the values of the column over the rows of these pieces."""
     engine = engines.engine("pandas")
     condition = parse(filter) if filter else None
     names = list(dict.fromkeys([column, *(condition.columns if condition else ())]))
-    sketches = []
+    sketches, values = [], []
     for number, run in enumerate(_runs(pieces)):
         frame = engine.from_arrow(read_pieces(plan, run, names))
         if condition:
             frame = engine.take({column: frame[column]}, true_rows(condition, frame))
         sketches.append(engine.sketch_leaves(frame[column], [0, len(frame[column])], [number]))
-    return column_sketch.merge(sketches)
+        values.append(engine.host(frame[column]))
+    return column_sketch.merge(sketches), pa.chunked_array(values)
 
 
 def _runs(pieces: list[Piece]) -> list[list[Piece]]:

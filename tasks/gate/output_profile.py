@@ -43,7 +43,8 @@ class ColumnProfile:
     days, durations and times of the day in microseconds, and their extremes are ISO texts (of durations numbers).
     `bins` has the number of values by the upper 16 bits of the order-preserving uint64 of their float64; None for
     texts. They are of one of `sampled` rows: of 1 all; of more, a share of them is within sqrt(p (1 - p) / n) (one
-    standard error, n = `in_bins`) of that of all rows. `buckets` has the number of values by the lower ten bits of
+    standard error, n = `in_bins`) of that of all rows. `hours` has the number of values of timestamps by hour of the
+    day in UTC, of the same rows. `buckets` has the number of values by the lower ten bits of
     their MurmurHash3 (texts, integers, bools), else None. `top` are the most frequent of these values with their
     counts, largest count first, equal counts by value; empty unless `top_exact`: with too many distinct values nobody
     has counted each.
@@ -62,6 +63,7 @@ class ColumnProfile:
     infinite: Count = 0
     bins: Annotated[Mapping[Count, Count] | None, BeforeValidator(_by_bin)] = None
     sampled: Number = 1
+    hours: list[Count] | None = None
     buckets: list[Count] | None = None
     top: list[tuple[Value, Count]] = field(default_factory=list)
     top_exact: bool = False
@@ -137,6 +139,10 @@ class _StoredProfile(Form):
 
     format: Number
     rows: Count
+    repeated: float | None = None
+    compared: Count = 0
+    associations: list[tuple[str, str, float]] = []
+    associated: Count = 0
     columns: list[ColumnProfile]
     steps: list[StepProfile] = []
     seconds: float = 0.0
@@ -146,7 +152,10 @@ class _StoredProfile(Form):
 class Profile:
     """What a run read: `rows` of the source that passed its filter, the columns by name, the steps by key.
 
-    `seconds` of all workers together went into the profile.
+    `seconds` of all workers together went into the profile. `repeated` is the share of rows that are equal to an
+    earlier one in all columns that the output is made of (lists aside), among `compared` rows that their values chose;
+    None if these columns do not tell rows apart. `associations` has how strongly two columns go together, by their
+    names: Cramér's V, 0 .. 1, over `associated` rows.
     """
 
     rows: int
@@ -154,6 +163,10 @@ class Profile:
     steps: Mapping[str, StepProfile] = field(default_factory=dict)
     seconds: float = 0.0
     format: int = FORMAT
+    repeated: float | None = None
+    compared: int = 0
+    associations: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    associated: int = 0
 
     def joined(self, other: Profile) -> Profile:
         """The columns and steps of both: each pass over the same rows profiles the columns that no other has."""
@@ -177,6 +190,10 @@ class Profile:
             "format": self.format,
             "rows": self.rows,
             "seconds": round(self.seconds, 3),
+            "repeated": self.repeated,
+            "compared": self.compared,
+            "associations": [[one, other, value] for (one, other), value in sorted(self.associations.items())],
+            "associated": self.associated,
             "columns": [self.columns[name].to_json() for name in sorted(self.columns)],
             "steps": [dumped(self.steps[key]) for key in sorted(self.steps)],
         }
@@ -186,7 +203,9 @@ class Profile:
         """The profile of a file's content; DataError that names the file and the field that is damaged."""
         stored = parsed(_StoredProfile, data, path)
         columns, steps = {one.name: one for one in stored.columns}, {one.key: one for one in stored.steps}
-        return cls(stored.rows, columns, steps, stored.seconds, stored.format)
+        pairs = {(one, other): value for one, other, value in stored.associations}
+        rows = stored.repeated, stored.compared, pairs, stored.associated
+        return cls(stored.rows, columns, steps, stored.seconds, stored.format, *rows)
 
     def text(self, **more: Any) -> str:
         """As JSON of one spelling, on one line, with further fields."""

@@ -29,6 +29,7 @@ from tasks.engines.expression.interpreter import true_mask
 from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError
+from tasks.graph import row_sample
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.evaluation import Evaluation
 from tasks.graph.failed_casts import FailedCasts
@@ -78,7 +79,8 @@ class Work(PickledFields):
 
     `first_row` is added to the row numbers that operators see: the rows of a refit go on behind those of its base. The
     order numbers, of which positions are made, begin at 0. `profile` are the source columns that this pass sketches,
-    over all rows that the source filter keeps; None disables profiling.
+    over all rows that the source filter keeps; None disables profiling. `compared` are those by which whole rows are
+    compared with each other.
     """
 
     source: Any
@@ -92,6 +94,7 @@ class Work(PickledFields):
     cache: CacheKey | None = None  # columns that passes over the same rows leave for each other
     first_row: int = 0
     profile: tuple[str, ...] | None = None
+    compared: tuple[str, ...] = ()
     rules: RowRules = field(default_factory=RowRules)
 
     @cached_property
@@ -147,11 +150,11 @@ class Work(PickledFields):
         noted, where = FailedCasts(), _place(partition)
         with at(where):
             needed = self._needed(targets)
-            more = [name for name in self.profile or () if name not in needed]
+            more = [name for name in self._profiled if name not in needed]
             source, rows, order, own, left = self._load(partition, [*needed, *more], self._plain(targets), noted)
         met = None if self.profile is None else Counter[str]()
         context = Context(self.kernels, rows, self.training, order, met=met, origin=self._origin, own=own)
-        read = {name: source[name] for name in self.profile or ()}
+        read = {name: source[name] for name in self._profiled}
         frame = {name: source[name] for name in needed} if more else source
         evaluation = Evaluation(bound, frame, self.learned, context, where, noted, self._notes(partition))
         evaluation.filtered(self.filters_for(targets))
@@ -189,12 +192,26 @@ class Work(PickledFields):
     ) -> Seen:
         """What this pass sees of the partition's rows before filters of the graph; `known`: moments by block."""
         start = time.thread_time()
-        columns, context = evaluation.read
-        starts = block_offsets(partition, context.ordered(), self.kernels.xp)
+        (columns, context), engine = evaluation.read, self.kernels
+        starts = block_offsets(partition, context.ordered(), engine.xp)
         blocks = [block.number for block in partition.blocks]
-        sketches = sketched(columns, starts, blocks, self.kernels, known or {})
+        profiled = {name: columns[name] for name in self.profile or ()}
+        seen = Seen(len(context.rows), sketched(profiled, starts, blocks, engine, known or {}), evaluation.met)
+        rows = (self.source if isinstance(self.source, Plan) else self.source.plan).rows
+        seen.step = row_sample.step_of(rows)
+        drawn = {name: columns[name] for name in (*profiled, *self.compared[: row_sample.ASSOCIATED])}
+        seen.sample = row_sample.sampled(drawn, context.rows, seen.step, ROW not in self.schema, engine)
+        if self.compared:
+            compared = {name: columns[name] for name in self.compared}
+            seen.hashes = row_sample.row_hashes(compared, len(context.rows), rows, engine)
         evaluation.read = {}, context
-        return Seen(len(context.rows), sketches, evaluation.met, time.thread_time() - start)
+        seen.seconds = time.thread_time() - start
+        return seen
+
+    @property
+    def _profiled(self) -> list[str]:
+        """The columns that the profile is made of."""
+        return list(dict.fromkeys([*(self.profile or ()), *self.compared]))
 
     def reads(self, targets: Sequence[tuple[int, str]]) -> list[str]:
         """The source columns that are read for the targets."""

@@ -1,11 +1,15 @@
-"""What passes over the source see of its rows: sketches of columns, and what steps meet; merged in any order."""
+"""What passes over the source see of its rows: sketches of columns, a sample, what steps meet; merged in any order."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from tasks.core.schema import ROW
 from tasks.core.strict_json import decoded, encoded
@@ -13,6 +17,7 @@ from tasks.engines.algorithms import column_sketch
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.moments import Moments
 from tasks.engines.algorithms.protocol import Kernels
+from tasks.graph import row_sample
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.ops.categorify import Categorify
 
@@ -21,23 +26,29 @@ Met = dict[str, dict[str, int]]  # step -> what it met (rows, out_of_vocabulary,
 
 @dataclass
 class Seen:
-    """Some rows of the source: their number, sketches of columns by name, what steps met, the seconds that it took, and
-    how many further rows each rule of the source left out."""
+    """Some rows of the source: their number, sketches of columns by name, what steps met, the seconds that it took, how
+    many further rows each rule of the source left out, a sample of the rows (one of `step`), and the hashes of rows
+    that were compared (`row_sample.row_hashes`; None if they could not be)."""
 
     rows: int = 0
     columns: dict[str, Sketch] = field(default_factory=dict)
     met: Met = field(default_factory=dict)
     seconds: float = 0.0
     left_out: dict[str, int] = field(default_factory=dict)
+    sample: pa.Table | None = None
+    step: int = 1
+    hashes: np.ndarray | None = field(default_factory=lambda: np.empty(0, np.uint64))
 
     @property
     def nbytes(self) -> int:
-        return 20_000 * len(self.columns)
+        return 20_000 * len(self.columns) + (self.sample.nbytes if self.sample is not None else 0)
 
     def packed(self) -> str:
         """As text."""
-        plain = {"rows": self.rows, "met": self.met, "seconds": self.seconds}
-        return json.dumps(encoded(plain | {"columns": column_sketch.packed(self.columns)}))
+        plain = {"rows": self.rows, "met": self.met, "seconds": self.seconds, "step": self.step}
+        plain |= {"sample": row_sample.packed(self.sample), "columns": column_sketch.packed(self.columns)}
+        hashes = None if self.hashes is None else base64.b64encode(self.hashes.tobytes()).decode()
+        return json.dumps(encoded(plain | {"hashes": hashes}))
 
 
 def unpacked(text: str) -> Seen:
@@ -45,7 +56,10 @@ def unpacked(text: str) -> Seen:
     if not text:
         return Seen()
     plain = decoded(json.loads(text))
-    return Seen(plain["rows"], column_sketch.unpacked(plain["columns"]), plain["met"], plain["seconds"])
+    hashes = plain["hashes"] if plain["hashes"] is None else np.frombuffer(base64.b64decode(plain["hashes"]), np.uint64)
+    columns, sample = column_sketch.unpacked(plain["columns"]), row_sample.unpacked(plain["sample"])
+    seen = Seen(plain["rows"], columns, plain["met"], plain["seconds"])
+    return replace(seen, sample=sample, step=plain["step"], hashes=hashes)
 
 
 def added(parts: Iterable[Seen]) -> Seen:
@@ -58,7 +72,11 @@ def added(parts: Iterable[Seen]) -> Seen:
     met: Met = {key: summed(part.met[key] for part in several if key in part.met) for key in keys}
     columns = {name: column_sketch.merge([p.columns[name] for p in several if name in p.columns]) for name in names}
     seconds, left_out = sum(p.seconds for p in several), summed(p.left_out for p in several)
-    return Seen(sum(p.rows for p in several), columns, met, seconds, left_out)
+    seen = Seen(sum(p.rows for p in several), columns, met, seconds, left_out)
+    seen.sample, seen.step = row_sample.joined(p.sample for p in several), max((p.step for p in several), default=1)
+    hashes = [p.hashes for p in several if p.hashes is not None]
+    seen.hashes = np.concatenate([np.empty(0, np.uint64), *hashes]) if len(hashes) == len(several) else None
+    return seen
 
 
 def summed(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -86,6 +104,7 @@ def together(passes: Sequence[Seen]) -> Seen:
         whole.columns |= seen.columns
         whole.met |= seen.met
         whole.seconds += seen.seconds
+        whole.sample, whole.step = row_sample.beside(whole.sample, seen.sample), max(whole.step, seen.step)
     return whole
 
 
@@ -94,8 +113,7 @@ def sketched(
     known: Mapping[str, Sequence[Moments]],
 ) -> dict[str, Sketch]:  # fmt: skip
     """The sketches of columns of the source, of lists that of their elements; `known`: moments by column and block."""
-    places = column_sketch.sampled_places(starts, engine.xp) if source else None
-    return {n: engine.sketch_leaves(column, starts, blocks, known.get(n), places) for n, column in source.items()}
+    return {n: engine.sketch_leaves(column, starts, blocks, known.get(n)) for n, column in source.items()}
 
 
 def counted(bound: Bound, steps: Iterable[Step]) -> dict[str, str]:

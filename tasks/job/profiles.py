@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from tasks.core.dtypes import parse_dtype
 from tasks.core.plan import RETYPED, Plan
 from tasks.errors import DataError
 from tasks.gate.column_figures import column_profiles
+from tasks.gate.distances import associations
 from tasks.gate.output_profile import PROFILE, Profile, StepProfile
+from tasks.graph import row_sample
 from tasks.graph.binding import Bound, Step
 from tasks.graph.evaluation import titled
 from tasks.graph.failed_casts import Record
@@ -39,7 +42,11 @@ def profile_of(seen: Seen, bound: Bound, failed: Sequence[Record], plan: Plan) -
     Whole numbers of a fit that are floats in this plan have the type that they have here."""
     types = {name: bound.source[name].dtype for name in seen.columns}
     types |= {name: parse_dtype(dtype) for name, dtype in plan.options.get(RETYPED, {}).items() if name in types}
-    return Profile(seen.rows, column_profiles(types, seen.columns), _steps(seen, bound, failed), seen.seconds)
+    columns = column_profiles(types, seen.columns, seen.sample, seen.step)
+    repeated, compared = row_sample.repeated_share(seen.hashes)
+    pairs, rows = associations(seen.sample) if compared else {}, 0 if seen.sample is None else seen.sample.num_rows
+    profile = Profile(seen.rows, columns, _steps(seen, bound, failed), seen.seconds)
+    return replace(profile, repeated=repeated, compared=compared, associations=pairs, associated=rows)
 
 
 def _steps(seen: Seen, bound: Bound, failed: Sequence[Record]) -> dict[str, StepProfile]:

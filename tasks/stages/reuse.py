@@ -65,19 +65,20 @@ def prepared(request: Request, split: str) -> Prepared:
     work = Work(plan, final, schema, request.engine, state, source.filter, training, cache=cache, first_row=first_row,
                 rules=row_rules(source, plans, split))  # fmt: skip
     if request.run.profile:
-        work = replace(work, profile=_unprofiled(request, work, plan, training))
+        names = _read_columns(request, work, plan)
+        known = profiles.saved(request, profiles.STATISTICS) if training else None
+        unprofiled = tuple(name for name in names if not (known and name in known.columns))
+        work = replace(work, profile=unprofiled, compared=names)
     shuffle = rows_to_files(work, plan, request.output, plans.workers, request.run.min_partition_size)
     fingerprint = request.parts_fingerprint(plan.fingerprint, state.digest, shuffle.files, split)
     profiled = "" if request.run.profile else "-plain"
     return Prepared(shuffle, fingerprint, f"{exchange_prefix(request.staging)}{fingerprint[:16]}{profiled}")
 
 
-def _unprofiled(request: Request, work: Work, plan: Plan, training: bool) -> tuple[str, ...]:
-    """The source columns that transform reads and whose profile statistics does not have."""
+def _read_columns(request: Request, work: Work, plan: Plan) -> tuple[str, ...]:
+    """The source columns that transform reads."""
     carried = carried_columns(work, make_order(request.output, plan, 1)).values()
-    names = work.reads([*work.bound.targets, *carried])
-    known = profiles.saved(request, profiles.STATISTICS) if training else None
-    return tuple(name for name in names if name != ROW and not (known and name in known.columns))
+    return tuple(name for name in work.reads([*work.bound.targets, *carried]) if name != ROW)
 
 
 def exchange_prefix(staging: Staging) -> str:

@@ -1,12 +1,10 @@
-"""Sketches of all values of a column: counts, extremes, moments, histograms, distinct values; merged in any order.
+"""Sketches of all values of a column: counts, extremes, moments, distinct values; merged in any order.
 
-A column of few distinct values (`Sketch.table`) is counted value by value. Any other is a histogram of its numbers by
-their leading bits, a histogram of its texts by their hash, and the least hashes of its values, which estimate how many
-are distinct (Bar-Yossef and others, "Counting distinct elements in a data stream", 2002). Of more than `WHOLE` rows the
-histogram of numbers is of a sample: of every sixteen rows of a block the one that `PLACES` names. So are the hashes of
-floats and times, which then say how many distinct values there are at least. Whether values
-are counted, and whether rows are sampled, depends on all rows together, so the same rows make the same sketch in any
-parts and any order. Moments of floats are joined along one tree over blocks; sums of integers are exact.
+A column of few distinct values (`Sketch.table`) is counted value by value. Any other text or integer has the least
+hashes of its values, which estimate how many are distinct (Bar-Yossef and others, "Counting distinct elements in a data
+stream", 2002), and a text a histogram by hash. Distributions of numbers are not made here, but of a sample of the rows
+(`tasks.graph.row_sample`). Whether values are counted depends on all rows together, so the same rows make the same
+sketch in any parts and any order. Moments of floats are joined along one tree over blocks; sums of integers are exact.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +22,7 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import kind_of
 from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.moments import Moments, joined
-from tasks.engines.algorithms.reductions import any_true, extremes, summed, total
+from tasks.engines.algorithms.reductions import extremes, summed, total
 from tasks.engines.hashing import murmur3
 
 TABLE = 4096  # distinct values up to this number are counted one by one ..
@@ -33,14 +30,7 @@ SPAN = 1 << 17  # .. if they are texts, or integers of a range up to this
 LEAST = 2048  # hashes that estimate the number of distinct values: two standard errors are 4.4 %
 BUCKETS = 1024
 TOP = 100
-LEASTS = ("least", "sample_least")
 BINS = 1 << 16
-WHOLE = 1 << 18  # rows up to which each number is in the histogram; of more rows ..
-SAMPLED = 16  # .. one of so many is
-RUN = 1 << 18  # rows of a block after which the places of the sampled ones begin again
-PLACES = np.arange(0, RUN, SAMPLED) + (
-    murmur3.hash_fixed(np.arange(RUN // SAMPLED, dtype=np.uint64), 0, np) % SAMPLED
-).astype(np.int64)  # of each sixteen rows one, by hash: rows that repeat in a period are sampled like others
 FACTOR = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: Knuth's multiplicative hash
 
 Bins = tuple[np.ndarray, np.ndarray]  # (bins, ascending; how many values each has)
@@ -58,20 +48,14 @@ def kind(dtype: pa.DataType) -> str:
     return {"number": "float", "string": "text", "time": "time"}.get(kind_of(dtype), "other")
 
 
-def always_counted(dtype: pa.DataType) -> bool:
-    """Whether values of a type are always counted one by one: there are no more of them than a table has room for."""
-    return bool(pa.types.is_boolean(dtype) or (pa.types.is_integer(dtype) and dtype.bit_width == 8))
-
-
 @dataclass
 class Sketch:
     """What is known of the values of some rows of a column; plain values and numpy arrays.
 
-    `low` and `high` are of finite values. `bins` are of all rows, None of more than `WHOLE`; `sample` of the sampled
-    rows, None where no row is sampled (elements of lists, counts of values, values that are `always_counted`). So are
-    `least` and `sample_least` of floats and times. One of three holds: `table` has the count of each value; `distinct`
-    is their exact number, and `top` the most frequent ones, of rows that no other sketch has values of; or `least` (or
-    `sample_least`) are the least hashes of values.
+    `low` and `high` are of finite values. One of these holds for texts and integers: `table` has the count of each
+    value; `distinct` is their exact number, `top` the most frequent ones and `bins` the histogram of numbers, of rows
+    that no other sketch has values of; or `least` are the least hashes of values. Floats and times have the second, or
+    none of them.
     """
 
     kind: str
@@ -83,10 +67,8 @@ class Sketch:
     sums: tuple[int, int] | None = None  # of integers, and of their squares
     tree: Tree = field(default_factory=dict)
     bins: Bins | None = None
-    sample: Bins | None = None
     buckets: np.ndarray | None = None
     least: np.ndarray | None = None
-    sample_least: np.ndarray | None = None
     table: tuple[list[Any], np.ndarray] | None = None
     distinct: int | None = None
     top: list[tuple[Any, int]] = field(default_factory=list)
@@ -95,18 +77,22 @@ class Sketch:
 def empty(kind: str, rows: int, nulls: int) -> Sketch:
     """The sketch of rows without values: of nulls only, or of values of the kind other."""
     out = Sketch(kind, rows, nulls)
-    if kind in ("float", "time", "integer"):
-        out.bins = out.sample = np.empty(0, np.uint16), np.empty(0, np.int64)
     if kind in ("text", "integer"):
         out.table = [], np.empty(0, np.int64)
     if kind == "bytes":
         out.buckets = np.zeros(BUCKETS, np.int64)
     if kind == "integer":
         out.sums = 0, 0
-    if kind in ("float", "time", "bytes"):
+    if kind == "bytes":
         out.least = np.empty(0, np.uint64)
-    if kind in ("float", "time"):
-        out.sample_least = out.least
+    return out
+
+
+def complete(kind: str, rows: int, nulls: int, distinct: int) -> Sketch:
+    """The sketch of a table of distinct values that no other table has, to which its histograms are added."""
+    out = Sketch(kind, rows, nulls, distinct=distinct)
+    if kind in ("float", "time", "integer"):
+        out.bins = np.empty(0, np.uint16), np.empty(0, np.int64)
     return out
 
 
@@ -141,11 +127,10 @@ def _text_extremes(values: pa.Array) -> tuple[str, str]:
 
 
 def _spread(sketch: Sketch, values: pa.Array, counts: np.ndarray) -> None:
-    """Give the sketch, in place of a table, histograms and the least hashes of these distinct values."""
+    """Give the sketch, in place of a table, the least hashes of these distinct values, and texts a histogram."""
     sketch.table = None
     if sketch.kind == "integer":
         numbers = np.asarray(values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values)
-        sketch.bins = number_bins(numbers, counts)
         sketch.least = least(hashed(integer_bits(numbers, np), np))
         return
     high, low = (murmur3.hash_array(values, seed) for seed in (0, 1))
@@ -175,27 +160,6 @@ def bin_codes(numbers: Any, xp: Any) -> Any:
 def number_bins(numbers: np.ndarray, counts: np.ndarray | None = None) -> Bins:
     """The bins of numbers, each as often as its count says (once without counts)."""
     return ordered_bins(np.bincount(bin_codes(numbers, np), weights=counts, minlength=BINS))
-
-
-def sampled_places(starts: Sequence[int], xp: Any) -> Any:
-    """The places of the sampled rows of blocks [starts[i], starts[i + 1])."""
-    parts = [np.empty(0, np.int64)]
-    for start, stop in pairwise(starts):
-        for at in range(start, stop, RUN):
-            parts.append(PLACES[: int(np.searchsorted(PLACES, stop - at))] + at)
-    return xp.asarray(np.concatenate(parts))
-
-
-def sampled_values(values: Any, valid: Any | None, places: Any, xp: Any) -> Any:
-    """The values at `sampled_places` that are not null, by `valid`; floats as float64, without NaN and -0.0."""
-    chosen = values.take(places)
-    if valid is not None:
-        chosen = chosen[valid.take(places)]
-    if chosen.dtype.kind != "f":
-        return chosen
-    chosen = chosen.astype(xp.float64, copy=False) + 0.0
-    nan = xp.isnan(chosen)
-    return chosen[~nan] if any_true(nan) else chosen
 
 
 def ordered_bins(counts: np.ndarray) -> Bins:
@@ -340,15 +304,10 @@ def merge(sketches: Sequence[Sketch]) -> Sketch:
         if len(counts) <= TABLE:
             values = sorted(counts)
             out.table = values, np.array([counts[value] for value in values], dtype=np.int64)
-            out.sample = _added_bins([s.sample for s in sketches])
             return out
     sketches = [untabled(s) for s in sketches]
-    out.sample = _added_bins([s.sample for s in sketches])
-    out.bins = _added_bins([s.bins for s in sketches]) if out.sample is None or out.rows <= WHOLE else None
     out.buckets = _added([s.buckets for s in sketches])
-    out.least, out.sample_least = (_least_of([getattr(s, name) for s in sketches]) for name in LEASTS)
-    if out.sample_least is not None and out.rows > WHOLE:
-        out.least = None
+    out.least = _least_of([s.least for s in sketches])
     return out
 
 
@@ -439,6 +398,6 @@ def _rich(name: str, value: Any) -> Any:
         return np.frombuffer(base64.b64decode(value["data"]), dtype=value["dtype"]).copy()
     if name == "tree":
         return {(int(entry[0]), int(entry[1])): tuple(entry[2:]) for entry in value}
-    if name in ("bins", "sample", "table", "sums") and value is not None:
+    if name in ("bins", "table", "sums") and value is not None:
         return tuple(_rich("", one) for one in value)
     return [tuple(pair) for pair in value] if name == "top" else value

@@ -132,8 +132,6 @@ class Engine(Protocol[Column, Array, Counts]):
         starts: Sequence[int],
         blocks: Sequence[int],
         known: Sequence[Moments] | None = None,
-        sample: bool = True,
-        places: Any = None,
     ) -> Sketch: ...
     def sketch_counts(self, counts: Counts, whole: bool) -> Sketch: ...
     def sketch_leaves(
@@ -142,7 +140,6 @@ class Engine(Protocol[Column, Array, Counts]):
         starts: Sequence[int],
         blocks: Sequence[int],
         known: Sequence[Moments] | None = None,
-        places: Any = None,
     ) -> Sketch: ...
 
     # Products of columns

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,21 +20,17 @@ from tasks.engines.hashing import murmur3
 from tasks.engines.hashing.canonical import canonical_bits
 
 CHUNK = 1 << 14  # values that stay in the first levels of cache with what is computed of them
-MINUS_ZERO = sketches.hashed(np.array([-0.0]).view(np.uint64), np)[0]
 TIMES = 1 << 16  # times whose moments are taken at once: fewer, longer steps, which threads disturb less
-COUNTED = 8  # chunks whose bins are counted at once
 LONG = 1 << 18  # small integers that are counted at once
 FEW = 8  # bytes of all integers of a range in which each is counted by a comparison, which is faster than a table
 
 
 def sketch_column(
-    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None,
-    sample: bool = True, places: Any = None,
+    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
 ) -> Sketch:  # fmt: skip
     """The sketch of a column without lists, whose rows [starts[i], starts[i + 1]) are those of the block blocks[i].
 
-    `known` are the moments of each block, if an operator has computed them already. Without `sample` all rows are in
-    the histogram of numbers. `places` are the `sampled_places`, for who has them already.
+    `known`: the moments of each block, if an operator has computed them already.
     """
     arrow = array(column)
     dtype = arrow.type.value_type if pa.types.is_dictionary(arrow.type) else arrow.type
@@ -49,42 +44,29 @@ def sketch_column(
     stored = raw(arrow)
     if kind == "time":
         stored = canonical_bits(stored, dtype, np).view(np.int64)
-    every = not sample or len(arrow) <= sketches.WHOLE
     if kind == "float":
-        out = _floats(stored, valid, starts, blocks, known, every)
-    else:
-        values = stored if valid is None else _present(stored, valid)
-        if kind == "time":
-            out = _times(values, arrow.null_count, valid, starts, blocks, every)
-        else:
-            out = _integers(kind, values, arrow.null_count, every)
-    if sample and not sketches.always_counted(dtype):
-        places = sketches.sampled_places(starts, np) if places is None else places
-        chosen = sketches.sampled_values(stored, valid, places, np)
-        out.sample = sketches.number_bins(chosen)
-        if kind in ("float", "time"):
-            out.sample_least = sketches.least(sketches.hashed(chosen.view(np.uint64), np))
-    if not every:
-        out.bins, out.least = None, out.least if kind == "integer" else None
-    return out
+        return _floats(stored, valid, starts, blocks, known)
+    values = stored if valid is None else _present(stored, valid)
+    if kind == "time":
+        return _times(values, arrow.null_count, valid, starts, blocks)
+    return _integers(kind, values, arrow.null_count)
 
 
 def sketch_leaves(
-    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None,
-    places: Any = None,
+    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
 ) -> Sketch:  # fmt: skip
     """The sketch of a column, of lists that of their elements; a null list counts as a null element.
 
     The elements of all blocks count as those of the first one.
     """
     if not is_list(column):
-        return sketch_column(column, starts, blocks, known, places=places)
+        return sketch_column(column, starts, blocks, known)
     null = null_rows([column])
     while is_list(column):
         column = leaves(column)
-    out = sketch_column(column, [0, len(column)], blocks[:1], sample=False)
+    out = sketch_column(column, [0, len(column)], blocks[:1])
     nulls = 0 if null is None else int(null.sum())
-    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls, sample=None, sample_least=None)
+    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls)
 
 
 def sketch_counts(counts: pa.Table, whole: bool) -> Sketch:
@@ -106,8 +88,7 @@ def sketch_counts(counts: pa.Table, whole: bool) -> Sketch:
 
 
 def _complete(kind: str, values: pa.Array, counts: np.ndarray, nulls: int) -> Sketch:
-    out = sketches.empty(kind, int(counts.sum()) + nulls, nulls)
-    out.table, out.least, out.sums, out.distinct = None, None, None, len(values)
+    out = sketches.complete(kind, int(counts.sum()) + nulls, nulls, len(values))
     if kind in ("text", "integer", "bytes"):
         hashes = murmur3.hash_array(values)
         out.buckets = np.bincount(hashes & (sketches.BUCKETS - 1), weights=counts, minlength=sketches.BUCKETS)
@@ -145,20 +126,20 @@ def _present(values: np.ndarray, valid: np.ndarray) -> np.ndarray:
     return out
 
 
-def _integers(kind: str, values: np.ndarray, nulls: int, every: bool) -> Sketch:
+def _integers(kind: str, values: np.ndarray, nulls: int) -> Sketch:
     if not len(values):
         return sketches.empty(kind, nulls, nulls)
     low, high = int(values.min()), int(values.max())
     if kind == "integer" and high - low < sketches.SPAN:
         return sketches.of_counts(kind, *_counts(values, low, high), nulls)
     out = Sketch(kind, len(values) + nulls, nulls, low=low, high=high)
-    many, total, squares = _Values(every), 0, 0
+    hashes, total, squares = LeastHashes(), 0, 0
     for start in range(0, len(values), CHUNK):
         part = values[start : start + CHUNK]
-        many.add(part, sketches.integer_bits(part, np))
+        hashes.add(sketches.hashed(sketches.integer_bits(part, np), np))
         here = sketches.integer_sums(part, int(part.min()), int(part.max()), np)
         total, squares = total + here[0], squares + here[1]
-    out.bins, out.least, out.sums = many.bins(), many.hashes.settle(), (total, squares)
+    out.least, out.sums = hashes.settle(), (total, squares)
     return out
 
 
@@ -200,15 +181,14 @@ def _counted_bytes(values: np.ndarray) -> np.ndarray:
 
 
 def _times(
-    values: np.ndarray, nulls: int, valid: np.ndarray | None, starts: Sequence[int], blocks: Sequence[int],
-    every: bool,
+    values: np.ndarray, nulls: int, valid: np.ndarray | None, starts: Sequence[int], blocks: Sequence[int]
 ) -> Sketch:  # fmt: skip
     """The sketch of times, as integers without the null ones; `starts` counts those, too."""
     if not len(values):
         return sketches.empty("time", nulls, nulls)
     out = Sketch("time", len(values) + nulls, nulls)
     edges = starts if valid is None else [int(np.count_nonzero(valid[:start])) for start in starts]
-    many, extremes = _Values() if every else None, []
+    extremes: list[int] = []
     ahead, numbers = np.empty(TIMES, np.int64), np.empty(TIMES)
     for i, block in enumerate(blocks):
         moments: Moments = (0, 0.0, 0.0, 0.0, 0.0)
@@ -216,13 +196,9 @@ def _times(
             low, high = int(part.min()), int(part.max())
             extremes += [low, high]
             moments = joined(moments, _time_moments(part, low, high, ahead, numbers))
-            if many is not None:
-                for chunk in _parts(part, CHUNK):
-                    many.add(chunk, chunk.view(np.uint64))
         if moments[0]:
             out.tree[0, block] = moments
     out.low, out.high = min(extremes), max(extremes)
-    out.bins, out.least = (None, None) if many is None else (many.bins(), many.hashes.settle())
     return out
 
 
@@ -244,84 +220,31 @@ def _time_moments(part: np.ndarray, low: int, high: int, ahead: np.ndarray, numb
     return n, within(first + mean, 0, float(low), float(high)), squares, float(low), float(high)
 
 
-class _Values:
-    """The least hashes of many values, which come by chunks, and their histogram if `every` value is in it."""
-
-    def __init__(self, every: bool = True) -> None:
-        self.hashes = LeastHashes()
-        self.counts = np.zeros(sketches.BINS, dtype=np.int64) if every else None
-        self.codes: list[np.ndarray] = []  # of the bins, which are counted a number of chunks at once
-        self.hash, self.spare = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
-        self.small = np.empty(CHUNK, bool)
-
-    def add(self, numbers: np.ndarray, bits: np.ndarray) -> None:
-        """Add at most a chunk of numbers, and the uint64 by which the values differ."""
-        rows = len(numbers)
-        if self.counts is not None:
-            self.codes.append(sketches.bin_codes(numbers, np))
-            if len(self.codes) == COUNTED:
-                self._count()
-        hashes, spare = self.hash[:rows], self.spare[:rows]
-        np.right_shift(bits, np.uint64(29), out=spare)
-        np.bitwise_xor(bits, spare, out=hashes)
-        np.multiply(hashes, np.uint64(sketches.FACTOR), out=hashes)
-        if self.hashes.limit is None:
-            self.hashes.add(hashes.copy())
-            return
-        (small,) = np.less(hashes, self.hashes.limit, out=self.small[:rows]).nonzero()
-        if len(small):
-            self.hashes.add(hashes[small])
-
-    def least(self) -> np.ndarray:
-        known = self.hashes.settle()
-        if len(known) < sketches.LEAST:  # both zeros are one number
-            known = sketches.unique(np.where(known == MINUS_ZERO, np.uint64(0), known))
-        return known
-
-    def bins(self) -> sketches.Bins | None:
-        """The histogram; None unless `every` value is in it."""
-        if self.counts is None:
-            return None
-        self._count()
-        return sketches.ordered_bins(self.counts)
-
-    def _count(self) -> None:
-        if self.counts is not None and self.codes:
-            self.counts += np.bincount(np.concatenate(self.codes), minlength=sketches.BINS)
-            self.codes = []
-
-
 def _floats(
     values: np.ndarray, valid: np.ndarray | None, starts: Sequence[int], blocks: Sequence[int],
-    known: Sequence[Moments] | None, every: bool,
+    known: Sequence[Moments] | None,
 ) -> Sketch:  # fmt: skip
-    out = sketches.empty("float", len(values), 0)
-    many, extremes, nulls = _Values() if every else None, [], len(values)
+    out, extremes, nulls = sketches.empty("float", len(values), 0), list[float](), len(values)
     for i, block in enumerate(blocks):
         moments: Moments = (0, 0.0, 0.0, 0.0, 0.0)
         is_known = known is not None and all(map(math.isfinite, known[i]))
         if is_known and known is not None:
             moments = known[i]
             nulls -= moments[0]
-        for start in range(starts[i], starts[i + 1], CHUNK) if every or not is_known else ():
+        for start in range(starts[i], starts[i + 1], CHUNK) if not is_known else ():
             here = slice(start, min(start + CHUNK, starts[i + 1]))
             part = values[here] if valid is None else values[here][valid[here]]
-            part = part.astype(np.float64, copy=False)
             if not len(part):
                 continue
-            if not is_known:
-                part, of_chunk, infinite = _chunk(part)
-                moments = joined(moments, of_chunk)
-                out.infinite += infinite
-                nulls -= len(part)
-            if many is not None:
-                many.add(part, part.view(np.uint64))
+            part, of_chunk, infinite = _chunk(part.astype(np.float64, copy=False))
+            moments = joined(moments, of_chunk)
+            out.infinite += infinite
+            nulls -= len(part)
         if moments[0]:
             out.tree[0, block] = moments
             extremes += [moments[3], moments[4]]
     out.nulls = nulls
     out.low, out.high = (min(extremes), max(extremes)) if extremes else (None, None)
-    out.bins, out.least = (None, None) if many is None else (many.bins(), many.least())
     return out
 
 

@@ -34,13 +34,11 @@ FIRST = 1 << 16  # values whose least hashes say which of the others may count
 
 
 def sketch_column(
-    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None,
-    sample: bool = True, places: Any = None,
+    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
 ) -> Sketch:  # fmt: skip
     """The sketch of a column without lists, whose rows [starts[i], starts[i + 1]) are those of the block blocks[i].
 
-    `known` are the moments of each block, if an operator has computed them already. Without `sample` all rows are in
-    the histogram of numbers. `places` are the `sampled_places`, for who has them already.
+    `known`: the moments of each block, if an operator has computed them already.
     """
     stored = dtype(column)
     kind = sketches.kind(stored)
@@ -53,41 +51,28 @@ def sketch_column(
     values, valid = numbers(column)
     if kind == "time":
         values = canonical_bits(values, stored, cupy).view(cupy.int64)
-    every = not sample or len(column) <= sketches.WHOLE
+        return _times(values, valid, starts, blocks)
     if kind == "float":
-        out = _floats(column, values, valid, starts, blocks, known, every)
-    elif kind == "time":
-        out = _times(values, valid, starts, blocks, every)
-    else:
-        present = values if valid is None else values[valid]
-        out = _integers(kind, present, len(column) - len(present), every)
-    if sample and not sketches.always_counted(stored):
-        places = sketches.sampled_places(starts, cupy) if places is None else places
-        chosen = sketches.sampled_values(values, valid, places, cupy)
-        out.sample = _bins(chosen)
-        if kind in ("float", "time"):
-            out.sample_least = _least(sketches.hashed(chosen.view(cupy.uint64), cupy))
-    if not every:
-        out.bins, out.least = None, out.least if kind == "integer" else None
-    return out
+        return _floats(column, values, valid, starts, blocks, known)
+    present = values if valid is None else values[valid]
+    return _integers(kind, present, len(column) - len(present))
 
 
 def sketch_leaves(
-    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None,
-    places: Any = None,
+    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
 ) -> Sketch:  # fmt: skip
     """The sketch of a column, of lists that of their elements; a null list counts as a null element.
 
     The elements of all blocks count as those of the first one.
     """
     if not is_list(column):
-        return sketch_column(column, starts, blocks, known, places=places)
+        return sketch_column(column, starts, blocks, known)
     null = null_rows([column])
     while is_list(column):
         column = leaves(column)
-    out = sketch_column(column, [0, len(column)], blocks[:1], sample=False)
+    out = sketch_column(column, [0, len(column)], blocks[:1])
     nulls = 0 if null is None else total(null)
-    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls, sample=None, sample_least=None)
+    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls)
 
 
 def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
@@ -101,8 +86,8 @@ def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
     kind = sketches.kind(dtype(values))
     if not whole and len(table) <= sketches.TABLE:
         return sketches.of_counts(kind, host(values), cupy.asnumpy(weights), int(nulls))
-    out = sketches.empty(kind, total(weights) + int(nulls) if len(table) else int(nulls), int(nulls))
-    out.table, out.least, out.sums = None, None, None
+    rows = total(weights) + int(nulls) if len(table) else int(nulls)
+    out = sketches.complete(kind, rows, int(nulls), len(table)) if whole else Sketch(kind, rows, int(nulls))
     if kind in ("text", "bytes") or (whole and kind == "integer"):
         high = hash_columns([values]) if len(table) else cupy.zeros(0, cupy.uint32)
         places = (high & cupy.uint32(sketches.BUCKETS - 1)).astype(cupy.int64)
@@ -114,7 +99,6 @@ def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
         if kind == "text":
             out.low, out.high = values.min(), values.max()
         return out
-    out.distinct = len(table)
     if kind in ("text", "integer") and len(table):
         best = host_table(_best(table, name, weights))
         plain = best.column(0)
@@ -162,7 +146,7 @@ def _least(hashes: cupy.ndarray) -> np.ndarray:
     return sketches.least(cupy.asnumpy(cupy.unique(hashes)[: sketches.LEAST]))
 
 
-def _integers(kind: str, values: cupy.ndarray, nulls: int, every: bool) -> Sketch:
+def _integers(kind: str, values: cupy.ndarray, nulls: int) -> Sketch:
     if not len(values):
         return sketches.empty(kind, nulls, nulls)
     low, high = (int(value) for value in extremes(values))
@@ -174,13 +158,12 @@ def _integers(kind: str, values: cupy.ndarray, nulls: int, every: bool) -> Sketc
         return sketches.of_counts(kind, pa.array(present), counts[places], nulls)
     out = Sketch(kind, len(values) + nulls, nulls, low=low, high=high)
     bits = sketches.integer_bits(values, cupy)
-    out.bins = _bins(values) if every else None
     out.least = _least(sketches.hashed(bits, cupy))
     out.sums = sketches.integer_sums(values, low, high, cupy)
     return out
 
 
-def _times(values: cupy.ndarray, valid: Any, starts: Sequence[int], blocks: Sequence[int], every: bool) -> Sketch:
+def _times(values: cupy.ndarray, valid: Any, starts: Sequence[int], blocks: Sequence[int]) -> Sketch:
     present = values if valid is None else values[valid]
     nulls = len(values) - len(present)
     if not len(present):
@@ -190,46 +173,25 @@ def _times(values: cupy.ndarray, valid: Any, starts: Sequence[int], blocks: Sequ
     floats = gpu_columns.from_numbers(values.astype(cupy.float64), valid)
     moments_of = gpu_columns.moments(floats, starts)
     out.tree = {(0, block): moments for block, moments in zip(blocks, moments_of, strict=True) if moments[0]}
-    if every:
-        out.bins = _bins(present)
-        out.least = _least(sketches.hashed(present.view(cupy.uint64), cupy))
     return out
-
-
-def _bins(values: cupy.ndarray) -> sketches.Bins:
-    codes = sketches.bin_codes(values, cupy)
-    return sketches.ordered_bins(cupy.asnumpy(histogram(codes, sketches.BINS)))
 
 
 def _floats(
     column: Column, values: cupy.ndarray, valid: Any, starts: Sequence[int], blocks: Sequence[int],
-    known: Sequence[Moments] | None, every: bool,
+    known: Sequence[Moments] | None,
 ) -> Sketch:  # fmt: skip
     out = sketches.empty("float", len(values), 0)
-    is_known = known is not None and all(math.isfinite(figure) for moments in known for figure in moments)
-    if is_known and known is not None and not every:  # the moments of all values, none of which is infinite
-        out.nulls = len(values) - sum(moments[0] for moments in known)
-        _add_moments(out, blocks, known)
-        return out
-    data = values.astype(cupy.float64) + 0.0
-    usable = ~cupy.isnan(data) if valid is None else valid & ~cupy.isnan(data)
-    present = data[usable]
-    out.nulls = len(values) - len(present)
-    finite = cupy.isfinite(present)
-    out.infinite = len(present) - total(finite)
-    if known is None or not is_known:
-        column = gpu_columns.from_numbers(cupy.where(usable, data, 0.0), usable & cupy.isfinite(data))
-        known = gpu_columns.moments(column, starts)
-    _add_moments(out, blocks, known)
-    if every:
-        out.bins = _bins(present)
-        out.least = _least(sketches.hashed(present.view(cupy.uint64), cupy))
-    return out
-
-
-def _add_moments(out: Sketch, blocks: Sequence[int], known: Sequence[Moments]) -> None:
-    """Give the sketch the moments of its blocks."""
+    if known is not None and all(math.isfinite(figure) for moments in known for figure in moments):
+        out.nulls = len(values) - sum(moments[0] for moments in known)  # no value is infinite
+    else:
+        data = values.astype(cupy.float64) + 0.0
+        usable = ~cupy.isnan(data) if valid is None else valid & ~cupy.isnan(data)
+        finite = usable & cupy.isfinite(data)
+        present = total(usable)
+        out.nulls, out.infinite = len(values) - present, present - total(finite)
+        known = gpu_columns.moments(gpu_columns.from_numbers(cupy.where(usable, data, 0.0), finite), starts)
     out.tree = {(0, block): moments for block, moments in zip(blocks, known, strict=True) if moments[0]}
     if out.tree:
         out.low = min(moments[3] for moments in out.tree.values())
         out.high = max(moments[4] for moments in out.tree.values())
+    return out

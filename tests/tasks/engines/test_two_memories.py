@@ -11,7 +11,6 @@ import pytest
 
 from tasks import engines
 from tasks.core.schema import Column, Schema
-from tasks.engines.algorithms import column_sketch
 from tasks.engines.expression import interpreter as evaluation
 from tasks.engines.expression.functions import FUNCTIONS
 from tasks.engines.expression.syntax import parse
@@ -100,14 +99,3 @@ def test_a_lookup_of_a_night_keeps_the_memories_apart(monkeypatch: pytest.Monkey
     lookup = NightLookup(night, 2, lambda: kernels.Lookup([pa.array(["a", "b"])]), kernels)
     for values, expected in ((["b", "c"], [1, -1]), (["c", None, "b"], [-1, -1, 1]), (["a", "b", "d"], [0, 1, -1])):
         assert lookup.codes([kernels.column(pa.array(values, pa.string()))]).get().tolist() == expected
-
-
-def test_sampled_rows_are_in_the_memory_of_their_column() -> None:
-    xp, rows = two_memories.XP, column_sketch.RUN + 100
-    values, valid = xp.arange(rows), xp.arange(rows) % 3 > 0
-    for starts in ([0, rows], [0, 7, 40, rows], [0]):
-        places, own = (column_sketch.sampled_places(starts, one) for one in (xp, np))
-        sampled = column_sketch.sampled_values(values, valid, places, xp)
-        expected = column_sketch.sampled_values(values.get(), valid.get(), own, np)
-        assert sampled.get().tolist() == expected.tolist()
-        assert len(np.unique(own)) == len(own) == pytest.approx(starts[-1] / column_sketch.SAMPLED, abs=3)
