@@ -576,7 +576,7 @@ class Check(Section):
 
 
 WITHOUT_FIGURE = ("constant", "swapped", "duplicated", "columns", "contract")  # checks that hold or do not
-OF_ROWS = ("rows", "duplicated")
+OF_ROWS = ("rows", "duplicated", "repeated")
 
 
 class Checks(Section):
@@ -601,6 +601,8 @@ class Checks(Section):
     jensen_shannon: Check = Field(Check(), description="Jensen-Shannon distance")
     psi: Check = Field(Check(), description="population stability index")
     new_values: Check = Field(Check(), description="share of rows with values that no earlier night had")
+    repeated: Check = Field(Check(), description="share of rows that are equal to an earlier row of the run")
+    associations: Check = Field(Check(), description="what is lost of how strongly a column goes with others")
     constant: Check = Field(Check(), description="one value in all rows of a column that had several")
     swapped: Check = Field(Check(), description="two columns, each of which looks as the other did")
     duplicated: Check = Field(Check(), description="rows that were delivered twice")

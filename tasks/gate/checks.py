@@ -20,11 +20,21 @@ import numpy as np
 
 from tasks.core.settings import Check, Checks
 from tasks.gate.contract import Contract, check_values, percent, shown
-from tasks.gate.distances import Array, in_cells, jensen_shannon, quantile_cells
+from tasks.gate.distances import Array, chance_association, in_cells, jensen_shannon, quantile_cells
 from tasks.gate.distributions import Cells, Moved, References, cells_of, listed, moved, newcomers, references
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.expected_range import TREND, WINDOW, WeekdayCalendar, calendar, limit, predict
-from tasks.gate.figures import SHARES, Key, Scale, family, figures_of, noise_of, scale_of, share_below, value_texts
+from tasks.gate.figures import (
+    OF_STEPS,
+    Key,
+    Scale,
+    family,
+    figures_of,
+    noise_of,
+    scale_of,
+    share_below,
+    value_texts,
+)
 from tasks.gate.output_profile import ColumnProfile, Profile
 from tasks.gate.rows import CHANCE as ROWS_CHANCE
 from tasks.gate.rows import Expected, change_text, expected_rows, rows_text
@@ -35,6 +45,9 @@ DRIFT = 0.25  # standard deviations by which the values of a column move a night
 DRIFTING = ("mean", "extremes", "quantiles")  # ids and times may move on every night: a trend is needed first
 NEW_FLOOR, NEW_ROWS = 0.001, 10  # share and number of values that no earlier night had
 NEW_OF_MANY = 0.05  # the share where a profile names the most frequent values only: a new product may sell at once
+ASSOCIATED = 0.05  # Cramér's V from which on two columns go together
+ASSOCIATION_LOST = 0.5  # the share of it, against the least of the nights before, that a column loses with each ..
+PARTNERS = 3  # .. of the so many columns with which it goes together most
 FEW_VALUES = 100  # values of a column: fewer do not say how many distinct ones a night has
 TWICE_CELLS = 64  # counts that must all be even
 LEVELS = {"stop": 0, "ask": 1, "warn": 2}
@@ -61,6 +74,7 @@ def judge(
     findings += night.figures()
     findings += night.distributions()
     findings += night.new_values()
+    findings += night.associations([one for one in findings if one.check == "swapped"])
     findings += night.duplicates(findings)
     chosen = [one for one in findings if night.wanted(one.check, one.column)]
     chosen.sort(key=lambda one: (LEVELS[one.level], one.check != "rows", -_severity(one), one.check, one.column))
@@ -126,7 +140,7 @@ class _Judge:
 
     def title(self, key: Key) -> str:
         """The column of a figure, the columns of a step, or the rows."""
-        if key.column in self.profile.steps and key.check in SHARES[1:]:
+        if key.column in self.profile.steps and key.check in OF_STEPS:
             step = self.profile.steps[key.column]
             return ", ".join(step.columns)
         return key.column
@@ -250,7 +264,7 @@ class _Judge:
         set_by_user = self.check(key.check).threshold
         threshold = threshold if set_by_user is None else set_by_user
         level = self.level(key.check, len(places))
-        if level is None or not figure > threshold:
+        if level is None or not figure > threshold or (key.check == "repeated" and now <= expected):
             return None
         if key.check == "quantiles" and set_by_user is None and not self.passed(key, column, scale.back(expected)):
             return None
@@ -263,10 +277,12 @@ class _Judge:
 
     def counts(self, key: Key, place: int) -> tuple[int, int]:
         """The values of which tonight's figure was made, and the night's before."""
-        if key.check in SHARES[1:]:
+        if key.check in OF_STEPS:
             steps = self.past[place].profile.steps.get(key.column)
             return self.profile.steps[key.column].rows, steps.rows if steps else 1
         last = self.past[place].profile
+        if key.check == "repeated":
+            return self.profile.compared, last.compared
         if not key.column:
             return self.profile.rows, last.rows
         now, before = self.profile.columns[key.column], last.columns[key.column]
@@ -400,6 +416,43 @@ class _Judge:
             now_values = [value for value, _ in strangers[:5]]
             yield Finding(name, "new_values", now_values, None, share, threshold, level, text)
 
+    def associations(self, swapped: Sequence[Finding]) -> Iterator[Finding]:
+        """Columns that no longer go together with those with which they went together in every night before: their
+        values are those of other rows. Columns that are swapped are left out."""
+        past = [night.profile for night in self.past if night.profile.associations]
+        level, settings = self.level("associations", len(past)), self.check("associations")
+        if not past or level is None or not self.profile.associations:
+            return
+        fewest = min(profile.associated for profile in (self.profile, *past))
+        least = max(ASSOCIATED, 3 * chance_association(fewest))
+        most_lost = ASSOCIATION_LOST if settings.threshold is None else settings.threshold
+        lost: dict[str, tuple[list[str], float]] = {}
+        before = {
+            pair: min(profile.associations.get(pair, 0.0) for profile in past) for pair in self.profile.associations
+        }
+        other_columns = {name for finding in swapped for name in finding.column.split(", ")}
+        for name in self.names:
+            if name in other_columns:
+                continue
+            strong = {pair: value for pair, value in before.items() if name in pair and value >= least}
+            pairs = sorted(strong, key=lambda pair: (-strong[pair], pair))[:PARTNERS]
+            shares = [1 - self.profile.associations[pair] / strong[pair] for pair in pairs]
+            if shares and min(shares) > most_lost:
+                lost[name] = [other for pair in pairs for other in pair if other != name], min(shares)
+        reported: set[str] = set()
+        for name, (partners, share) in sorted(lost.items(), key=lambda item: (-len(item[1][0]), item[0])):
+            if reported.issuperset(partners):  # they have lost it, not this column
+                continue
+            reported.add(name)
+            values = [(before[pair], self.profile.associations[pair]) for pair in _pairs(name, partners)]
+            was, now = (", ".join(f"{value:.2f}" for value in one) for one in zip(*values, strict=True))
+            text = (
+                f"{name}: its values no longer go together with those of {', '.join(partners)}, as if they were of "
+                f"other rows: Cramér's V is {now}; in {len(past)} good night{'s' * (len(past) > 1)} it was at least "
+                f"{was} (lost {percent(share)}, threshold {percent(most_lost)})"
+            )
+            yield Finding(name, "associations", values[0][1], values[0][0], share, most_lost, level, text)
+
     def duplicates(self, findings: Sequence[Finding]) -> Iterator[Finding]:
         """Rows that came twice: tonight, or tonight and in a night before."""
         level = self.level("duplicated", self.settings.nights if self.past else 0)
@@ -440,6 +493,10 @@ class _Judge:
         """By how much the number of distinct values has grown against the largest of the last seven nights."""
         past = self.columns_before(name)[1][-7:]
         return self.profile.columns[name].distinct / max(column.distinct for column in past) - 1
+
+
+def _pairs(name: str, partners: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name, other) if name < other else (other, name) for other in partners]
 
 
 def _goes_on(before: ColumnProfile, now: ColumnProfile) -> bool:
@@ -487,6 +544,7 @@ def _same(one: Profile, other: Profile) -> bool:
 
 
 WORDS = {
+    "repeated": "of the rows are equal to an earlier row",
     "nulls": "of the values are null",
     "out_of_vocabulary": "of the values (nulls are among them) have no id",
     "unmatched": "of the rows have no match in the joined table",
@@ -506,8 +564,8 @@ def _sentence(
         return f"{what}, {change}{means and f': {means}'}"
     if key.check in WORDS:
         return (
-            f"{title}: {now} {WORDS[key.check]}, {{compared}} {expected}: a change of {100 * figure:.3g} points "
-            f"(threshold {100 * threshold:.3g})"
+            f"{title or 'rows'}: {now} {WORDS[key.check]}, {{compared}} {expected}: "
+            f"a change of {100 * figure:.3g} points (threshold {100 * threshold:.3g})"
         )
     what = {"mean": "the mean", "extremes": f"the {key.part} value"}.get(key.check, f"the {key.part} quantile")
     unit = "standard deviations" if key.check == "mean" else "hours" if kind == "moment" else "on a log-like scale"

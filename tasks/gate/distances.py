@@ -188,6 +188,17 @@ def associations(sample: pa.Table | None) -> dict[tuple[str, str], float]:
     return {(one, other): _cramers_v(codes[one], codes[other]) for one, other in pairs}
 
 
+def chance_association(rows: int) -> float:
+    """The Cramér's V of columns of 16 cells each that have nothing to do with each other, if their chi square is a
+    standard deviation above what is expected of so many rows.
+
+    >>> round(chance_association(65_536), 3)
+    0.007
+    """
+    freedom = (CELLS - 1) ** 2
+    return math.sqrt(2 * math.sqrt(2 * freedom) / max(rows, 1) / (CELLS - 1))
+
+
 def _codes(values: pa.Array) -> npt.NDArray[np.int64]:
     """The cell of each value, by its rank; -1 for null and NaN."""
     numbers = np.asarray(values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else _as_floats(values))

@@ -36,7 +36,7 @@ class Cells:
 
     def for_psi(self) -> Cells:
         """The few cells over which a PSI means something: the most frequent values and the rest, or folded buckets."""
-        if self.part == "bins" or (self.part == "values" and len(self.now) <= FREQUENT + 1):
+        if self.part in ("bins", "hours") or (self.part == "values" and len(self.now) <= FREQUENT + 1):
             return self
         if self.part == "values":
             order = np.argsort(-shares(self.past).sum(axis=0), kind="stable")
@@ -69,6 +69,9 @@ def cells_of(past: Sequence[ColumnProfile], now: ColumnProfile) -> list[Cells]:
         ends = quantile_cells([column.bins or {} for column in past])
         counts = np.stack([in_cells(column.bins or {}, ends) for column in every])
         ways.append(Cells("bins", counts[:-1], counts[-1], _labels(ends)))
+    if kind == "moment" and all(column.hours for column in every):
+        counts = np.array([column.hours for column in every], np.float64)
+        ways.append(Cells("hours", counts[:-1], counts[-1], [f"{hour:02}:00 UTC" for hour in range(24)]))
     return ways
 
 

@@ -15,7 +15,8 @@ from tasks.gate.output_profile import MINUS_INFINITY, PLUS_INFINITY, ColumnProfi
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 HOUR = 3_600_000_000  # microseconds
-SHARES = ("nulls", "out_of_vocabulary", "unmatched", "failed_casts")
+OF_STEPS = ("out_of_vocabulary", "unmatched", "failed_casts")
+SHARES = ("nulls", "repeated", *OF_STEPS)
 
 
 @dataclass(frozen=True, order=True)
@@ -47,6 +48,8 @@ def figures_of(profile: Profile) -> dict[Key, float]:
     Means and extremes of timestamps and dates are hours since 1970.
     """
     figures = {Key("rows", ""): float(profile.rows)}
+    if profile.repeated is not None:
+        figures[Key("repeated", "")] = profile.repeated
     for name, column in profile.columns.items():
         if not column.rows:
             continue
@@ -67,7 +70,7 @@ def figures_of(profile: Profile) -> dict[Key, float]:
                 if math.isfinite(value):
                     figures[Key("quantiles", name, f"{100 * q:.0f} %")] = value
     for key, step in profile.steps.items():
-        for check in ("out_of_vocabulary", "unmatched", "failed_casts"):
+        for check in OF_STEPS:
             count = getattr(step, check)
             if count is not None and step.rows:
                 figures[Key(check, key)] = count / step.rows
@@ -166,7 +169,7 @@ def scale_of(key: Key, past: Sequence[Profile], figures: Sequence[Mapping[Key, f
         error = max(profile.columns[name].distinct_error for profile in (*past[-1:], now))
         return Scale("log", floor=0.1 + 2 * error, early=0.7)
     if key.check in SHARES:
-        return Scale("share", floor=0.03, early=0.2)
+        return Scale("share", floor=0.03, early=0.1 if key.check == "repeated" else 0.2)
     columns = [profile.columns[name] for profile in past]
     moment = family(columns[-1]) == "moment"
     deviation = _middle([c.std for c in columns if c.std]) * (hours_of(columns[-1]) if moment else 1.0)

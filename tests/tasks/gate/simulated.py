@@ -5,20 +5,25 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.dtypes import dtype_name
+from tasks.core.schema import ROW
 from tasks.core.settings import Checks
 from tasks.gate.checks import judge
 from tasks.gate.contract import Contract, make_contract
+from tasks.gate.distances import associations
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.output_profile import ColumnProfile, Profile, StepProfile
 from tasks.gate.verdict import Verdict
+from tasks.graph.row_sample import ROWS
 
 FIRST = date(2026, 9, 7)  # a Monday
 COUNTED = 100_000  # distinct values of which each is counted
@@ -26,7 +31,20 @@ COUNTED = 100_000  # distinct values of which each is counted
 
 def profile_of(table: pa.Table, steps: Iterable[StepProfile] = ()) -> Profile:
     columns = {name: column_profile(name, table.column(name)) for name in table.column_names}
-    return Profile(table.num_rows, columns, {step.key: step for step in steps})
+    profile = Profile(table.num_rows, columns, {step.key: step for step in steps})
+    hashes = pd.util.hash_pandas_object(table.to_pandas(), index=False)
+    coded = {
+        name: coded_texts(table[name]) if pa.types.is_string(table[name].type) else table[name] for name in columns
+    }
+    pairs = associations(pa.table({ROW: range(table.num_rows), **coded}).slice(0, ROWS))  # by the code under test
+    repeated = float(hashes.duplicated().mean()) if len(hashes) else None
+    rows = {"compared": table.num_rows, "associated": min(table.num_rows, ROWS)}
+    return replace(profile, repeated=repeated, associations=pairs, **rows)
+
+
+def coded_texts(column: pa.ChunkedArray) -> pa.Array:
+    codes = [None if text is None else zlib.crc32(text.encode()) & 15 for text in column.to_pylist()]
+    return pa.array(codes, pa.uint8())
 
 
 def column_profile(name: str, column: pa.ChunkedArray) -> ColumnProfile:
@@ -45,6 +63,8 @@ def column_profile(name: str, column: pa.ChunkedArray) -> ColumnProfile:
     if not pa.types.is_string(kind):
         numbers = values.cast(pa.int64() if moment else pa.float64(), safe=False).to_numpy().astype(np.float64)
         data |= {"mean": float(numbers.mean()), "std": float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0}
+        if moment:
+            data["hours"] = np.bincount((numbers // 3.6e9 % 24).astype(int), minlength=24).tolist()
         bits = (numbers + 0.0).view(np.uint64)
         ordered = np.where(bits >> 63, ~bits, bits | np.uint64(1 << 63)) >> 48
         found_bins, numbers_in = np.unique(ordered, return_counts=True)
@@ -266,6 +286,15 @@ def half_swapped(table: pa.Table) -> pa.Table:
     return pa.table({name: crossed.get(name, table[name]) for name in table.column_names})
 
 
+def shuffled(values: np.ndarray) -> np.ndarray:
+    return np.random.default_rng(4).permutation(values)
+
+
+def without_hours(table: pa.Table, first: int, stop: int) -> pa.Table:
+    hours = pc.hour(table["event_time"])
+    return table.filter(pc.or_(pc.less(hours, first), pc.greater_equal(hours, stop)))
+
+
 AGAIN = "the rows of the night before"
 DAY = np.timedelta64(24 * 3600 * 10**6, "us")
 FURTHER = {  # faults on which no check was developed, and which no other test plants
@@ -291,6 +320,9 @@ FURTHER = {  # faults on which no check was developed, and which no other test p
     "one huge value": first("price", 1e9),
     "a mean a fifth of a deviation away": in_a_share("score", 1.0, lambda scores: scores + np.float32(0.2)),
     "a column one row out of step": in_a_share("price", 1.0, lambda prices: np.roll(prices, 1)),
+    "a key shuffled": in_a_share("product_id", 1.0, shuffled),
+    "a tenth delivered again": Fault("", lambda table: pa.concat_tables([table, table.slice(0, len(table) // 10)])),
+    "two hours at noon missing": Fault("event_time", lambda table: without_hours(table, 12, 14)),
     "columns shifted by one": Fault("brand, country, event_type", shifted_columns),
     "columns swapped in half of the rows": Fault("price, margin", half_swapped),
     "upper case": in_a_share("event_type", 1.0, each(str.upper)),

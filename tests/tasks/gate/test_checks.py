@@ -72,7 +72,7 @@ def test_a_plain_night_passes_and_thresholds_are_proposed() -> None:
     assert (verdict.verdict, verdict.findings) == ("pass", ())
     assert verdict.compared_with[:2] == ["v0030", "v0029"]
     assert 0.05 <= verdict.proposed["rows"][""] < 0.3
-    assert set(verdict.proposed["jensen_shannon"]) == {*tonight().column_names} - {"event_time"}
+    assert set(verdict.proposed["jensen_shannon"]) == {*tonight().column_names}
     assert any(note.startswith("order_id: its values move on every night") for note in verdict.notes)
 
 

@@ -1,29 +1,36 @@
 """Twelve faults planted in night 31: thresholds that thirty plain nights propose stop each, and name it.
 
 The checks were developed on the faults of test_checks.py; none of these was used for that.
-Each is planted in nights that are sketched whole, and in nights of which the histograms have one row of sixteen.
+Each is planted in nights of which all rows are in the sample, and in nights of which it has a part.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
+from flows.job.job import make_job
 from tasks.core.settings import Checks
 from tasks.gate.checks import judge
 from tasks.gate.earlier_outputs import Past
-from tasks.gate.output_profile import Profile
-from tests.tasks.gate.simulated import Shop, profile_of
+from tasks.gate.output_profile import ColumnProfile, Profile
+from tests.stages import run_stages
+from tests.tasks.gate.simulated import FIRST, Shop, profile_of
 
 pytestmark = pytest.mark.xdist_group("nights of the gate")  # one process makes them
 NIGHTS, FURTHER = 30, 30
-FEW, MANY = 12_000, 280_000  # rows of a night: the sketches of so many are of all rows, of a sample
+FEW, MANY = 12_000, 280_000  # rows of a night: the sample is of all of them, of a part
 STOP = Checks(on_finding="stop")
 SEED = 11  # no other test has it
 
@@ -151,3 +158,99 @@ def test_plain_nights_raise_at_most_one_false_alarm() -> None:
         verdict = judge(profile(night, FEW), history(night, FEW), None, STOP, "commit", shop(FEW).day(night))
         alarms += [f"night {night + 1}: {finding.text}" for finding in verdict.findings]
     assert len(alarms) <= 1, alarms
+
+
+# Faults that only the rows together show, in profiles that runs make
+
+
+def events(rows: int, night: int) -> pa.Table:
+    """A night of clicks: the dearer a product is the fewer, and the more the later the hour; products have a price."""
+    rng = np.random.default_rng([SEED, night])
+    product = (2_000 * rng.random(rows) ** 2).astype(np.int64)
+    price = np.exp(np.random.default_rng(SEED).normal(3, 1, 2_000))[product]
+    hour = np.clip(rng.normal(14, 5, rows), 0, 23.999)
+    chance = 1 / (1 + np.exp(0.5 * np.log(price) - 0.1 * hour))
+    day = night * 86_400_000_000
+    return pa.table({
+        "click": (rng.random(rows) < chance).astype(np.int8),
+        "product": pa.array([f"p{n}" for n in product]),
+        "price": price.round(2),
+        "at": pa.array(day + (hour * 3.6e9).astype(np.int64), pa.timestamp("us")),
+        "visit": rng.integers(0, 2**40, rows),
+    })  # fmt: skip
+
+
+def shuffled(name: str) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: changed(table, name, table[name].take(np.random.default_rng(3).permutation(len(table))))
+
+
+# By fault: what is planted, the check and the column that must be named.
+TOGETHER: dict[str, tuple[Callable[[pa.Table], pa.Table], str, str]] = {
+    "a tenth delivered again": (lambda t: pa.concat_tables([t, t.slice(0, len(t) // 10)]), "repeated", ""),
+    "an hour missing": (lambda t: t.filter(pc.not_equal(pc.hour(t["at"]), 13)), "psi", "at"),
+    "the label shuffled": (shuffled("click"), "associations", "click"),
+    "a key shuffled": (shuffled("product"), "associations", "product"),
+}
+
+
+def profile_of_run(table: pa.Table, folder: Path, engine: str) -> Profile:
+    """The profile that a run makes of a table of several files."""
+    (folder / "in").mkdir(parents=True)
+    for part in range(3):
+        size = -(-len(table) // 3)
+        pq.write_table(table.slice(part * size, size), folder / "in" / f"{part}.parquet")
+    job = {
+        "source": {"path": str(folder / "in")},
+        "features": [{"columns": ["product"], "ops": [{"op": "Categorify"}]}, {"columns": ["price"], "ops": [{"op": "Normalize"}]},
+                     {"columns": ["click", "at", "visit"]}],
+        "output": {"path": str(folder / "out"), "files": 2},
+        "run": {"profile": True, "report": False},
+    }  # fmt: skip
+    run_stages(make_job(job).request(engine))
+    profile = Profile.from_json(json.loads((folder / "out" / "_profile.json").read_bytes()))
+    shutil.rmtree(folder)
+    return profile
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Callable[[int], list[Past]]:
+    """Eight plain nights of so many rows, newest first."""
+    engine = request.config.getoption("--engine")
+
+    @cache
+    def nights(rows: int) -> list[Past]:
+        folder = tmp_path_factory.mktemp("nights")
+        profiles = [profile_of_run(events(rows, night), folder / str(night), engine) for night in range(8)]
+        return [Past(f"v{n + 1:04d}", FIRST + timedelta(days=n), one) for n, one in enumerate(profiles)][::-1]
+
+    return nights
+
+
+@pytest.mark.promise("rows that are equal to an earlier row")
+@pytest.mark.parametrize("rows", [30_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_faults_that_only_whole_rows_show_are_stopped_and_named(
+    rows: int, good: Callable[[int], list[Past]], tmp_path: Path, engine: str
+) -> None:
+    plain = events(rows, 8)
+    night = FIRST + timedelta(days=8)
+    calm = judge(profile_of_run(plain, tmp_path / "plain", engine), good(rows), None, STOP, "commit", night)
+    assert calm.findings == ()
+    for name, (fault, check, column) in TOGETHER.items():
+        verdict = judge(profile_of_run(fault(plain), tmp_path / name, engine), good(rows), None, STOP, "commit", night)
+        assert verdict.verdict == "stop", name
+        named = {(finding.check, finding.column) for finding in verdict.findings}
+        assert (check, column) in named, (name, [finding.text for finding in verdict.findings])
+        of_check = {column for other, column in named if other == check}
+        assert of_check == {column}, (name, named)
+
+
+def test_a_column_that_goes_with_one_other_alone_is_named_with_it() -> None:
+    """Neither of the two can be told from the other; a column whose partners lost theirs is not named."""
+    before = {("a", "b"): 0.5, ("c", "d"): 0.6, ("c", "e"): 0.4, ("c", "f"): 0.3, ("d", "e"): 0.02}
+    now = before | {("a", "b"): 0.1, ("c", "d"): 0.0, ("c", "e"): 0.1, ("c", "f"): 0.1}
+    columns = {name: ColumnProfile(name, "float64", 10_000, 0, mean=0.0, std=1.0) for name in "abcdef"}
+    one, other = (Profile(10_000, columns, associations=pairs, associated=10_000) for pairs in (before, now))
+    past = [Past(f"v{n:04d}", FIRST + timedelta(days=n), one) for n in range(8, 0, -1)]
+    verdict = judge(other, past, None, STOP, "commit", FIRST + timedelta(days=9))
+    assert [finding.column for finding in verdict.findings] == ["a", "c"]
+    assert "no longer go together with those of d, e, f" in verdict.findings[1].text

@@ -161,8 +161,8 @@ def test_planted_faults_are_counted_by_what_they_make_of_a_night() -> None:
     assert outcomes == {
         "a clock that stands still": "warning",
         "contract: a price below 0": "stop",
-        "a column one row out of step": "not found",  # the figures of the column are as ever
+        "a column one row out of step": "warning",  # the figures of the column are as ever
         "the rows of the night before": "stop",
         "90 % of the rows": "not found",
     }
-    assert [found[name]["named"] for name in names] == [[1], [1], [0]]
+    assert [found[name]["named"] for name in names] == [[1], [1], [1]]
