@@ -405,6 +405,8 @@ FAULTS: dict[str, Callable[[pa.Table], pa.Table]] = {
     "constant": lambda table: of(table, country=["US"] * len(table)),
     "swapped": lambda table: of(table, price=table["margin"].to_numpy(), margin=table["price"].to_numpy()),
     "duplicated": lambda table: pa.concat_tables([table, table]),
+    "repeated": lambda table: pa.concat_tables([table, table.slice(0, len(table) // 5)]),
+    "associations": lambda table: of(table, price=np.random.default_rng(1).permutation(table["price"].to_numpy())),
     "columns": lambda table: table.drop_columns("score"),
     "contract": lambda table: table,
     **dict.fromkeys(STEPS, lambda table: table),
