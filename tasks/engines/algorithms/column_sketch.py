@@ -133,9 +133,10 @@ def _spread(sketch: Sketch, values: pa.Array, counts: np.ndarray) -> None:
         numbers = np.asarray(values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values)
         sketch.least = least(hashed(integer_bits(numbers, np), np))
         return
-    high, low = (murmur3.hash_array(values, seed) for seed in (0, 1))
-    sketch.buckets = np.bincount(high & (BUCKETS - 1), weights=counts, minlength=BUCKETS).astype(np.int64)
-    sketch.least = least(high.astype(np.uint64) << np.uint64(32) | low)
+    hashes = value_hashes(values)
+    places = (hashes >> np.uint64(32)).astype(np.int64) & (BUCKETS - 1)
+    sketch.buckets = np.bincount(places, weights=counts, minlength=BUCKETS).astype(np.int64)
+    sketch.least = least(hashes)
 
 
 def untabled(sketch: Sketch) -> Sketch:
@@ -185,13 +186,20 @@ def hashed(bits: Any, xp: Any) -> Any:
     return (bits ^ (bits >> xp.uint64(29))) * xp.uint64(FACTOR)
 
 
-def least(hashes: np.ndarray) -> np.ndarray:
-    """The `LEAST` least of distinct hashes, ascending."""
-    if len(hashes) > 8 * LEAST:  # where most values are distinct, the least hashes are among a small share of all
-        few = unique(hashes.take(np.flatnonzero(hashes < np.uint64((2 * LEAST << 64) // len(hashes)))))
-        if len(few) >= LEAST:
-            return few[:LEAST]
-    return unique(hashes)[:LEAST]
+def value_hashes(values: pa.Array) -> np.ndarray:
+    """The hash of each value as uint64: MurmurHash3 with the seeds 0 (the upper half) and 1."""
+    high, low = (murmur3.hash_array(values, seed).astype(np.uint64) for seed in (0, 1))
+    hashes: np.ndarray = high << np.uint64(32) | low
+    return hashes
+
+
+def least(hashes: np.ndarray, size: int = LEAST) -> np.ndarray:
+    """The `size` least of distinct hashes, ascending."""
+    if len(hashes) > 8 * size:  # where most values are distinct, the least hashes are among a small share of all
+        few = unique(hashes.take(np.flatnonzero(hashes < np.uint64((2 * size << 64) // len(hashes)))))
+        if len(few) >= size:
+            return few[:size]
+    return unique(hashes)[:size]
 
 
 def unique(hashes: np.ndarray) -> np.ndarray:
@@ -367,11 +375,11 @@ def moments_of(sketch: Sketch) -> Moments | None:
     return whole if whole and whole[0] else None
 
 
-def estimate(hashes: np.ndarray) -> tuple[float, float]:
-    """(the number of distinct values, its relative error: two standard errors) from the least hashes."""
-    if len(hashes) < LEAST:
+def estimate(hashes: np.ndarray, size: int = LEAST) -> tuple[float, float]:
+    """(the number of distinct values, its relative error: two standard errors) from the `size` least hashes."""
+    if len(hashes) < size:
         return float(len(hashes)), 0.0
-    return float(round((LEAST - 1) * 2.0**64 / float(hashes[-1]))), 2 / math.sqrt(LEAST - 2)
+    return float(round((size - 1) * 2.0**64 / float(hashes[-1]))), 2 / math.sqrt(size - 2)
 
 
 def packed(sketches: Mapping[str, Sketch]) -> dict[str, Any]:

@@ -201,8 +201,11 @@ def profile_of_run(table: pa.Table, folder: Path, engine: str) -> Profile:
         pq.write_table(table.slice(part * size, size), folder / "in" / f"{part}.parquet")
     job = {
         "source": {"path": str(folder / "in")},
-        "features": [{"columns": ["product"], "ops": [{"op": "Categorify"}]}, {"columns": ["price"], "ops": [{"op": "Normalize"}]},
-                     {"columns": ["click", "at", "visit"]}],
+        "features": [
+            {"columns": ["product"], "ops": [{"op": "Categorify"}]},
+            {"columns": ["price"], "ops": [{"op": "Normalize"}]},
+            {"columns": ["click", "at", "visit"]},
+        ],
         "output": {"path": str(folder / "out"), "files": 2},
         "run": {"profile": True, "report": False},
     }  # fmt: skip
