@@ -19,13 +19,13 @@ from flows.job.run_calendar import published
 from flows.run.artifacts import later, write_markdown, write_table
 from flows.run.links import flow_run_id
 from tasks.errors import GateAskedError, GateStoppedError
-from tasks.gate.checks import judge
+from tasks.gate.decide import decide, judge
 from tasks.gate.earlier_outputs import MOST_NIGHTS, Past, good_versions
 from tasks.gate.locate import with_files
 from tasks.gate.notes import GateNote, digest_of, read_note, write_note
 from tasks.gate.output_profile import Profile
 from tasks.gate.question import FORMAT, GateStage, Question, ask, now, read_question
-from tasks.gate.verdict import Finding, Verdict, outcome
+from tasks.gate.verdict import Finding, Verdict
 from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import PlanOf, Request, output_slug
 from tasks.job.run_date import is_pattern
@@ -56,20 +56,18 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
         return
     folder, log = request.staging.folder, get_run_logger()
     verdict, of = judged.verdict, digest_of(judged.profile)
-    note = _accepted(request, stage, of).with_verdict(stage, verdict)
-    findings = note.remaining(verdict.findings)
-    level = outcome(findings)
-    write_note(folder, replace(note, stopped=level == "stop"))
-    for one in findings:
+    decision = decide(_accepted(request, stage, of), stage, verdict)
+    write_note(folder, decision.note)
+    for one in decision.findings:
         log.warning("gate: %s", one.text)
-    if by_hand := len(verdict.findings) - len(findings):
+    if by_hand := len(verdict.findings) - len(decision.findings):
         log.warning("gate: %s finding(s) were accepted by hand", by_hand)
     if verdict.findings or stage == "commit":
-        later(lambda: _show(request.key, stage, note, judged), f"{request.key}-gate")
-    if level == "stop":
-        _tell_stopped(job, request, stage, findings)
-        raise stopped(job, request, findings)
-    if level == "ask":
+        later(lambda: _show(request.key, stage, decision.note, judged), f"{request.key}-gate")
+    if decision.level == "stop":
+        _tell_stopped(job, request, stage, decision.findings)
+        raise stopped(job, request, decision.findings)
+    if decision.level == "ask":
         question = _question(job, request, stage, verdict, of)
         ask(request.staging, question)
         raise asks(question)

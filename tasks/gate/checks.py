@@ -1,4 +1,4 @@
-"""The judgement of a night: its profile against the contract, the last good version and what the others lead to expect.
+"""The checks of a night: its profile against the last good version and what the others lead to expect.
 
 Every check compares a figure with a threshold. A threshold that is not set is made of four parts, the largest of
 which counts: a floor below which no change matters, the noise of a sample of so many rows, the scatter of the same
@@ -14,16 +14,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from tasks.core.settings import Check, Checks
-from tasks.gate.contract import Contract, check_values, percent, shown
+from tasks.gate.contract import Contract, percent, shown
 from tasks.gate.distances import Array, chance_association, in_cells, jensen_shannon, quantile_cells
 from tasks.gate.distributions import Cells, Moved, References, cells_of, listed, moved, newcomers, references
 from tasks.gate.earlier_outputs import Past
-from tasks.gate.expected_range import TREND, WINDOW, WeekdayCalendar, calendar, limit, predict
+from tasks.gate.expected_range import (
+    ROWS_CHANCE,
+    TREND,
+    WINDOW,
+    Expected,
+    WeekdayCalendar,
+    calendar,
+    change_text,
+    expected_rows,
+    limit,
+    predict,
+    rows_text,
+)
 from tasks.gate.figures import (
     OF_STEPS,
     Key,
@@ -36,9 +48,7 @@ from tasks.gate.figures import (
     value_texts,
 )
 from tasks.gate.output_profile import ColumnProfile, Profile
-from tasks.gate.rows import CHANCE as ROWS_CHANCE
-from tasks.gate.rows import Expected, change_text, expected_rows, rows_text
-from tasks.gate.verdict import Finding, Verdict, outcome
+from tasks.gate.verdict import Finding, Level
 
 CHANCE = 0.01  # of a false alarm in a plain night, all checks but `rows` together
 DRIFT = 0.25  # standard deviations by which the values of a column move a night: its bins are not compared then
@@ -50,46 +60,10 @@ ASSOCIATION_LOST = 0.5  # the share of it, against the least of the nights befor
 PARTNERS = 3  # .. of the so many columns with which it goes together most
 FEW_VALUES = 100  # values of a column: fewer do not say how many distinct ones a night has
 TWICE_CELLS = 64  # counts that must all be even
-LEVELS = {"stop": 0, "ask": 1, "warn": 2}
-Level = Literal["warn", "stop", "ask"]
-
-
-def judge(
-    profile: Profile, history: Sequence[Past], contract: Contract | None, settings: Checks,
-    stage: Literal["statistics", "commit"], day: date | None = None,
-) -> Verdict:  # fmt: skip
-    """The verdict on a night of the day `day`. `history` are the good versions, newest first.
-
-    After `statistics` not every column has been read yet: which columns are missing is judged at `commit` only.
-    """
-    night = _Judge(profile, list(history), settings, day)
-    findings: list[Finding] = []
-    notes: list[str] = []
-    if contract is not None and (level := night.level("contract", len(history) + settings.nights)):
-        broken, unchecked = check_values(profile, contract, level)
-        findings += broken
-        notes += unchecked
-    findings += night.columns(contract, stage)
-    findings += night.constants()
-    findings += night.figures()
-    findings += night.distributions()
-    findings += night.new_values()
-    findings += night.associations([one for one in findings if one.check == "swapped"])
-    findings += night.duplicates(findings)
-    chosen = [one for one in findings if night.wanted(one.check, one.column)]
-    chosen.sort(key=lambda one: (LEVELS[one.level], one.check != "rows", -_severity(one), one.check, one.column))
-    notes += night.notes
-    proposed = {check: dict(sorted(by.items())) for check, by in sorted(night.proposed.items())}
-    versions = [past.version for past in history[:WINDOW]]
-    return Verdict(outcome(chosen), tuple(chosen), versions, proposed, tuple(dict.fromkeys(notes)))
-
-
-def _severity(finding: Finding) -> float:
-    return finding.figure / finding.threshold if finding.threshold else math.inf
 
 
 @dataclass
-class _Judge:
+class NightChecks:
     """Tonight's profile beside the good nights before."""
 
     profile: Profile

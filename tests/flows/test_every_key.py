@@ -39,8 +39,8 @@ from infra.clusters.model import Cluster
 from tasks.core.settings import OF_ROWS, WITHOUT_FIGURE, Check, Checks, Source
 from tasks.dataset import Dataset
 from tasks.errors import RowmillError
-from tasks.gate.checks import judge
 from tasks.gate.contract import make_contract
+from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.output_profile import Profile, StepProfile
 from tasks.workflow import Workflow

@@ -27,8 +27,8 @@ from flows.run import session
 from tasks.core.settings import Checks
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.gate.checks import judge
 from tasks.gate.contract import make_contract
+from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import good_versions, read_profile
 from tasks.loading import loader
 from tasks.storage.discarded import is_discarded

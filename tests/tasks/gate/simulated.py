@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import ROW
 from tasks.core.settings import Checks
-from tasks.gate.checks import judge
 from tasks.gate.contract import Contract, make_contract
+from tasks.gate.decide import judge
 from tasks.gate.distances import associations
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.output_profile import ColumnProfile, Profile, StepProfile

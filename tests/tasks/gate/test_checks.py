@@ -19,8 +19,8 @@ import pytest
 from tasks.core.settings import Check, Checks
 from tasks.engines.hashing import murmur3
 from tasks.errors import DataError, JobError
-from tasks.gate.checks import judge
 from tasks.gate.contract import make_contract
+from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.figures import figures_of
 from tasks.gate.notes import read_gate

@@ -22,7 +22,7 @@ import pytest
 
 from flows.job.job import make_job
 from tasks.core.settings import Checks
-from tasks.gate.checks import judge
+from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.output_profile import ColumnProfile, Profile
 from tests.stages import run_stages

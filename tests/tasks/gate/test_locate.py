@@ -13,8 +13,8 @@ from tasks.core.plan import Plan
 from tasks.core.settings import Checks
 from tasks.dataset import Dataset
 from tasks.gate import locate
-from tasks.gate.checks import judge
 from tasks.gate.contract import Contract, make_contract
+from tasks.gate.decide import judge
 from tasks.gate.locate import with_files
 from tasks.gate.verdict import Finding, Verdict
 from tests.tasks.gate import test_faults as faults

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 import pytest
 
 from tasks.core.settings import Check, Checks
-from tasks.gate.checks import judge
+from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.output_profile import Profile
 from tests.bench import gate_nights

@@ -1,0 +1,72 @@
+"""The decision of the gate: from a night's profile to findings and a verdict, and to what becomes of the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+from tasks.core.settings import Checks
+from tasks.gate.checks import NightChecks
+from tasks.gate.contract import Contract, check_values
+from tasks.gate.earlier_outputs import Past
+from tasks.gate.expected_range import WINDOW
+from tasks.gate.notes import GateNote
+from tasks.gate.output_profile import Profile
+from tasks.gate.question import GateStage
+from tasks.gate.verdict import Finding, Outcome, Verdict, outcome
+
+LEVELS = {"stop": 0, "ask": 1, "warn": 2}
+
+
+def judge(
+    profile: Profile, history: Sequence[Past], contract: Contract | None, settings: Checks,
+    stage: GateStage, day: date | None = None,
+) -> Verdict:  # fmt: skip
+    """The verdict on a night of the day `day`. `history` are the good versions, newest first.
+
+    After `statistics` not every column has been read yet: which columns are missing is judged at `commit` only.
+    """
+    night = NightChecks(profile, list(history), settings, day)
+    findings: list[Finding] = []
+    notes: list[str] = []
+    if contract is not None and (level := night.level("contract", len(history) + settings.nights)):
+        broken, unchecked = check_values(profile, contract, level)
+        findings += broken
+        notes += unchecked
+    findings += night.columns(contract, stage)
+    findings += night.constants()
+    findings += night.figures()
+    findings += night.distributions()
+    findings += night.new_values()
+    findings += night.associations([one for one in findings if one.check == "swapped"])
+    findings += night.duplicates(findings)
+    chosen = [one for one in findings if night.wanted(one.check, one.column)]
+    chosen.sort(key=lambda one: (LEVELS[one.level], one.check != "rows", -_severity(one), one.check, one.column))
+    notes += night.notes
+    proposed = {check: dict(sorted(by.items())) for check, by in sorted(night.proposed.items())}
+    versions = [past.version for past in history[:WINDOW]]
+    return Verdict(outcome(chosen), tuple(chosen), versions, proposed, tuple(dict.fromkeys(notes)))
+
+
+def _severity(finding: Finding) -> float:
+    return finding.figure / finding.threshold if finding.threshold else math.inf
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of a run: `level` is that of the worst of its `findings`, which are those of the verdict that nobody
+    has accepted; `note` is the run's note with the verdict."""
+
+    level: Outcome
+    findings: list[Finding]
+    note: GateNote
+
+
+def decide(note: GateNote, stage: GateStage, verdict: Verdict) -> Decision:
+    """Decide after a stage whether a run goes on, stops or waits for an answer; `note` has what was accepted before."""
+    note = note.with_verdict(stage, verdict)
+    findings = note.remaining(verdict.findings)
+    level = outcome(findings)
+    return Decision(level, findings, replace(note, stopped=level == "stop"))
