@@ -175,7 +175,7 @@ def prepared(folder: Path, rows: int, server: str | None) -> dict[str, str]:
     """The environment of the commands, in a folder with data and a job; without `server` (the address of its API) with
     a Prefect server of its own, which a first run starts."""
     root = str(Path(__file__).resolve().parents[2])
-    paths = os.pathsep.join([root, f"{root}/flows/public"])
+    paths = os.pathsep.join([root, f"{root}/flows/public", *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "PYTHONDONTWRITE"))}
     environment |= {"PREFECT_HOME": str(folder / "prefect"), "PYTHONPATH": paths, "COLUMNS": "120"}
     if server is not None:

@@ -7,11 +7,11 @@ import importlib
 import os
 import subprocess
 import sys
-import sysconfig
 import venv
 import zipfile
 from pathlib import Path
 
+import pydantic
 import pytest
 import rowmill
 
@@ -20,7 +20,7 @@ from tests.conftest import python_path
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = ROOT / "flows" / "public"
-LIBRARIES = sysconfig.get_paths()["purelib"]
+LIBRARIES = str(Path(pydantic.__file__).parents[1])  # that of this interpreter, or another in PYTHONPATH
 
 # What `tasks.ops` has exported since the first release: operator files of users import these.
 EXPORTED = [

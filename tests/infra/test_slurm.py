@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -28,6 +29,9 @@ pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
 needs_slurm = pytest.mark.skipif(
     os.getuid() != 0 or not all(shutil.which(program, path=PATH) for program in PROGRAMS),
     reason="needs root, SLURM and munge: apt-get install slurm-wlm munge",
+)
+needs_jobqueue = pytest.mark.skipif(
+    importlib.util.find_spec("dask_jobqueue") is None, reason="needs dask-jobqueue: pip install '.[slurm]'"
 )
 
 CONFIG = """
@@ -181,6 +185,7 @@ def script(**asked: Any) -> list[str]:
     return [line.replace(address, "ADDRESS") for line in lines if line and "DASK_INTERNAL" not in line]
 
 
+@needs_jobqueue
 def test_the_job_of_a_worker_on_the_cores(tmp_path: Path) -> None:
     asked = {"cores": 16, "memory": "64GB", "queue": "batch", "account": "shop", "walltime": "02:00:00",
              "python": "/env/bin/python", "setup": ["module load python"], "directives": ["--exclusive"],
@@ -206,6 +211,7 @@ def test_the_job_of_a_worker_on_the_cores(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("scheduler here, a job for each worker (or for its GPUs)")
+@needs_jobqueue
 def test_the_job_of_workers_on_gpus(tmp_path: Path) -> None:
     asked = {"cores": 32, "memory": "512GiB", "gpus": 4, "python": "python", "shared_directory": str(tmp_path),
              "log_directory": str(tmp_path / "logs")}  # fmt: skip
@@ -226,6 +232,7 @@ def test_the_job_of_workers_on_gpus(tmp_path: Path) -> None:
     assert "PRIVATE KEY" not in "".join(lines)
 
 
+@needs_jobqueue
 def test_what_a_job_inherits_of_dask(tmp_path: Path) -> None:
     asked = {"cores": 2, "memory": "4GB", "shared_directory": str(tmp_path)}
     made = slurm.make(Cluster(kind="slurm", slurm=asked, interface="lo"), IMPORTS)
@@ -256,6 +263,7 @@ def test_a_wrong_section_is_refused(section: dict[str, Any], said: str) -> None:
     assert said in str(caught.value)
 
 
+@needs_jobqueue
 def test_where_slurm_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GiveUpError, match="SLURM's commands are not here"):

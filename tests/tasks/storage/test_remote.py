@@ -52,6 +52,7 @@ class Counting:
 @pytest.fixture(scope="module")
 def s3() -> Iterator[tuple[Counting, dict[str, Any]]]:
     """(what counts, storage options) of moto's server of S3 on the loopback, with the bucket `shop`."""
+    pytest.importorskip("moto", reason="needs moto: pip install '.[test]'")
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
