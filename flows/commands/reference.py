@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import tasks
-from flows.commands.inspect import NEEDED, operators, operators_markdown, parameters_of, refit_rule
+from flows.commands.inspect import NEEDED, needed, operators, operators_markdown, parameters_of, refit_rule
 from flows.job.json_schema import Schema, job_schema
 from tasks.engines.expression import syntax
 from tasks.engines.expression.functions import FUNCTIONS, GROUPS, Example, Function
 from tasks.ops.base import Learned, Operator
+from tasks.ops.docstrings import docstring_of
 
 COMMAND = "rowmill ops --page > tasks/ops/README.md"
 HEAD = f"""<!-- made by: {COMMAND} -->
@@ -126,29 +127,22 @@ def _plain(values: Any) -> str:
 
 def section(name: str, cls: type[Operator]) -> str:
     """Rule, accepted types, parameters, the line in a job, and the example of one operator."""
-    text, examples = split_examples(inspect.cleandoc(cls.__doc__ or ""))
+    text = docstring_of(cls)
     takes = ", ".join(sorted(cls.takes)) + (", and lists of these" if cls.leaves else "")
     learns = [f"learns; a refit: {refit_rule(cls)}"] if issubclass(cls, Learned) else []
     marks = [f"takes {takes}", *(["group"] if cls.grouped else []), *learns]
     parameters = list(parameters_of(cls))
-    needed = "".join(f", {parameter}: .." for parameter, _, default in parameters if default == NEEDED)
-    lines = ["", f"## {name}", "", _prose(text), "", f"*{'; '.join(marks)}*"]
+    lines = ["", f"## {name}", "", _prose(text.summary), "", f"*{'; '.join(marks)}*"]
     if parameters:
-        lines += ["", "| parameter | type | default |", "|---|---|---|"]
-        lines += [f"| {p} | `{_cell(kind)}` | {default if default == NEEDED else f'`{_cell(default)}`'} |"
-                  for p, kind, default in parameters]  # fmt: skip
-    lines += ["", f"In a job: `- {{columns: [..], ops: [{{op: {name}{needed}}}]}}`", "", "```python", examples, "```"]
-    return "\n".join(lines)
-
-
-def split_examples(docstring: str) -> tuple[str, str]:
-    """What a docstring says, and its doctest.
-
-    >>> split_examples("Twice.\\n\\n>>> 2 * 2\\n4")
-    ('Twice.', '>>> 2 * 2\\n4')
-    """
-    text, mark, examples = docstring.partition("\n>>> ")
-    return text.strip(), (mark + examples).strip()
+        lines += ["", "| parameter | type | default | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"| `{p}` | {_cell(_prose(kind))} | {default if default == NEEDED else f'`{_cell(default)}`'} | "
+            f"{_cell(_prose(meaning))} |"
+            for p, kind, default, meaning in parameters
+        ]
+    lines += ["", _prose(text.notes)] if text.notes else []
+    lines += ["", f"In a job: `- {{columns: [..], ops: [{{op: {name}{needed(cls)}}}]}}`"]
+    return "\n".join([*lines, "", "```python", text.examples, "```"])
 
 
 TYPES = {"string": "text", "integer": "number", "number": "number", "boolean": "true, false", "array": "list",

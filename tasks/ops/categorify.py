@@ -37,21 +37,46 @@ def embedding_size(rows: int) -> dict[str, int]:
 
 
 class Categorify(Keyed):
-    """Value -> id: 0 padding, 1 null, [2, 2 + num_buckets) out of vocabulary, then the vocabulary by frequency.
+    """Code values as ids: 0 padding, 1 null, [2, 2 + num_buckets) out of vocabulary, then the vocabulary by frequency.
 
+    Parameters
+    ----------
+    freq_threshold : int, or dict of str to int, default 0
+        Lowest count with which a value enters the vocabulary; one for all columns, or one per column. A group takes the
+        largest of its columns'.
+    max_size : int, or dict of str to int, default 0
+        Most ids, which leaves max_size - 2 - num_buckets for the most frequent values; 0 sets no limit. Per column and
+        of groups as `freq_threshold`.
+    num_buckets : int, default 1
+        Number of ids for values out of vocabulary, seen or not: 2 + hash mod num_buckets.
+    vocabs : list, or dict of str to list, default None
+        Vocabulary in order, in place of a learned one: for all columns or per column, of tuples with `combo`. Each
+        value occurs once and has the column's type.
+    dtype : {"int32", "int64"}, default "int32"
+        Type of the ids; int64 anyway when the ids need it.
+    name_sep : str, default "_"
+        Text between the names in the name of a `combo` column.
+    combo : bool, default False
+        Code the tuple of a group (nested list) as one value, in the column `a_b`; it is null only if all parts are
+        null.
+
+    Notes
+    -----
     The vocabulary is ordered by count, largest first, equal counts by value ascending: numbers by value, false before
-    true, strings by UTF-8 bytes, tuples column by column with nulls first. `freq_threshold` keeps values that occur at
-    least so often, then `max_size` keeps the max_size - 2 - num_buckets most frequent (both: a number, or one per
-    column; a group takes the largest of its columns'). All other values, seen or not, get 2 + hash mod num_buckets.
-    Columns of a group (nested list) share one vocabulary, their counts added; with `combo` their tuple
-    is one value, column `a_b`, null only if all are null. `vocabs` gives the values in order, per column or for all
-    (tuples with `combo`), each once and of the column's type. Of list columns the elements are coded: a null element
-    is 1, a null list stays null. A column of nothing but nulls is all 1. Type out: `dtype`, int64 when the ids need it.
-    An infinity is a value like any other: it has an id. The schema has the number of ids (`cardinality`) and the size
-    of the embedding: rows are all ids, dimension is min(512, max(16, round(1.6 rows^0.56))). `Workflow.inverse` turns
-    ids into values again. Errors: a JobError for parameters out of range and for columns that are not selected; a
-    DataError for `vocabs` that do not fit the column, and for columns of different kinds in one group.
+    true, strings by UTF-8 bytes, tuples column by column with nulls first. `freq_threshold` applies first, then
+    `max_size`. Columns of a group (nested list) share one vocabulary, their counts added.
 
+    Of list columns the elements are coded: a null element is 1, a null list stays null. A column of nothing but nulls
+    is all 1. An infinity is a value like any other: it has an id.
+
+    The schema has the number of ids (`cardinality`) and the size of the embedding: rows are all ids, dimension is
+    min(512, max(16, round(1.6 rows^0.56))). `Workflow.inverse` turns ids into values again.
+
+    Errors: a JobError for parameters out of range and for columns that are not selected; a DataError for `vocabs` that
+    do not fit the column, and for columns of different kinds in one group.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"brand": ["b", "a", "b", None, "c"]})
     >>> Workflow(["brand"] >> Categorify(freq_threshold=1)).fit(table).transform(table).to_pydict()

@@ -28,20 +28,42 @@ Stat = Literal["count", "sum", "mean", "std", "var", "min", "max"]
 class JoinGroupby(Keyed):
     """Statistics of each group, joined back to its rows: `<group>_count` and `<group>_<column>_<stat>`.
 
-    count is the number of the group's rows, int64. The others are of the values of `cont_cols` that are not null: sum
-    (int64, uint64 or float64), mean, std and var (float64, ddof 1; null for fewer than two values), min and max (of the
-    column's type). A sum of integers beyond 64 bits is an error; their mean is not. A null key is a key like any other;
-    a group (nested list) is one composite key. A group that was not seen when fitting gets nulls. `cont_cols` are not
-    needed when applied. Moments are merged along a fixed tree as Chan, Golub, LeVeque do. Sums of floats are exact
-    before they are rounded, so that the same rows have the same sum in any order, and a mean lies among its values; std
-    is right for values from 1e-300 to 1e300. With an infinity the sum and the mean are infinite (null with both signs),
-    std and var null, and min and max may be infinite. An infinite key is a key like any other.
+    Parameters
+    ----------
+    cont_cols : str or list of str, default []
+        Columns to summarize; they are not needed when applied.
+    stats : list of {"count", "sum", "mean", "std", "var", "min", "max"}, default ["count"]
+        Statistics; count is the number of the group's rows, the others are of the values of `cont_cols`, nulls left
+        out.
+    name_sep : str, default "_"
+        Text between the parts of the new names.
 
+    Notes
+    -----
+    Types out: count int64; sum int64, uint64 or float64; mean, std and var float64 (ddof 1; null for fewer than two
+    values); min and max the column's type.
+
+    A null key is a key like any other; a group (nested list) is one composite key. A group that was not seen when
+    fitting gets nulls.
+
+    Moments are merged along a fixed tree as Chan, Golub, LeVeque do. Sums of floats are exact before they are rounded,
+    so that the same rows have the same sum in any order, and a mean lies among its values; std is right for values from
+    1e-300 to 1e300.
+
+    With an infinity the sum and the mean are infinite (null with both signs), std and var null, and min and max may be
+    infinite. An infinite key is a key like any other.
+
+    Errors: a DataError for a sum of integers beyond 64 bits; their mean is not one.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"shop": [1, 1, 2], "price": [2.0, 4.0, 5.0]})
     >>> workflow = Workflow(["shop"] >> JoinGroupby(cont_cols=["price"], stats=["count", "mean"]))
     >>> workflow.fit(table).transform(table).to_pydict()
     {'shop_count': [2, 2, 1], 'shop_price_mean': [3.0, 3.0, 5.0]}
+    >>> workflow.transform(pa.table({"shop": [9]})).to_pydict()
+    {'shop_count': [None], 'shop_price_mean': [None]}
     """
 
     cont_cols: str | list[str] = []

@@ -133,19 +133,33 @@ def _boundary(value: float | Fraction, kind: str) -> float | int:
 class FillMedian(_Selecting):
     """Replace null by the exact median of the whole data set; the column becomes float64.
 
-    `add_binary_cols` (default false) adds `<name>_filled` (bool), which says where. For an even count the median is the
-    mean of the two middle values, rounded once (of decimals with more than 18 digits, right to a unit of the last
-    place). An infinity is the smallest or the largest value; if one of the two middle values is infinite, the median
-    is, and between -inf and inf it is -inf. Of list columns null elements are filled with the median of all elements,
-    null lists stay, and `<name>_filled` is a list of bools. A column of nothing but nulls stays null.
+    Parameters
+    ----------
+    add_binary_cols : bool, default False
+        Add `<name>_filled`, true where a null was replaced; of a list column it is a list of bools.
+
+    Notes
+    -----
+    For an even count the median is the mean of the two middle values, rounded once (of decimals with more than 18
+    digits, right to a unit of the last place). Of list columns null elements are filled with the median of all
+    elements, and null lists stay. A column of nothing but nulls stays null.
+
+    An infinity is the smallest or the largest value; if one of the two middle values is infinite, the median is, and
+    between -inf and inf it is -inf.
 
     Fitting takes up to four passes over the column. A refit leaves the median as it is: that of more rows needs all
-    rows again. Source: radix selection, as in Knuth, The Art of Computer Programming 3, 5.2.5.
+    rows again.
 
+    Source: radix selection, as in Knuth, The Art of Computer Programming 3, 5.2.5.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"x": [1.0, None, 4.0, 2.0, 9.0]})
     >>> Workflow(["x"] >> FillMedian()).fit(table).transform(table).to_pydict()
     {'x': [1.0, 3.0, 4.0, 2.0, 9.0]}
+    >>> Workflow(["x"] >> FillMedian(add_binary_cols=True)).fit(table).transform(table.slice(0, 2)).to_pydict()
+    {'x': [1.0, 3.0], 'x_filled': [False, True]}
     """
 
     add_binary_cols: bool = False
@@ -185,20 +199,32 @@ class QuantileBucketize(_Selecting):
     """Put values into buckets of about equal size: Bucketize with the exact quantiles as boundaries, int32; null stays
     null.
 
-    `num_buckets` is 2 to 10,000 (default 10). The boundaries are the quantiles 1/n .. (n-1)/n of the values that are
-    not null, interpolated linearly and rounded once. Equal ones become one, so there may be fewer buckets than
-    `num_buckets`: a constant has two at most, a column of nothing but nulls has one. Integers of any size are compared
-    exactly: beyond 2^53, where a float would divide them elsewhere, the boundary is the smallest integer at or above
-    the quantile. Decimals are compared as float64. Infinities are values like any other. Of list columns the elements
-    are put into buckets.
+    Parameters
+    ----------
+    num_buckets : int, default 10
+        Number of buckets, 2 to 10,000. There may be fewer, since equal boundaries become one: a constant has two at
+        most, a column of nothing but nulls has one.
+
+    Notes
+    -----
+    The boundaries are the quantiles 1/n .. (n-1)/n of the values that are not null, interpolated linearly and rounded
+    once. Integers of any size are compared exactly: beyond 2^53, where a float would divide them elsewhere, the
+    boundary is the smallest integer at or above the quantile. Decimals are compared as float64. Infinities are values
+    like any other. Of list columns the elements are put into buckets.
 
     Fitting takes up to four passes over the column. A refit leaves the boundaries as they are, as with FillMedian.
+
     Source: numpy.quantile, whose values these are.
 
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"x": [1.0, 2.0, 3.0, 40.0, None]})
     >>> Workflow(["x"] >> QuantileBucketize(2)).fit(table).transform(table).to_pydict()
     {'x': [0, 0, 1, 1, None]}
+    >>> table = pa.table({"x": [7, 7, 7]})
+    >>> Workflow(["x"] >> QuantileBucketize(4)).fit(table).transform(pa.table({"x": [6, 7]})).to_pydict()
+    {'x': [0, 1]}
     """
 
     num_buckets: int = Field(10, ge=2, le=10_000)

@@ -71,12 +71,23 @@ class _Ranged(Learned):
 class NormalizeMinMax(_Ranged):
     """Scale to the fitted range: (x - min) / (max - min), in float64, given as `dtype`; null stays.
 
-    `dtype` is float32 (default) or float64. Other data are not clamped: values outside the fitted range fall below 0 or
-    above 1. A fit on one value, or on none, gives 0 for every finite value. Infinities are not learned from and stay
-    infinite; after a fit on one value or on none they are null. Integers beyond 2^53 are subtracted exactly. Booleans
-    count as 0 and 1. Of list columns the elements are scaled. A refit merges the ranges: min and max are those of a fit
-    of all rows, bit for bit.
+    Parameters
+    ----------
+    dtype : {"float32", "float64"}, default "float32"
+        Type of the scaled values.
 
+    Notes
+    -----
+    Other data are not clamped: values outside the fitted range fall below 0 or above 1. A fit on one value, or on none,
+    gives 0 for every finite value. Integers beyond 2^53 are subtracted exactly. Booleans count as 0 and 1. Of list
+    columns the elements are scaled.
+
+    Infinities are not learned from and stay infinite; after a fit on one value or on none they are null.
+
+    A refit merges the ranges: min and max are those of a fit of all rows, bit for bit.
+
+    Examples
+    --------
     >>> NormalizeMinMax().finalize((2, 6))
     {'min': 2, 'max': 6}
 
@@ -114,19 +125,34 @@ class NormalizeMinMax(_Ranged):
 class ReduceDtypeSize(_Ranged):
     """Store numbers in the smallest type that holds the fitted range; null stays null.
 
+    Parameters
+    ----------
+    float_dtype : {"float32", "float64"}, default "float32"
+        Type of floats, which are rounded to float32; float64 also widens float32.
+
+    Notes
+    -----
     Integers get the first of int8, uint8, int16, uint16, int32, uint32, int64, uint64 that holds the smallest and the
-    largest value. Floats get `float_dtype` (float32 by default, to which they are rounded; float64 also widens
-    float32), unless the range is beyond it. Of list columns the elements are stored so. Decimals, and columns without a
-    finite value, keep their type. Infinities do not count for the range: every floating type holds them.
+    largest value. Floats get `float_dtype` unless the range is beyond it. Of list columns the elements are stored so.
+    Decimals, and columns without a finite value, keep their type. Infinities do not count for the range: every floating
+    type holds them.
 
     Before fitting the schema has the column's own type and the property `settles` = "dtype". A refit leaves the type as
-    it is, and warns where a fit of all rows would take another one. Errors: a DataError for a value of other data that
-    the fitted type does not hold.
+    it is, and warns where a fit of all rows would take another one.
 
+    Errors: a DataError for a value of other data that the fitted type does not hold.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"n": [1, 200]})
-    >>> Workflow(["n"] >> ReduceDtypeSize()).fit(table).transform(table).schema.field("n").type
+    >>> workflow = Workflow(["n"] >> ReduceDtypeSize()).fit(table)
+    >>> workflow.transform(table).schema.field("n").type
     DataType(uint8)
+    >>> workflow.transform(pa.table({"n": [300]}))
+    Traceback (most recent call last):
+    ...
+    tasks.errors.DataError: a value of column 'n' does not fit the type uint8 ...
     """
 
     float_dtype: Literal["float32", "float64"] = "float32"

@@ -29,26 +29,56 @@ FOLD = "__fold__"
 class TargetEncoding(Keyed):
     """Replace a group by the smoothed mean of a target, out of fold on the rows that were learned from.
 
+    Parameters
+    ----------
+    target : str or list of str
+        Column of numbers or bools, or several of them; it is not needed when applied.
+    kfold : int, default 5
+        Number of folds; 1 leaves nothing out.
+    fold_seed : int, default 42
+        Seed of the hash that gives each row its fold.
+    fold_column : str, default None
+        Column of integers whose value mod kfold is the fold (null: 0), in place of the hash.
+    p_smooth : float, default 20.0
+        Weight of the mean over all rows, as a number of rows: p in the formula.
+    min_count : int, default 0
+        Groups with fewer targets get the mean of all rows.
+    target_mean : float, or dict of str to float, default None
+        Mean in place of that over all rows, m in the formula: a number, or one for each target.
+    drop_folds : bool, default True
+        Leave out the column `__fold__` (int32) with the fold of each row.
+    with_count : bool, default False
+        Add the number of targets of the group, int64, 0 for an unseen group.
+    dtype : {"float32", "float64"}, default "float32"
+        Type of the encodings.
+
+    Notes
+    -----
     For group g and fold f: (S_g - S_gf + p m) / (C_g - C_gf + p), where S and C are sum and count of the targets that
-    are not null, p is `p_smooth` (default 20) and m the mean of the target over all rows (or `target_mean`: a number,
-    or one for each target). `fit_transform` and the flow `preprocess` leave out the row's own fold; other data use all
-    folds. A group with C_g < `min_count` (default 0), an unseen group and a denominator of 0 get m. A null key is a key
-    like any other; a group (nested list) is one composite key. `target` is a number or bool; a list names several.
+    are not null, p is `p_smooth` and m the mean of the target over all rows (or `target_mean`). `fit_transform` and the
+    flow `preprocess` leave out the row's own fold; other data use all folds. A group with C_g < `min_count`, an unseen
+    group and a denominator of 0 get m. Sums of floats are exact before they are rounded.
 
-    `kfold` (default 5) is the number of folds; 1 leaves nothing out. fold(row) = floor(h kfold / 2^32) with h =
-    MurmurHash3_x86_32(row number as int64, seed `fold_seed`, default 42), or the integers of `fold_column` mod kfold
-    (null: 0). So the folds depend neither on partitions nor on workers.
+    fold(row) = floor(h kfold / 2^32) with h = MurmurHash3_x86_32(row number as int64, seed `fold_seed`). So the folds
+    depend neither on partitions nor on workers.
 
-    Columns out: `TE_<group>_<target>` of `dtype` (float32 or float64); `with_count` adds C_g as `TE_<group>_count`
-    (int64, 0 for an unseen group; with several targets `TE_<group>_<target>_count`); `drop_folds` false adds `__fold__`
-    (int32). If every target is null and there is no `target_mean`, the encodings are null. Sums of floats are exact
-    before they are rounded. An infinite key is a key like any other; `target_mean` may be infinite. The target is not
-    needed when applied.
+    Columns out: `TE_<group>_<target>`; the count is `TE_<group>_count`, with several targets
+    `TE_<group>_<target>_count`.
+
+    A null key is a key like any other; a group (nested list) is one composite key. If every target is null and there is
+    no `target_mean`, the encodings are null.
+
+    An infinite target cannot be learned from: an error that names column and row. An infinite key is a key like any
+    other; `target_mean` may be infinite.
 
     Errors: a JobError for parameters out of range; a DataError for a target that is missing, not numeric or infinite,
     for a sum of integer targets beyond int64 or of floats beyond float64, and for a `fold_column` that is not of
-    integers. Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes", 2001.
+    integers.
 
+    Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes", 2001.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"shop": ["a", "a", "b"], "bought": [1, 0, 1]})
     >>> encoding = TargetEncoding("bought", kfold=1, p_smooth=0)
