@@ -68,9 +68,6 @@ class Normalize(Learned):
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})
 
-    def dtype_out(self, column: Column) -> pa.DataType:
-        return FLOATS[self.dtype]
-
     def observe_blocks(self, columns: Columns, unit: Unit, context: Context, starts: Sequence[int]) -> list[Moments]:
         (name,) = unit
         column = columns[name]
@@ -100,19 +97,22 @@ class Normalize(Learned):
             )
         return {"n": n, "mean": mean, "std": std}
 
-    def kept_partial(self, partial: Moments, fitted: Mapping[str, Any]) -> dict[str, Any]:
-        return {"partial": list(partial)}
-
-    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Moments:
-        n, mean, squares, low, high = saved["partial"]
-        return n, mean, squares, low, high
-
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
         engine, mean, std = engines.engine_of(column), fitted["mean"], fitted["std"] or 1.0
         if HUGE < max(abs(mean), std) < math.inf:  # value - mean may be beyond float64, a quarter of it is not
             column, mean, std = engine.affine(column, 0.0, 4.0, pa.float64()), mean / 4, std / 4
         scaled = engine.affine(column, mean, std, FLOATS[self.dtype])
         return scaled if math.isfinite(mean) and math.isfinite(std) else engine.finite(scaled)
+
+    def dtype_out(self, column: Column) -> pa.DataType:
+        return FLOATS[self.dtype]
+
+    def kept_partial(self, partial: Moments, fitted: Mapping[str, Any]) -> dict[str, Any]:
+        return {"partial": list(partial)}
+
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Moments:
+        n, mean, squares, low, high = saved["partial"]
+        return n, mean, squares, low, high
 
 
 def _finite(moments: Moments) -> Moments:

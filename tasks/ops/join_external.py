@@ -83,6 +83,40 @@ class JoinExternal(Learned):
     encoded = True
     passes: ClassVar[int] = 0
 
+    def finalize_unit(self, partial: None, unit: Unit) -> dict[str, Any]:
+        """`table`: the keys and the added columns, each key once."""
+        keys = list(dict.fromkeys(self.keys.values()))
+        added = self._added(side_schema(self.table, self.read).names)
+        table = read_side_table(self.table, [*keys, *(n for n in added if n not in keys)], self.read)
+        codes, distinct = engines.engine("pandas").group_codes([table[k] for k in keys], keys)
+        if len(distinct) < len(table):
+            first: dict[int, int] = {}
+            for row, code in enumerate(codes.tolist()):
+                if first.setdefault(code, row) != row and self.duplicates == "error":
+                    raise DataError(
+                        f"a key occurs twice in the side table: {', '.join(str(table[k][row]) for k in keys)}",
+                        where=f"{self.table}, rows {first[code]:,} and {row:,}",
+                        do="make its keys distinct, or set duplicates: first",
+                    )
+            table = table.take(pa.array(list(first.values())))
+        return {"table": table}
+
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
+        """(the keys' look-up, the added columns with one row of nulls below, that row's number)."""
+        table = fitted["table"].combine_chunks()
+        lookup = engine.Lookup([one_array(table[k]) for k in self.keys.values()])
+        added = {n: one_array(table[n]) for n in self._added(table.column_names)}
+        added = {n: pa.concat_arrays([c, pa.nulls(1, c.type)]) for n, c in added.items()}
+        return lookup, engine.from_arrow(pa.table(added)), len(table)
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        lookup, table, last = fitted
+        codes = lookup.codes([columns[n] for n in self.keys])
+        if context.met is not None:
+            context.met.update(rows=len(codes), unmatched=total(codes < 0))
+        joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
+        return {**{name: columns[name] for name in unit}, **joined}
+
     @model_validator(mode="after")
     def _possible(self) -> JoinExternal:
         if not self.keys:
@@ -152,37 +186,3 @@ class JoinExternal(Learned):
                 )
         side_columns = [Column(name, plain_type(side.field(name).type)) for name in added]
         return [*(schema[name] for name in unit), *side_columns]
-
-    def finalize_unit(self, partial: None, unit: Unit) -> dict[str, Any]:
-        """`table`: the keys and the added columns, each key once."""
-        keys = list(dict.fromkeys(self.keys.values()))
-        added = self._added(side_schema(self.table, self.read).names)
-        table = read_side_table(self.table, [*keys, *(n for n in added if n not in keys)], self.read)
-        codes, distinct = engines.engine("pandas").group_codes([table[k] for k in keys], keys)
-        if len(distinct) < len(table):
-            first: dict[int, int] = {}
-            for row, code in enumerate(codes.tolist()):
-                if first.setdefault(code, row) != row and self.duplicates == "error":
-                    raise DataError(
-                        f"a key occurs twice in the side table: {', '.join(str(table[k][row]) for k in keys)}",
-                        where=f"{self.table}, rows {first[code]:,} and {row:,}",
-                        do="make its keys distinct, or set duplicates: first",
-                    )
-            table = table.take(pa.array(list(first.values())))
-        return {"table": table}
-
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
-        """(the keys' look-up, the added columns with one row of nulls below, that row's number)."""
-        table = fitted["table"].combine_chunks()
-        lookup = engine.Lookup([one_array(table[k]) for k in self.keys.values()])
-        added = {n: one_array(table[n]) for n in self._added(table.column_names)}
-        added = {n: pa.concat_arrays([c, pa.nulls(1, c.type)]) for n, c in added.items()}
-        return lookup, engine.from_arrow(pa.table(added)), len(table)
-
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        lookup, table, last = fitted
-        codes = lookup.codes([columns[n] for n in self.keys])
-        if context.met is not None:
-            context.met.update(rows=len(codes), unmatched=total(codes < 0))
-        joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
-        return {**{name: columns[name] for name in unit}, **joined}

@@ -25,6 +25,9 @@ class _Together(Learned):
     in_float64 = True
     takes = frozenset({"number", "bool"})
 
+    def merge(self, a: Factor, b: Factor) -> Factor:
+        return merge(a, b)
+
     def units(self, selection: Sequence[Entry]) -> list[Unit]:
         flat = [name for entry in selection for name in ([entry] if isinstance(entry, str) else entry)]
         return [tuple(dict.fromkeys(flat))] if flat else []
@@ -41,9 +44,6 @@ class _Together(Learned):
                 do="limit it with Clip, or leave such rows out with a filter",
             )
         return factor
-
-    def merge(self, a: Factor, b: Factor) -> Factor:
-        return merge(a, b)
 
     def kept_partial(self, partial: Factor, fitted: dict[str, Any]) -> dict[str, Any]:
         """Number, rows left out, means, and the upper triangle of the factor row by row."""
@@ -104,21 +104,6 @@ class PCA(_Together):
     n_components: int = Field(ge=1)
     whiten: bool = False
 
-    def check(self, unit: Unit, schema: Schema) -> None:
-        super().check(unit, schema)
-        if self.n_components > len(unit):
-            raise JobError(
-                f"PCA cannot make {self.n_components:,} components of {len(unit):,} columns",
-                do=f"set n_components to {len(unit):,} at most",
-            )
-
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
-        return [Column(name, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for name in self.names]
-
-    @property
-    def names(self) -> list[str]:
-        return [f"pca_{i}" for i in range(self.n_components)]
-
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Factor:
         return self.factor(columns, unit, context)
 
@@ -139,9 +124,6 @@ class PCA(_Together):
         return {"n": partial.n, "left_out": partial.left_out, "total_variance": total,
                 "components": pa.table(components), "loadings": pa.table(means | loadings)}  # fmt: skip
 
-    def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]]:
-        return fitted["components"].to_pylist()
-
     def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
         table = fitted["loadings"]
         mean = np.stack([table["mean"].to_numpy(), table["mean_rest"].to_numpy()])
@@ -154,6 +136,24 @@ class PCA(_Together):
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         scores = context.engine.project([columns[name] for name in unit], *fitted)
         return dict(zip(self.names, scores, strict=True))
+
+    def check(self, unit: Unit, schema: Schema) -> None:
+        super().check(unit, schema)
+        if self.n_components > len(unit):
+            raise JobError(
+                f"PCA cannot make {self.n_components:,} components of {len(unit):,} columns",
+                do=f"set n_components to {len(unit):,} at most",
+            )
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+        return [Column(name, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for name in self.names]
+
+    @property
+    def names(self) -> list[str]:
+        return [f"pca_{i}" for i in range(self.n_components)]
+
+    def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]]:
+        return fitted["components"].to_pylist()
 
 
 class PairwiseRegression(_Together):
@@ -203,6 +203,27 @@ class PairwiseRegression(_Together):
     target: str
     moves_values: ClassVar[bool] = False
 
+    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Factor:
+        return self.factor(columns, [*self.predictors(unit), self.target], context)
+
+    def finalize_unit(self, partial: Factor, unit: Unit) -> dict[str, Any]:
+        """`pairs`, ranked by r2; `n` and `left_out` rows; how many pairs are `collinear`."""
+        names = np.array(self.predictors(unit), dtype=object)
+        first, second = np.triu_indices(len(names), 1)
+        with one_thread():  # whose number the bits would depend on
+            fits = _pair_fits(partial)
+        order = np.argsort(-np.nan_to_num(fits["r2"], nan=-1.0) + 2.0 * fits["collinear"], kind="stable")
+        columns: dict[str, Any] = {"first": pa.array(names[first][order]), "second": pa.array(names[second][order])}
+        for name, values in fits.items():
+            columns[name] = pa.array(values[order], from_pandas=True)
+        columns["n"] = pa.array(np.full(len(first), partial.n))
+        collinear = columns.pop("collinear")
+        return {"n": partial.n, "left_out": partial.left_out, "collinear": int(fits["collinear"].sum()),
+                "pairs": pa.table(columns | {"collinear": collinear})}  # fmt: skip
+
+    def transform(self, column: Any, fitted: Any) -> Any:
+        return column
+
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         return (self.target,) if fitting else ()
 
@@ -223,29 +244,8 @@ class PairwiseRegression(_Together):
             )
         return super().outputs(unit, schema, fitted)
 
-    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Factor:
-        return self.factor(columns, [*self.predictors(unit), self.target], context)
-
-    def finalize_unit(self, partial: Factor, unit: Unit) -> dict[str, Any]:
-        """`pairs`, ranked by r2; `n` and `left_out` rows; how many pairs are `collinear`."""
-        names = np.array(self.predictors(unit), dtype=object)
-        first, second = np.triu_indices(len(names), 1)
-        with one_thread():  # whose number the bits would depend on
-            fits = _pair_fits(partial)
-        order = np.argsort(-np.nan_to_num(fits["r2"], nan=-1.0) + 2.0 * fits["collinear"], kind="stable")
-        columns: dict[str, Any] = {"first": pa.array(names[first][order]), "second": pa.array(names[second][order])}
-        for name, values in fits.items():
-            columns[name] = pa.array(values[order], from_pandas=True)
-        columns["n"] = pa.array(np.full(len(first), partial.n))
-        collinear = columns.pop("collinear")
-        return {"n": partial.n, "left_out": partial.left_out, "collinear": int(fits["collinear"].sum()),
-                "pairs": pa.table(columns | {"collinear": collinear})}  # fmt: skip
-
     def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]]:
         return fitted["pairs"].slice(0, 20).to_pylist()
-
-    def transform(self, column: Any, fitted: Any) -> Any:
-        return column
 
 
 def _pair_fits(partial: Factor) -> dict[str, np.ndarray]:

@@ -199,15 +199,6 @@ class ValueCount(Learned):
     moves_values: ClassVar[bool] = False
     adds_tags: ClassVar[frozenset[str]] = frozenset({Tags.LIST.value})
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
-        column = schema[unit[0]].tagged(*self.adds_tags)
-        if fitted is None or fitted["min"] is None:
-            return [column]
-        return [column.with_properties(value_count={"min": fitted["min"], "max": fitted["max"]})]
-
-    def order_free(self, unit: Unit, schema: Schema) -> bool:
-        return True
-
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Range:
         lengths, valid = context.engine.list_lengths(columns[unit[0]])
         lengths = lengths if valid is None else lengths[valid]
@@ -221,6 +212,18 @@ class ValueCount(Learned):
     def finalize(self, partial: Range) -> dict[str, Any]:
         return dict(zip(("min", "max"), partial or (None, None), strict=True))
 
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        return {unit[0]: columns[unit[0]]}
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+        column = schema[unit[0]].tagged(*self.adds_tags)
+        if fitted is None or fitted["min"] is None:
+            return [column]
+        return [column.with_properties(value_count={"min": fitted["min"], "max": fitted["max"]})]
+
+    def order_free(self, unit: Unit, schema: Schema) -> bool:
+        return True
+
     def kept_partial(self, partial: Range, fitted: Mapping[str, Any]) -> dict[str, Any]:
         return kept_range(partial, fitted)
 
@@ -232,6 +235,3 @@ class ValueCount(Learned):
             return None
         before = "without lengths" if old["min"] is None else f"{old['min']:,} to {old['max']:,}"
         return f"value_count would be {new['min']:,} to {new['max']:,}, not {before}"
-
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        return {unit[0]: columns[unit[0]]}

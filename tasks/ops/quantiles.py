@@ -31,12 +31,6 @@ class _Selecting(Learned):
     on_refit = "frozen"
     frozen_why = "exact ranks need all rows again"
 
-    def fractions(self) -> list[Fraction]:
-        raise TypeError(f"{type(self).__name__} does not define fractions")
-
-    def order_free(self, unit: Unit, schema: Schema) -> bool:
-        return True
-
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Partial:
         column, engine = columns[unit[0]], context.engine
         column = engine.leaves(column) if engine.is_list(column) else column
@@ -59,6 +53,12 @@ class _Selecting(Learned):
         return radix_selection.next_question(
             counted, sorted({r for f in self.fractions() for r in _ranks(f, counted.total)})
         )
+
+    def fractions(self) -> list[Fraction]:
+        raise TypeError(f"{type(self).__name__} does not define fractions")
+
+    def order_free(self, unit: Unit, schema: Schema) -> bool:
+        return True
 
     def quantiles(self, partial: Partial) -> list[float | Fraction]:
         """The exact values at the fractions, interpolated linearly as numpy.quantile does; none of no values.
@@ -169,16 +169,6 @@ class FillMedian(_Selecting):
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})
 
-    def fractions(self) -> list[Fraction]:
-        return [Fraction(1, 2)]
-
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
-        columns = [self.output(schema[name]) for name in unit]
-        return columns + filled_columns(columns) if self.add_binary_cols else columns
-
-    def dtype_out(self, column: Column) -> pa.DataType:
-        return pa.float64()
-
     def finalize(self, partial: Partial) -> dict[str, Any]:
         return {"median": next(map(float, self.quantiles(partial)), None)}
 
@@ -193,6 +183,16 @@ class FillMedian(_Selecting):
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         out = super().apply(columns, unit, fitted, context)
         return out | filled_flags(columns, unit, context) if self.add_binary_cols else out
+
+    def fractions(self) -> list[Fraction]:
+        return [Fraction(1, 2)]
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+        columns = [self.output(schema[name]) for name in unit]
+        return columns + filled_columns(columns) if self.add_binary_cols else columns
+
+    def dtype_out(self, column: Column) -> pa.DataType:
+        return pa.float64()
 
 
 class QuantileBucketize(_Selecting):
@@ -233,6 +233,12 @@ class QuantileBucketize(_Selecting):
     leaves = True
     adds_tags = frozenset({Tags.CATEGORICAL.value})
 
+    def finalize(self, partial: Partial) -> dict[str, Any]:
+        return {"boundaries": sorted({_boundary(value, partial[0]) for value in self.quantiles(partial)})}
+
+    def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
+        return bucket(column, fitted["boundaries"])
+
     def fractions(self) -> list[Fraction]:
         return [Fraction(i, self.num_buckets) for i in range(1, self.num_buckets)]
 
@@ -242,9 +248,3 @@ class QuantileBucketize(_Selecting):
 
     def dtype_out(self, column: Column) -> pa.DataType:
         return pa.int32()
-
-    def finalize(self, partial: Partial) -> dict[str, Any]:
-        return {"boundaries": sorted({_boundary(value, partial[0]) for value in self.quantiles(partial)})}
-
-    def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
-        return bucket(column, fitted["boundaries"])

@@ -40,9 +40,6 @@ def restored_range(fitted: Mapping[str, Any], saved: Mapping[str, Any]) -> Range
 class _Ranged(Learned):
     """Learns the smallest and the largest finite value, of all elements for lists."""
 
-    def order_free(self, unit: Unit, schema: Schema) -> bool:
-        return True
-
     def observe(self, column: Any) -> Range:
         engine = engines.engine_of(column)
         values, valid = engine.numbers(column)
@@ -59,6 +56,9 @@ class _Ranged(Learned):
     def finalize(self, partial: Range) -> dict[str, Any]:
         low, high = partial or (None, None)
         return {"min": low, "max": high}
+
+    def order_free(self, unit: Unit, schema: Schema) -> bool:
+        return True
 
     def kept_partial(self, partial: Range, fitted: Mapping[str, Any]) -> dict[str, Any]:
         """Nothing where the fitted values are the range; the range of all rows where they stayed and it grew."""

@@ -139,6 +139,21 @@ class DropLowCardinality(Learned):
     on_refit = "frozen"
     frozen_why = "columns would come or go"
 
+    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> pa.Array:
+        """The smallest distinct values, as many as are needed to tell."""
+        engine, column = context.engine, columns[unit[0]]
+        values = engine.leaves(column) if engine.is_list(column) else column
+        return self._first(engine.host_table(engine.count_values([values], ["v0"])).column("v0").combine_chunks())
+
+    def merge(self, a: pa.Array, b: pa.Array) -> pa.Array:
+        return self._first(pa.concat_arrays([a, b]))
+
+    def finalize(self, partial: pa.Array) -> dict[str, Any]:
+        return {"kept": len(partial) >= self.min_cardinality, "at_least": len(partial)}
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        return {unit[0]: columns[unit[0]]} if fitted["kept"] else {}
+
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         column = schema[unit[0]]
         if fitted is None:
@@ -148,22 +163,10 @@ class DropLowCardinality(Learned):
     def order_free(self, unit: Unit, schema: Schema) -> bool:
         return True
 
-    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> pa.Array:
-        """The smallest distinct values, as many as are needed to tell."""
-        engine, column = context.engine, columns[unit[0]]
-        values = engine.leaves(column) if engine.is_list(column) else column
-        return self._first(engine.host_table(engine.count_values([values], ["v0"])).column("v0").combine_chunks())
-
     def _first(self, values: pa.Array) -> pa.Array:
         values = values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
         values = values.drop_null().unique()
         return values.take(pc.sort_indices(values)[: self.min_cardinality])
-
-    def merge(self, a: pa.Array, b: pa.Array) -> pa.Array:
-        return self._first(pa.concat_arrays([a, b]))
-
-    def finalize(self, partial: pa.Array) -> dict[str, Any]:
-        return {"kept": len(partial) >= self.min_cardinality, "at_least": len(partial)}
 
     def kept_partial(self, partial: pa.Array, fitted: dict[str, Any]) -> dict[str, Any]:
         return {"values": pa.table({"v0": partial})}
@@ -176,6 +179,3 @@ class DropLowCardinality(Learned):
         if old["kept"] == new["kept"]:
             return None
         return f"{unit[0]} would be kept: it has {new['at_least']:,} distinct values or more"
-
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        return {unit[0]: columns[unit[0]]} if fitted["kept"] else {}

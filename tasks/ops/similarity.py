@@ -80,33 +80,6 @@ class ColumnSimilarity(Learned):
     grouped = True
     passes: ClassVar[int] = 0
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(features for features in (self.left, self.right) if isinstance(features, str)))
-
-    @property
-    def frames(self) -> tuple[SideFrame, ...]:
-        return frames_in(self.left, self.right)
-
-    def restore_frames(self, fitted: Mapping[str, Any]) -> None:
-        for features, name in ((self.left, "left"), (self.right, "right")):
-            if isinstance(features, SideFrame):
-                features.restore(fitted[name])
-
-    def check(self, unit: Unit, schema: Schema) -> None:
-        super().check(unit, schema)
-        if len(unit) != 2:
-            raise JobError(f"ColumnSimilarity takes a group of two columns, not {len(unit)}", do="write [[a, b]]")
-        for name in unit:
-            if not pa.types.is_integer(schema[name].dtype):
-                raise DataError(
-                    f"ColumnSimilarity takes row numbers, column {name!r} is {dtype_name(schema[name].dtype)}",
-                    do="number the things with integers from 0 first",
-                )
-
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
-        return [Column(f"{unit[0]}_{unit[1]}_sim", pa.float32(), frozenset({Tags.CONTINUOUS.value}))]
-
     def finalize_unit(self, partial: None, unit: Unit) -> dict[str, Any]:
         left = _read(self.left)
         return {"left": left, "right": left if self.right is None else _read(self.right)}
@@ -139,6 +112,33 @@ class ColumnSimilarity(Learned):
             rows = rows[left[rows] > step]
         name = f"{unit[0]}_{unit[1]}_sim"
         return {name: context.engine.from_numbers(total.astype(xp.float32), valid)}
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(features for features in (self.left, self.right) if isinstance(features, str)))
+
+    @property
+    def frames(self) -> tuple[SideFrame, ...]:
+        return frames_in(self.left, self.right)
+
+    def restore_frames(self, fitted: Mapping[str, Any]) -> None:
+        for features, name in ((self.left, "left"), (self.right, "right")):
+            if isinstance(features, SideFrame):
+                features.restore(fitted[name])
+
+    def check(self, unit: Unit, schema: Schema) -> None:
+        super().check(unit, schema)
+        if len(unit) != 2:
+            raise JobError(f"ColumnSimilarity takes a group of two columns, not {len(unit)}", do="write [[a, b]]")
+        for name in unit:
+            if not pa.types.is_integer(schema[name].dtype):
+                raise DataError(
+                    f"ColumnSimilarity takes row numbers, column {name!r} is {dtype_name(schema[name].dtype)}",
+                    do="number the things with integers from 0 first",
+                )
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+        return [Column(f"{unit[0]}_{unit[1]}_sim", pa.float32(), frozenset({Tags.CONTINUOUS.value}))]
 
 
 def _rows(numbers: tuple[Any, Any], count: int, xp: Any) -> tuple[Any, Any]:

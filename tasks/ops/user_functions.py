@@ -180,6 +180,24 @@ class _LearnedLambda(Lambda, Learned):
 
     passes: ClassVar[int] = 4
 
+    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> dict[str, Any]:
+        return {name: self._observed(name, node, columns, unit, context) for name, node in self.values.items()}
+
+    def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._merged(node.verb, a[name], b[name]) for name, node in self.values.items()}
+
+    def refine(self, partial: dict[str, Any]) -> dict[str, Any] | None:
+        questions = {}
+        for name, node in self.values.items():
+            if node.verb == "quantile":
+                counted = partial[name][1]
+                ranks = sorted(set(quantile_ranks(Fraction(node.args[1].value), counted.total)))
+                questions[name] = radix_selection.next_question(counted, ranks)
+        return {name: question for name, question in questions.items() if question is not None} or None
+
+    def finalize(self, partial: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._value(node, partial[name]) for name, node in self.values.items()}
+
     def to_json(self) -> dict[str, Any]:
         return {**super().to_json(), "op": "Lambda"}
 
@@ -190,9 +208,6 @@ class _LearnedLambda(Lambda, Learned):
     def refit_of(self, unit: Unit) -> tuple[Literal["merged", "appended", "frozen"], str]:
         exact = any(node.verb == "quantile" for node in self.values.values())
         return ("frozen", "exact ranks need all rows again") if exact else ("merged", "")
-
-    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> dict[str, Any]:
-        return {name: self._observed(name, node, columns, unit, context) for name, node in self.values.items()}
 
     def _observed(self, name: str, node: ExpressionNode, columns: Columns, unit: Unit, context: Context) -> Any:
         engine, source = context.engine, unit[0] if node.args[0].value == HERE else node.args[0].value
@@ -207,9 +222,6 @@ class _LearnedLambda(Lambda, Learned):
         question = (context.question or {}).get(name)
         return [values.dtype.kind, radix_selection.count(values, question, engine.xp)]
 
-    def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._merged(node.verb, a[name], b[name]) for name, node in self.values.items()}
-
     def _merged(self, verb: str, a: Any, b: Any) -> Any:
         if verb == "quantile":
             return [a[0], radix_selection.merge([a[1], b[1]])]
@@ -218,18 +230,6 @@ class _LearnedLambda(Lambda, Learned):
         if a is None or b is None:
             return b if a is None else a
         return min(a, b) if verb == "min" else max(a, b)
-
-    def refine(self, partial: dict[str, Any]) -> dict[str, Any] | None:
-        questions = {}
-        for name, node in self.values.items():
-            if node.verb == "quantile":
-                counted = partial[name][1]
-                ranks = sorted(set(quantile_ranks(Fraction(node.args[1].value), counted.total)))
-                questions[name] = radix_selection.next_question(counted, ranks)
-        return {name: question for name, question in questions.items() if question is not None} or None
-
-    def finalize(self, partial: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._value(node, partial[name]) for name, node in self.values.items()}
 
     def _value(self, node: ExpressionNode, partial: Any) -> Any:
         if node.verb == "quantile":
