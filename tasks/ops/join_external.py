@@ -40,7 +40,7 @@ class JoinExternal(Learned):
 
     Notes
     -----
-    A null key matches a null key, an infinite key is a key like any other. Added columns have the table's types.
+    A null key matches a null key. An infinite key is a key like any other. Added columns have the table's types.
 
     `read` says how a file of CSV, TSV or JSON lines is read, with these keys of a job's `source`: format, header,
     columns, schema, null_values, delimiter, skip_rows, skip_initial_space, decimal, quote, escape, comment and

@@ -57,8 +57,8 @@ class ColumnSimilarity(Learned):
     A thing without features has similarity 0. A null, and a number without a row, give null.
 
     Errors: a JobError for a group that is not of two columns, and for a file without such columns; a DataError for
-    columns that are not of integers, for an empty feature table, for feature ids below 0, and for weights that are null
-    or not finite, or that are not one for each feature.
+    columns that are not of integers, for an empty feature table, for feature ids below 0, and for weights that are
+    null, NaN or infinite, or that are not one for each feature.
 
     Source: TfidfTransformer and cosine_similarity of scikit-learn.
 

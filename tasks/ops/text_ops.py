@@ -33,7 +33,7 @@ class Cross(Operator):
     Integers are written in decimal, booleans as true and false. Type out: string. An empty text stays empty and is not
     null.
 
-    Errors: a DataError for a column that stands alone, and for floats, decimals, times and lists.
+    Errors: a DataError for a column that stands alone, and for floats (so for infinities), decimals, times and lists.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class SplitText(Operator):
     max_parts : int, default 4
         Number of columns, 1 to 64; further parts are dropped.
     prefix : str, default None
-        Begin of the new names; None takes the column's name.
+        Start of the new names; None takes the column's name.
 
     Notes
     -----
@@ -136,7 +136,7 @@ class DateParts(Operator):
     parts : list of str, default ["hour", "minute", "weekday", "day", "month", "year"]
         Parts in any order; dayofyear counts from 1.
     prefix : str, default None
-        Begin of the new names `<prefix>_<part>`; None takes the column's name.
+        Start of the new names `<prefix>_<part>`; None takes the column's name.
 
     Notes
     -----

@@ -206,7 +206,8 @@ class Lag(_Shifted):
     Notes
     -----
     The rows of a run are in the order of `source.sort_by`, ties in the order of the source. A null stays null, the
-    result is null outside the run too. Tags and the number of distinct values stay; an infinity is a value like others.
+    result is null outside the run too. Tags and the number of distinct values stay. An infinity is a value like any
+    other.
 
     Errors: a JobError for a shift of 0, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of
     `partition_cols`.
@@ -260,8 +261,8 @@ class History(_RunOperator):
     Notes
     -----
     The rows of a run are in the order of `source.sort_by`, ties in the order of the source. The rows of a history are
-    the same for all selected columns; null values stay in it, an infinity is a value like others. Tags and the number
-    of distinct values stay; the tag `list` is added.
+    the same for all selected columns; null values stay in it. Tags and the number of distinct values stay; the tag
+    `list` is added. An infinity is a value like any other.
 
     Errors: a JobError for a length below 1, a min_length below 0 or above length, and unless `source.keys` (in Python
     `Dataset.shuffle_by_keys`) are some of `partition_cols`; a DataError for columns of lists, for a `pad_value` that a
