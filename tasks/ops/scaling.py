@@ -104,9 +104,6 @@ class NormalizeMinMax(_Ranged):
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})
 
-    def dtype_out(self, column: Column) -> pa.DataType:
-        return FLOATS[self.dtype]
-
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
         engine, dtype = engines.engine_of(column), FLOATS[self.dtype]
         low, high = fitted["min"] or 0, fitted["max"] or 0
@@ -120,6 +117,9 @@ class NormalizeMinMax(_Ranged):
                 scaled = whole_difference(values, low, engine.xp) / float(high - low)
                 return engine.from_numbers(scaled.astype(self.dtype), valid)
         return engine.affine(column, low, high - low, dtype)
+
+    def dtype_out(self, column: Column) -> pa.DataType:
+        return FLOATS[self.dtype]
 
 
 class ReduceDtypeSize(_Ranged):
@@ -161,6 +161,19 @@ class ReduceDtypeSize(_Ranged):
     on_refit = "frozen"
     frozen_why = "the column's type would change"
 
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        engine, column = context.engine, columns[unit[0]]
+        here = engine.dtype(column)
+        leaf = self._smallest(leaf_type(here), fitted["min"], fitted["max"])
+        try:
+            return {unit[0]: engine.cast(column, pa.list_(leaf) if is_list(here) else leaf)}
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"a value of column {unit[0]!r} does not fit the type {dtype_name(leaf)}",
+                why=f"{error}; fitted on values from {fitted['min']} to {fitted['max']}",
+                do="fit again with these data, or leave ReduceDtypeSize out",
+            ) from error
+
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         column = schema[unit[0]]
         if fitted is None:
@@ -189,16 +202,3 @@ class ReduceDtypeSize(_Ranged):
             return None
         before = "the column's own" if old["min"] is None else dtype_name(was)
         return f"the type would be {dtype_name(now)}, not {before}: values reach from {low:,} to {high:,}"
-
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        engine, column = context.engine, columns[unit[0]]
-        here = engine.dtype(column)
-        leaf = self._smallest(leaf_type(here), fitted["min"], fitted["max"])
-        try:
-            return {unit[0]: engine.cast(column, pa.list_(leaf) if is_list(here) else leaf)}
-        except pa.ArrowInvalid as error:
-            raise DataError(
-                f"a value of column {unit[0]!r} does not fit the type {dtype_name(leaf)}",
-                why=f"{error}; fitted on values from {fitted['min']} to {fitted['max']}",
-                do="fit again with these data, or leave ReduceDtypeSize out",
-            ) from error

@@ -243,7 +243,8 @@ class History(_RunOperator):
     Parameters
     ----------
     length : int
-        Most values of a history; at the start of a run it has fewer, and the first one is empty.
+        Number of rows before the row that a history lists; at the start of a run it has fewer, and the first one is
+        empty.
     partition_cols : str or list of str
         Columns that are equal in the rows of a run; a null key is a key like any other.
     include_current : bool, default False
