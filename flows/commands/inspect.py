@@ -28,8 +28,8 @@ from tasks.graph.refit_history import history_lines
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.manifest import Manifest, current, dated_lines, outputs
 from tasks.ops.base import Learned, Operator, operator_class
+from tasks.ops.docstrings import docstring_of
 from tasks.ops.installed import classes_of, entries
-from tasks.ops.side_tables import SideFrame
 from tasks.report.growth_section import growth
 from tasks.report.learned import (
     distinct_values,
@@ -317,11 +317,6 @@ def operators() -> dict[str, type[Operator]]:
     return {name: cls for name, cls in sorted(Operator.registry.items()) if cls.__module__.startswith(own)}
 
 
-def summary_of(cls: type[Operator]) -> str:
-    """The first paragraph of an operator's docstring, in one line."""
-    return " ".join(inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].split())
-
-
 def on_refit(cls: type[Operator]) -> str:
     """What a refit does with what an operator has learned, in one word; "" for an operator that does not learn."""
     if not issubclass(cls, Learned):
@@ -345,20 +340,32 @@ def refit_rule(cls: type[Learned]) -> str:
     return rules[on_refit(cls)]
 
 
-def parameters_of(cls: type[Operator]) -> Iterator[tuple[str, str, str]]:
-    """Name, type and default of every parameter."""
+def parameters_of(cls: type[Operator]) -> Iterator[tuple[str, str, str, str]]:
+    """Name, type, default and meaning of every parameter, as its docstring says; else the type of the annotation."""
+    described = docstring_of(cls).parameters
     for name, info in cls.model_fields.items():
-        kind = inspect.formatannotation(info.annotation).replace("typing.", "").replace("NoneType", "None")
-        kind = kind.replace(f"{SideFrame.__module__}.{SideFrame.__name__}", "frame")
-        default = NEEDED if info.is_required() else repr(info.get_default(call_default_factory=True))
-        yield name, kind, default
+        default = NEEDED if info.is_required() else json_like(info.get_default(call_default_factory=True))
+        if name in described:
+            yield name, described[name].type, default, described[name].meaning
+        else:
+            kind = inspect.formatannotation(info.annotation).replace("typing.", "").replace("NoneType", "None")
+            yield name, kind, default, ""
+
+
+def json_like(value: Any) -> str:
+    """A default as docstrings write it: repr, with texts in double quotes.
+
+    >>> json_like("_"), json_like(["hour", "day"]), json_like(None)
+    ('"_"', '["hour", "day"]', 'None')
+    """
+    return repr(value).replace("'", '"')
 
 
 def show_operators(console: Console | None = None) -> None:
     console = console or terminal()
     table = text_table("", "operator", "learns, on refit", "what it does")
     for name, cls in operators().items():
-        table.add_row(name, on_refit(cls), summary_of(cls))
+        table.add_row(name, on_refit(cls), docstring_of(cls).summary)
     print_table(table, console)
     _show_installed(console)
     console.print("\nrowmill ops NAME explains one", style="dim")
@@ -370,7 +377,7 @@ def _show_installed(console: Console) -> None:
     for entry in entries():
         try:
             for name, cls in sorted(classes_of(entry, Operator, operators()).items()):
-                table.add_row(name, on_refit(cls), f"{entry.package} {entry.version}", summary_of(cls))
+                table.add_row(name, on_refit(cls), f"{entry.package} {entry.version}", docstring_of(cls).summary)
         except HostError as error:
             failed.append(error)
     if table.row_count:
@@ -382,26 +389,34 @@ def _show_installed(console: Console) -> None:
 def operators_markdown() -> str:
     rows = [
         f"| {name} | {on_refit(cls)} | "
-        f"{', '.join(f'`{p}`' for p, _, _ in parameters_of(cls))} | {summary_of(cls).replace('|', chr(92) + '|')} |"
+        f"{', '.join(f'`{p}`' for p in cls.model_fields)} | {docstring_of(cls).summary.replace('|', chr(92) + '|')} |"
         for name, cls in operators().items()
     ]
     return "\n".join(["| operator | learns, on refit | parameters | what it does |", "|---|---|---|---|", *rows])
 
 
 def show_operator(name: str, console: Console | None = None) -> None:
-    """Docstring, accepted types and parameters of an operator, and how it stands in a job; JobError with near names."""
+    """Rule, accepted types, parameters and examples of an operator, and how it stands in a job; JobError with near
+    names."""
     console = console or terminal()
     cls = operator_class(name)
+    text = docstring_of(cls)
     learns = f": learns from the data; a refit: {refit_rule(cls)}" if issubclass(cls, Learned) else ""
     console.print(f"[bold]{cls.__name__}[/bold]{learns}", soft_wrap=True)
-    console.print(inspect.cleandoc(cls.__doc__ or ""), markup=False, soft_wrap=True)
+    console.print(text.summary, markup=False, soft_wrap=True)
     takes = ", ".join(sorted(cls.takes)) + (", and lists of these" if cls.leaves else "")
     console.print(f"\ntakes columns of: {takes}" + ("; a nested list of columns is a group" if cls.grouped else ""))
     parameters = list(parameters_of(cls))
     if parameters:
-        table = text_table("parameters", "name", "type", "default")
+        table = text_table("parameters", "name", "type", "default", "meaning")
         for row in parameters:
             table.add_row(*row)
         print_table(table, console)
-    needed = "".join(f", {parameter}: .." for parameter, _, default in parameters if default == NEEDED)
-    console.print(f"\nin a job: - {{columns: [..], ops: [{{op: {name}{needed}}}]}}", markup=False)
+    for part in filter(None, (text.notes, text.examples)):
+        console.print(f"\n{part}", markup=False, soft_wrap=True)
+    console.print(f"\nin a job: - {{columns: [..], ops: [{{op: {name}{needed(cls)}}}]}}", markup=False)
+
+
+def needed(cls: type[Operator]) -> str:
+    """The parameters without a default, as they stand in the line of a job."""
+    return "".join(f", {name}: .." for name, info in cls.model_fields.items() if info.is_required())

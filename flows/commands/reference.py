@@ -1,9 +1,14 @@
-"""Reference pages as Markdown, made of docstrings, parameters and models: operators, expressions, keys of a job."""
+"""Reference pages as Markdown, made of docstrings, parameters and models: operators, expressions, keys of a job.
+
+`python -m flows.commands.reference` writes the files that are made of the operators: two pages, and the names for type
+checkers.
+"""
 
 from __future__ import annotations
 
 import inspect
 import json
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,14 +16,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import flows
 import tasks
-from flows.commands.inspect import NEEDED, operators, operators_markdown, parameters_of, refit_rule
+from flows.commands.inspect import NEEDED, needed, operators, operators_markdown, parameters_of, refit_rule
 from flows.job.json_schema import Schema, job_schema
 from tasks.engines.expression import syntax
 from tasks.engines.expression.functions import FUNCTIONS, GROUPS, Example, Function
 from tasks.ops.base import Learned, Operator
+from tasks.ops.docstrings import docstring_of
 
-COMMAND = "rowmill ops --page > tasks/ops/README.md"
+COMMAND = "python -m flows.commands.reference"
 HEAD = f"""<!-- made by: {COMMAND} -->
 # Operators
 
@@ -38,30 +45,11 @@ there is [a table of names](NVTABULAR.md), for those who change rowmill
 """
 
 
-EXPRESSIONS_COMMAND = "rowmill ops --expressions > tasks/ops/EXPRESSIONS.md"
-EXPRESSIONS_HEAD = f"""<!-- made by: {EXPRESSIONS_COMMAND} -->
+EXPRESSIONS_HEAD = f"""<!-- made by: {COMMAND} -->
 # Expressions
 """
 FUNCTIONS_RULE = """Arguments may be named: `parse_number(price, decimal=",")`. Signs, formats, patterns, zones, units
 and places are literals. Null gives null where nothing else is said. The examples run as tests on both engines."""
-
-
-INFINITE = {  # operators: what an infinity does
-    "Normalize, PCA, PairwiseRegression, the targets of TargetEncoding": (
-        "cannot be learned from: an error that names column and row"
-    ),
-    "NormalizeMinMax": "takes no part in what is learned, and stays infinite; null after a fit on one value or none",
-    "DataStats": "is counted, and takes no part in the other figures",
-    "FillMedian, QuantileBucketize": "is the least or the greatest value",
-    "JoinGroupby, Groupby, Rolling": (
-        "counts, and is a min or a max; sum and mean become infinite, null where both signs meet, std and var null"
-    ),
-    "DifferenceLag": "the difference is infinite, of two of one sign null",
-    "Clip, Bucketize": "is limited, lies in the first or the last bucket",
-    "LogOp": "stays; minus infinity gives null, as all values below -1",
-    "Categorify, HashBucket, HashedCross, DropLowCardinality, keys of any operator": "a value like others",
-    "all others": "passes through",
-}
 
 
 def reference_page() -> str:
@@ -74,10 +62,21 @@ def reference_page() -> str:
 
 
 def infinities() -> str:
-    """What operators do with infinities."""
-    rows = [f"| {names} | {rule} |" for names, rule in INFINITE.items()]
-    text = "NaN is null everywhere. Plus and minus infinity are values:"
-    return "\n".join(["", "## Infinities", "", text, "", "| operators | an infinity |", "|---|---|", *rows])
+    """What operators do with infinities, in the sentences of their docstrings."""
+    rows = {name: of_infinities(cls) for name, cls in operators().items()}
+    text = (
+        "NaN is null everywhere. Plus and minus infinity are values. As a key of a group, a join or a run an infinity\n"
+        "is a value like any other; operators that the table does not name pass it through."
+    )
+    table = [f"| {name} | {_cell(_prose(rule))} |" for name, rule in rows.items() if rule]
+    return "\n".join(["", "## Infinities", "", text, "", "| operator | an infinity |", "|---|---|", *table])
+
+
+def of_infinities(cls: type[Operator]) -> str:
+    """The sentences of an operator's notes that speak of infinities, errors aside."""
+    rules = [rule for rule in docstring_of(cls).notes.split("\n\n") if not rule.startswith("Errors: ")]
+    sentences = [one for rule in rules for one in re.split(r"(?<=\.) (?=[A-Z])", " ".join(rule.split()))]
+    return " ".join(sentence for sentence in sentences if re.search(r"\b[Ii]nfinit", sentence))
 
 
 def expressions() -> str:
@@ -126,29 +125,22 @@ def _plain(values: Any) -> str:
 
 def section(name: str, cls: type[Operator]) -> str:
     """Rule, accepted types, parameters, the line in a job, and the example of one operator."""
-    text, examples = split_examples(inspect.cleandoc(cls.__doc__ or ""))
+    text = docstring_of(cls)
     takes = ", ".join(sorted(cls.takes)) + (", and lists of these" if cls.leaves else "")
     learns = [f"learns; a refit: {refit_rule(cls)}"] if issubclass(cls, Learned) else []
     marks = [f"takes {takes}", *(["group"] if cls.grouped else []), *learns]
     parameters = list(parameters_of(cls))
-    needed = "".join(f", {parameter}: .." for parameter, _, default in parameters if default == NEEDED)
-    lines = ["", f"## {name}", "", _prose(text), "", f"*{'; '.join(marks)}*"]
+    lines = ["", f"## {name}", "", _prose(text.summary), "", f"*{'; '.join(marks)}*"]
     if parameters:
-        lines += ["", "| parameter | type | default |", "|---|---|---|"]
-        lines += [f"| {p} | `{_cell(kind)}` | {default if default == NEEDED else f'`{_cell(default)}`'} |"
-                  for p, kind, default in parameters]  # fmt: skip
-    lines += ["", f"In a job: `- {{columns: [..], ops: [{{op: {name}{needed}}}]}}`", "", "```python", examples, "```"]
-    return "\n".join(lines)
-
-
-def split_examples(docstring: str) -> tuple[str, str]:
-    """What a docstring says, and its doctest.
-
-    >>> split_examples("Twice.\\n\\n>>> 2 * 2\\n4")
-    ('Twice.', '>>> 2 * 2\\n4')
-    """
-    text, mark, examples = docstring.partition("\n>>> ")
-    return text.strip(), (mark + examples).strip()
+        lines += ["", "| parameter | type | default | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"| `{p}` | {_cell(_prose(kind))} | {default if default == NEEDED else f'`{_cell(default)}`'} | "
+            f"{_cell(_prose(meaning))} |"
+            for p, kind, default, meaning in parameters
+        ]
+    lines += ["", _prose(text.notes)] if text.notes else []
+    lines += ["", f"In a job: `- {{columns: [..], ops: [{{op: {name}{needed(cls)}}}]}}`"]
+    return "\n".join([*lines, "", "```python", text.examples, "```"])
 
 
 TYPES = {"string": "text", "integer": "number", "number": "number", "boolean": "true, false", "array": "list",
@@ -210,5 +202,22 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+STUB_HEAD = f"# The names of rowmill.ops for type checkers and editors, made by: {COMMAND}\n"
+BASE = ("Context", "Learned", "Operator", "Unit", "make_operator")
+
+
+def stub() -> str:
+    """The stub of `rowmill.ops`: every name of `tasks.ops`, from the module that defines it."""
+    names = [("tasks.ops.base", name) for name in BASE] + [(cls.__module__, name) for name, cls in operators().items()]
+    return "\n".join([STUB_HEAD, *(f"from {module} import {name} as {name}" for module, name in sorted(names))])
+
+
 PAGE = Path(tasks.__file__).resolve().parent / "ops" / "README.md"
 EXPRESSIONS_PAGE = PAGE.parent / "EXPRESSIONS.md"
+STUB = Path(flows.__file__).resolve().parent / "public" / "rowmill" / "ops.pyi"
+WRITTEN = {PAGE: reference_page, EXPRESSIONS_PAGE: expressions_page, STUB: stub}
+
+
+if __name__ == "__main__":
+    for path, text in WRITTEN.items():
+        path.write_text(text() + "\n")

@@ -60,7 +60,6 @@ def _operator(name: str) -> Schema:
     """The parameters of an operator, with its name as `op`."""
     schema: Schema = Operator.registry[name].model_json_schema(by_alias=True)
     schema.pop("title", None)
-    schema["description"] = schema.get("description", "").partition("\n\n")[0]
     schema["properties"] = {"op": {"const": name}, **schema.get("properties", {})}
     schema["required"] = ["op", *schema.get("required", [])]
     return schema
@@ -68,7 +67,7 @@ def _operator(name: str) -> Schema:
 
 def _any_of(operators: Mapping[str, Schema]) -> Schema:
     """An operator by its name, whose branch has its parameters: a message is of that operator alone."""
-    known = [{"const": name, "description": of["description"].partition("\n")[0]} for name, of in operators.items()]
+    known = [{"const": name, "description": of["description"]} for name, of in operators.items()]
     own = {"type": "string", "pattern": IMPORT_PATH, "description": "a class of a module of one's own"}
     packages = [{"const": entry.class_name, "description": f"of the package {entry.package}"}
                 for entry in installed.entries() if entry.class_name]  # fmt: skip

@@ -19,6 +19,7 @@ from tasks.core.strict_json import decoded, encoded, marked, unmarked
 from tasks.core.versions import VALUE_RULES
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.errors import DataError, JobError, mistakes, near, place_text
+from tasks.ops.docstrings import docstring_of
 from tasks.ops.installed import installed_operator, refuse_clash
 from tasks.ops.user_code import import_path
 
@@ -119,6 +120,15 @@ class Grown(NamedTuple):
     of_night: pa.Table | None = None
 
 
+def _described(schema: dict[str, Any], cls: type[BaseModel]) -> None:
+    """Give the JSON schema of an operator the texts of its docstring."""
+    text = docstring_of(cls)
+    schema["description"] = text.summary
+    for name, parameter in text.parameters.items():
+        if name in schema.get("properties", {}):
+            schema["properties"][name]["description"] = parameter.meaning
+
+
 class Operator(BaseModel):
     """Base of all operators: an immutable set of checked parameters, and the verbs that work with them.
 
@@ -129,7 +139,10 @@ class Operator(BaseModel):
     A JobError names a parameter that is unknown, missing, given twice or of a wrong value.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, ser_json_inf_nan="constants")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, ser_json_inf_nan="constants",
+        json_schema_extra=_described,
+    )  # fmt: skip
 
     registry: ClassVar[dict[str, type[Operator]]] = {}
     takes: ClassVar[frozenset[str]] = frozenset({"number"})  # kinds of column: number, string, bool, time, list, other

@@ -22,13 +22,24 @@ MOST = 2**31 - 1  # ids are int32
 class Bucketize(Operator):
     """Replace each value by the number of boundaries at or below it, int32; null stays null.
 
-    `boundaries` ascend, in the column's own unit: [0, 10, 100] makes four buckets, numbered 0 to 3. A list holds for
-    all columns, a dict has a list for each column. Between equal boundaries lies no value. Of list columns the elements
-    are put into buckets: a null element and a null list stay null. Integers are compared exactly with any boundary,
-    floats and decimals as float64. Infinities are below or above every finite boundary; a boundary may be infinite
-    itself. Errors: a JobError for boundaries that are empty, descend or contain NaN, and for a column that the dict
-    lacks. Source: numpy.digitize(right=False).
+    Parameters
+    ----------
+    boundaries : list of float, or dict of str to list of float
+        Edges in the column's own unit, ascending: [0, 10, 100] makes four buckets, numbered 0 to 3. A list holds for
+        all columns, a dict has a list for each column.
 
+    Notes
+    -----
+    Between equal boundaries lies no value. Of list columns the elements are put into buckets: a null element and a null
+    list stay null. Integers are compared exactly with any boundary, floats and decimals as float64. Infinities are
+    below or above every finite boundary; a boundary may be infinite itself.
+
+    Errors: a JobError for boundaries that are empty, descend or contain NaN, and for a column that the dict lacks.
+
+    Source: numpy.digitize(right=False).
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"age": [5, 10, 99, None]})
     >>> Workflow(["age"] >> Bucketize([10, 20])).fit(table).transform(table).to_pydict()
@@ -95,15 +106,27 @@ def bucket(column: Any, edges: Sequence[int | float]) -> Any:
 class HashBucket(Operator):
     """Replace each value by its hash mod `num_buckets`, int32: the same on CPU, GPU and in every version.
 
-    `num_buckets` is 1 to 2^31 - 1: one number, or a dict with one for each column. There is no vocabulary, so different
-    values may share a bucket. The hash is MurmurHash3_x86_32 (seed 0) of the value's canonical bytes: integers,
-    booleans and times (in microseconds) as int64, dates as days in int64, whole floats as the integer that they are,
-    other floats as float64, decimals as text, text as UTF-8. So an id has one bucket whether a file stores it as 7 or
-    as 7.0. A null has the hash 0xFFFFFFFF, so the output has no null. A workflow that an older rowmill fitted hashes
-    every float as float64, and keeps doing so in refits. Of list columns the elements are hashed, and null lists stay
-    null. An infinity is a value like any other. Errors: a JobError for num_buckets out of range, and for a column that
-    the dict lacks. Source: Appleby, MurmurHash3.
+    Parameters
+    ----------
+    num_buckets : int, or dict of str to int
+        Number of buckets, 1 to 2^31 - 1: one for all columns, or a dict with one for each column.
 
+    Notes
+    -----
+    There is no vocabulary, so different values may share a bucket. A null has the hash 0xFFFFFFFF, so the output has no
+    null; of list columns the elements are hashed, and null lists stay null. An infinity is a value like any other.
+
+    The hash is MurmurHash3_x86_32 (seed 0) of the value's canonical bytes: integers, booleans and times (in
+    microseconds) as int64, dates as days in int64, whole floats as the integer that they are, other floats as float64,
+    decimals as text, text as UTF-8. So an id has one bucket whether a file stores it as 7 or as 7.0. A workflow that an
+    older rowmill fitted hashes every float as float64, and keeps doing so in refits.
+
+    Errors: a JobError for `num_buckets` out of range, and for a column that the dict lacks.
+
+    Source: Appleby, MurmurHash3.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"user": [10, 11, None]})
     >>> Workflow(["user"] >> HashBucket(100)).fit(table).transform(table).to_pydict()
@@ -145,15 +168,30 @@ class HashBucket(Operator):
 class HashedCross(Operator):
     """Replace a group (nested list) by the hash of its values mod `num_buckets`: column `a_X_b`, int32, never null.
 
-    `num_buckets` is 1 to 2^31 - 1: one number, or a dict by the name of the new column. The composite hash is
-    MurmurHash3_x86_32 (seed 0) of the columns' own hashes (as in HashBucket), written one after another as 4
-    little-endian bytes each. A null takes part with its hash 0xFFFFFFFF. Errors: a JobError for a column that stands
-    alone, for num_buckets out of range, and for a new column that the dict lacks.
+    Parameters
+    ----------
+    num_buckets : int, or dict of str to int
+        Number of buckets, 1 to 2^31 - 1: one for all groups, or a dict by the name of the new column.
 
+    Notes
+    -----
+    The composite hash is MurmurHash3_x86_32 (seed 0) of the columns' own hashes (as in HashBucket), written one after
+    another as 4 little-endian bytes each. A null takes part with its hash 0xFFFFFFFF. An infinity is a value like any
+    other.
+
+    Errors: a JobError for a column that stands alone, for `num_buckets` out of range, and for a new column that the
+    dict lacks.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"shop": [1, 1, 2], "brand": ["a", "b", "a"]})
     >>> Workflow([["shop", "brand"]] >> HashedCross(1000)).fit(table).transform(table).to_pydict()
     {'shop_X_brand': [905, 161, 824]}
+    >>> Workflow(["shop"] >> HashedCross(1000)).fit(table)
+    Traceback (most recent call last):
+    ...
+    tasks.errors.JobError: HashedCross needs a group of columns, 'shop' stands alone ...
     """
 
     num_buckets: int | dict[str, int]

@@ -29,13 +29,28 @@ FLOATS = {"float32": pa.float32(), "float64": pa.float64()}
 class Normalize(Learned):
     """Scale to mean 0 and standard deviation 1: (x - mean) / std, of the rows that are not null (ddof 1).
 
-    A standard deviation of 0, or fewer than two values, gives x - mean. Null stays null; list columns are scaled by
-    their elements. Moments are float64 and merged pairwise, right also at offsets of 1e9 and for values from 1e-300 to
-    1e300; a column is constant if its smallest value equals its largest. A fit refuses infinities and values whose
-    standard deviation is beyond float64 (DataError); a transform leaves infinite values infinite. A refit merges the
-    moments: mean and standard deviation are those of a fit of all rows within 1e-12. Source: Chan, Golub, LeVeque,
-    "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+    Parameters
+    ----------
+    dtype : {"float32", "float64"}, default "float32"
+        Type of the scaled values.
 
+    Notes
+    -----
+    A standard deviation of 0, or fewer than two values, gives x - mean. Null stays null; list columns are scaled by
+    their elements.
+
+    Moments are float64 and merged pairwise, right also at offsets of 1e9 and for values from 1e-300 to 1e300; a column
+    is constant if its smallest value equals its largest. A refit merges the moments: mean and standard deviation are
+    those of a fit of all rows within 1e-12.
+
+    An infinity cannot be learned from: an error that names column and row; a transform leaves infinite values infinite.
+
+    Errors: a DataError in a fit for infinities, and for values whose standard deviation is beyond float64.
+
+    Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+
+    Examples
+    --------
     >>> Normalize().finalize((4, 2.5, 5.0, 1.0, 4.0))
     {'n': 4, 'mean': 2.5, 'std': 1.2909944487358056}
 
@@ -52,9 +67,6 @@ class Normalize(Learned):
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})
-
-    def dtype_out(self, column: Column) -> pa.DataType:
-        return FLOATS[self.dtype]
 
     def observe_blocks(self, columns: Columns, unit: Unit, context: Context, starts: Sequence[int]) -> list[Moments]:
         (name,) = unit
@@ -85,19 +97,22 @@ class Normalize(Learned):
             )
         return {"n": n, "mean": mean, "std": std}
 
-    def kept_partial(self, partial: Moments, fitted: Mapping[str, Any]) -> dict[str, Any]:
-        return {"partial": list(partial)}
-
-    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Moments:
-        n, mean, squares, low, high = saved["partial"]
-        return n, mean, squares, low, high
-
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
         engine, mean, std = engines.engine_of(column), fitted["mean"], fitted["std"] or 1.0
         if HUGE < max(abs(mean), std) < math.inf:  # value - mean may be beyond float64, a quarter of it is not
             column, mean, std = engine.affine(column, 0.0, 4.0, pa.float64()), mean / 4, std / 4
         scaled = engine.affine(column, mean, std, FLOATS[self.dtype])
         return scaled if math.isfinite(mean) and math.isfinite(std) else engine.finite(scaled)
+
+    def dtype_out(self, column: Column) -> pa.DataType:
+        return FLOATS[self.dtype]
+
+    def kept_partial(self, partial: Moments, fitted: Mapping[str, Any]) -> dict[str, Any]:
+        return {"partial": list(partial)}
+
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Moments:
+        n, mean, squares, low, high = saved["partial"]
+        return n, mean, squares, low, high
 
 
 def _finite(moments: Moments) -> Moments:
@@ -115,15 +130,31 @@ def _finite(moments: Moments) -> Moments:
 class FillMissing(Operator):
     """Replace null by `fill_value`; with `add_binary_cols` the column `<name>_filled` (bool) says where.
 
-    The column's type stays, so `fill_value` (default 0) must fit it; times and decimals may be given as text. Of list
-    columns null elements are filled and null lists stay; `<name>_filled` is a list of bools. Infinities are not null
-    and stay; `fill_value` may be infinite. Errors: a JobError for a `fill_value` that is null or NaN; a DataError for
-    one that the column's type does not hold exactly.
+    Parameters
+    ----------
+    fill_value : any, default 0
+        Value in place of null, which must fit the column's type; times and decimals may be given as text.
+    add_binary_cols : bool, default False
+        Add `<name>_filled`, true where a null was replaced; of a list column it is a list of bools.
 
+    Notes
+    -----
+    The column's type stays. Of list columns null elements are filled and null lists stay. Infinities are not null and
+    stay; `fill_value` may be infinite.
+
+    Errors: a JobError for a `fill_value` that is null or NaN; a DataError for one that the column's type does not hold
+    exactly.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"x": [1, None, 3]})
     >>> Workflow(["x"] >> FillMissing(0, add_binary_cols=True)).fit(table).transform(table).to_pydict()
     {'x': [1, 0, 3], 'x_filled': [False, True, False]}
+    >>> FillMissing(None)
+    Traceback (most recent call last):
+    ...
+    tasks.errors.JobError: FillMissing: fill_value None is itself a null
     """
 
     fill_value: Any = 0
@@ -174,11 +205,23 @@ def filled_flags(columns: Columns, unit: Unit, context: Context) -> Columns:
 class Clip(Operator):
     """Limit values to [min_value, max_value], in the column's own unit; null stays null and the type stays.
 
-    None (the default) sets no limit on that side. Of list columns the elements are limited. Infinities are limited like
-    other values; an infinite limit limits nothing. Errors: a JobError if both limits are None, if one is NaN, or if
-    min_value is above max_value; a DataError for a limit that the column's type does not hold (0.5 for integers, 300
-    for int8).
+    Parameters
+    ----------
+    min_value : float, default None
+        Lower limit; None sets none.
+    max_value : float, default None
+        Upper limit; None sets none.
 
+    Notes
+    -----
+    Of list columns the elements are limited. Infinities are limited like other values; an infinite limit limits
+    nothing.
+
+    Errors: a JobError if both limits are None, if one is NaN, or if min_value is above max_value; a DataError for a
+    limit that the column's type does not hold (0.5 for integers, 300 for int8).
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"x": [-5, 3, None, 50]})
     >>> Workflow(["x"] >> Clip(0, 10)).fit(table).transform(table).to_pydict()
@@ -220,13 +263,20 @@ class Clip(Operator):
 class LogOp(Operator):
     """Compute ln(1 + x) in float64, given as float32; -1 gives -inf, values below -1 and null give null.
 
-    inf stays inf; -inf is below -1 and gives null. Booleans count as 0 and 1. Of list columns the elements are
-    computed.
+    Notes
+    -----
+    Plus infinity stays infinite; minus infinity is below -1 and gives null. Booleans count as 0 and 1. Of list columns
+    the elements are computed.
 
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"x": [0.0, -1.0, -2.0, None]})
     >>> Workflow(["x"] >> LogOp()).fit(table).transform(table).to_pydict()
     {'x': [0.0, -inf, None, None]}
+    >>> table = pa.table({"x": [[0.0, None], None]})
+    >>> Workflow(["x"] >> LogOp()).fit(table).transform(table).to_pydict()
+    {'x': [[0.0, None], None]}
     """
 
     in_float64 = True

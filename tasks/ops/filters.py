@@ -39,17 +39,31 @@ class _RowFilter(Operator):
 class Filter(_RowFilter):
     """Keep the rows for which an expression, or a function of the frame, is true; null is not true.
 
-    `expression` may name any column ("price > 0 and brand is not None"). `function` is an import path `module:name`, or
-    a function; it gets the frame of the selected columns and returns one boolean (or number, true unless 0) per row. A
-    removed row is gone for every output column, and for the statistics of every operator that the filter's inputs do
+    Parameters
+    ----------
+    expression : str, default None
+        Expression of booleans, which may name any column: "price > 0 and brand is not None".
+    function : str or callable, default None
+        Import path `module:name`, or a function. It gets the frame of the selected columns and returns one boolean (or
+        number, true unless 0) per row.
+    strict : bool, default False
+        Make a cast or a parse that fails a DataError that names value, column, file and row, in place of a null that is
+        counted and reported.
+
+    Notes
+    -----
+    A removed row is gone for every output column, and for the statistics of every operator that the filter's inputs do
     not depend on. Of several filters a row has to pass all. A filter of what is made of runs (History, Rolling ..) acts
     after the others, and the runs stay as they were: "len(item_history) > 0" takes no event out of the histories of
-    later ones. After Groupby a filter keeps groups, for the columns and statistics of groups. Types and values stay. A
-    cast or a parse that fails is null, counted and reported; with `strict` it is a DataError that names value, column,
-    file and row. Errors: a JobError unless exactly one of the two is given, for an expression that cannot be read or is
-    not of booleans, and for a function that returns another number of rows, another order or another type; a HostError
-    for a function that cannot be imported here.
+    later ones. After Groupby a filter keeps groups, for the columns and statistics of groups. Types and values stay, an
+    infinity too.
 
+    Errors: a JobError unless exactly one of expression and function is given, for an expression that cannot be read or
+    is not of booleans, and for a function that returns another number of rows, another order or another type; a
+    HostError for a function that cannot be imported here.
+
+    Examples
+    --------
     >>> import pyarrow as pa
     >>> from rowmill import Workflow
     >>> table = pa.table({"price": [3.0, -1.0, None]})
@@ -118,14 +132,21 @@ class Filter(_RowFilter):
 class Dropna(_RowFilter):
     """Drop the rows with a null in any of the selected columns.
 
-    NaN is null; a null list is, a list with null elements is not. Types and other values stay. A dropped row is gone
-    for all output columns and statistics, as with Filter; after Groupby rows are groups.
+    Notes
+    -----
+    NaN is null; a null list is, a list with null elements is not. An infinity is not null. Types and other values stay.
+    A dropped row is gone for all output columns and statistics, as with Filter; after Groupby rows are groups.
 
+    Examples
+    --------
     >>> import pyarrow as pa
     >>> from rowmill import Workflow
     >>> table = pa.table({"x": [1, None, 3], "y": ["a", "b", None]})
     >>> Workflow(["x", "y"] >> Dropna()).fit(table).transform(table).to_pydict()
     {'x': [1], 'y': ['a']}
+    >>> table = pa.table({"seen": [[1, None], None]})
+    >>> Workflow(["seen"] >> Dropna()).fit(table).transform(table).to_pydict()
+    {'seen': [[1, None]]}
     """
 
     in_float64 = True

@@ -22,20 +22,40 @@ from tasks.ops.side_tables import SideFrame, SideTable, checked_read, frames_in,
 class JoinExternal(Learned):
     """Add the columns of a side table (a Parquet or text file) to the selected ones; the rows keep their order.
 
-    `table` is the path of a file, or of a folder of Parquet files, with at most 4 GiB in memory; in Python also a
-    pandas, Arrow or cuDF frame, as it is then, without its index, which a job has no place for. `on` names the key
-    columns, or maps the rows' names to the table's. `columns` are the columns to add (default: all but the keys). `how`
-    is left: a row whose key the table lacks gets nulls. A null key matches a null key. Added columns have the table's
-    types. `read` says how a file of CSV, TSV or JSON lines is read, with these keys of a job's `source`: format,
-    header, columns, schema, null_values, delimiter, skip_rows, skip_initial_space, decimal, quote, escape, comment and
-    encoding, as in `{delimiter: ";", schema: {zip: string}}`; without `null_values` the texts NA, NaN, null and the
-    like are null in columns that are not text, and each text stays. A key that occurs twice in the table is an error,
-    or its first row counts (`duplicates`: error or first). The table is read when fitting and saved with the workflow,
-    which from then on does not need the file. A refit reads it again; if it differs from what the base read, the run
-    says so, with the steps that learn from its columns. Errors: a JobError for a missing file, a larger table, an
-    unknown column, and a column that would be there twice; a DataError for keys of different kinds (or different
-    decimals), for a key that occurs twice, and for a file that cannot be read.
+    Parameters
+    ----------
+    table : str or frame
+        Path of a file, or of a folder of Parquet files, with at most 4 GiB in memory; in Python also a pandas, Arrow or
+        cuDF frame, as it is then, without its index; a job has no place for one.
+    on : str, list of str, or dict of str to str
+        Key columns, or a dict that maps the rows' names to the table's.
+    how : {"left"}, default "left"
+        Kind of join: a row whose key the table lacks gets nulls.
+    columns : list of str, default None
+        Columns to add; None adds all but the keys.
+    duplicates : {"error", "first"}, default "error"
+        What a key that occurs twice in the table is: an error, or its first row counts.
+    read : dict, default None
+        Keys of a job's `source` by which a text file is read, as in `{delimiter: ";", schema: {zip: string}}`.
 
+    Notes
+    -----
+    A null key matches a null key. An infinite key is a key like any other. Added columns have the table's types.
+
+    `read` says how a file of CSV, TSV or JSON lines is read, with these keys of a job's `source`: format, header,
+    columns, schema, null_values, delimiter, skip_rows, skip_initial_space, decimal, quote, escape, comment and
+    encoding. Without `null_values` the texts NA, NaN, null and the like are null in columns that are not text, and each
+    text stays.
+
+    The table is read when fitting and saved with the workflow, which from then on does not need the file. A refit reads
+    it again; if it differs from what the base read, the run says so, with the steps that learn from its columns.
+
+    Errors: a JobError for a missing file, a larger table, an unknown column, and a column that would be there twice; a
+    DataError for keys of different kinds (or different decimals), for a key that occurs twice, and for a file that
+    cannot be read.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> import tempfile
     >>> import pyarrow.parquet as pq
@@ -46,6 +66,10 @@ class JoinExternal(Learned):
     >>> Workflow(["shop"] >> JoinExternal(file, on="shop")).fit(table).transform(table).to_pydict()
     {'shop': [2, 3, 1], 'town': ['Oslo', None, 'Rome']}
     >>> folder.cleanup()
+    >>> towns = pa.table({"id": [2, 2], "town": ["Oslo", "Bergen"]})
+    >>> join = JoinExternal(towns, on={"shop": "id"}, duplicates="first")
+    >>> Workflow(["shop"] >> join).fit(table).transform(table).to_pydict()
+    {'shop': [2, 3, 1], 'town': ['Oslo', None, None]}
     """
 
     table: SideTable
@@ -58,6 +82,40 @@ class JoinExternal(Learned):
     takes = frozenset({"number", "string", "bool", "time", "list", "other"})
     encoded = True
     passes: ClassVar[int] = 0
+
+    def finalize_unit(self, partial: None, unit: Unit) -> dict[str, Any]:
+        """`table`: the keys and the added columns, each key once."""
+        keys = list(dict.fromkeys(self.keys.values()))
+        added = self._added(side_schema(self.table, self.read).names)
+        table = read_side_table(self.table, [*keys, *(n for n in added if n not in keys)], self.read)
+        codes, distinct = engines.engine("pandas").group_codes([table[k] for k in keys], keys)
+        if len(distinct) < len(table):
+            first: dict[int, int] = {}
+            for row, code in enumerate(codes.tolist()):
+                if first.setdefault(code, row) != row and self.duplicates == "error":
+                    raise DataError(
+                        f"a key occurs twice in the side table: {', '.join(str(table[k][row]) for k in keys)}",
+                        where=f"{self.table}, rows {first[code]:,} and {row:,}",
+                        do="make its keys distinct, or set duplicates: first",
+                    )
+            table = table.take(pa.array(list(first.values())))
+        return {"table": table}
+
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
+        """(the keys' look-up, the added columns with one row of nulls below, that row's number)."""
+        table = fitted["table"].combine_chunks()
+        lookup = engine.Lookup([one_array(table[k]) for k in self.keys.values()])
+        added = {n: one_array(table[n]) for n in self._added(table.column_names)}
+        added = {n: pa.concat_arrays([c, pa.nulls(1, c.type)]) for n, c in added.items()}
+        return lookup, engine.from_arrow(pa.table(added)), len(table)
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        lookup, table, last = fitted
+        codes = lookup.codes([columns[n] for n in self.keys])
+        if context.met is not None:
+            context.met.update(rows=len(codes), unmatched=total(codes < 0))
+        joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
+        return {**{name: columns[name] for name in unit}, **joined}
 
     @model_validator(mode="after")
     def _possible(self) -> JoinExternal:
@@ -128,37 +186,3 @@ class JoinExternal(Learned):
                 )
         side_columns = [Column(name, plain_type(side.field(name).type)) for name in added]
         return [*(schema[name] for name in unit), *side_columns]
-
-    def finalize_unit(self, partial: None, unit: Unit) -> dict[str, Any]:
-        """`table`: the keys and the added columns, each key once."""
-        keys = list(dict.fromkeys(self.keys.values()))
-        added = self._added(side_schema(self.table, self.read).names)
-        table = read_side_table(self.table, [*keys, *(n for n in added if n not in keys)], self.read)
-        codes, distinct = engines.engine("pandas").group_codes([table[k] for k in keys], keys)
-        if len(distinct) < len(table):
-            first: dict[int, int] = {}
-            for row, code in enumerate(codes.tolist()):
-                if first.setdefault(code, row) != row and self.duplicates == "error":
-                    raise DataError(
-                        f"a key occurs twice in the side table: {', '.join(str(table[k][row]) for k in keys)}",
-                        where=f"{self.table}, rows {first[code]:,} and {row:,}",
-                        do="make its keys distinct, or set duplicates: first",
-                    )
-            table = table.take(pa.array(list(first.values())))
-        return {"table": table}
-
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
-        """(the keys' look-up, the added columns with one row of nulls below, that row's number)."""
-        table = fitted["table"].combine_chunks()
-        lookup = engine.Lookup([one_array(table[k]) for k in self.keys.values()])
-        added = {n: one_array(table[n]) for n in self._added(table.column_names)}
-        added = {n: pa.concat_arrays([c, pa.nulls(1, c.type)]) for n, c in added.items()}
-        return lookup, engine.from_arrow(pa.table(added)), len(table)
-
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        lookup, table, last = fitted
-        codes = lookup.codes([columns[n] for n in self.keys])
-        if context.met is not None:
-            context.met.update(rows=len(codes), unmatched=total(codes < 0))
-        joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
-        return {**{name: columns[name] for name in unit}, **joined}

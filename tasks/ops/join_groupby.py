@@ -28,20 +28,42 @@ Stat = Literal["count", "sum", "mean", "std", "var", "min", "max"]
 class JoinGroupby(Keyed):
     """Statistics of each group, joined back to its rows: `<group>_count` and `<group>_<column>_<stat>`.
 
-    count is the number of the group's rows, int64. The others are of the values of `cont_cols` that are not null: sum
-    (int64, uint64 or float64), mean, std and var (float64, ddof 1; null for fewer than two values), min and max (of the
-    column's type). A sum of integers beyond 64 bits is an error; their mean is not. A null key is a key like any other;
-    a group (nested list) is one composite key. A group that was not seen when fitting gets nulls. `cont_cols` are not
-    needed when applied. Moments are merged along a fixed tree as Chan, Golub, LeVeque do. Sums of floats are exact
-    before they are rounded, so that the same rows have the same sum in any order, and a mean lies among its values; std
-    is right for values from 1e-300 to 1e300. With an infinity the sum and the mean are infinite (null with both signs),
-    std and var null, and min and max may be infinite. An infinite key is a key like any other.
+    Parameters
+    ----------
+    cont_cols : str or list of str, default []
+        Columns to summarize; they are not needed when applied.
+    stats : list of {"count", "sum", "mean", "std", "var", "min", "max"}, default ["count"]
+        Statistics; count is the number of the group's rows, the others are of the values of `cont_cols`, nulls left
+        out.
+    name_sep : str, default "_"
+        Text between the parts of the new names.
 
+    Notes
+    -----
+    Types out: count int64; sum int64, uint64 or float64; mean, std and var float64 (ddof 1; null for fewer than two
+    values); min and max the column's type.
+
+    A null key is a key like any other; a group (nested list) is one composite key. A group that was not seen when
+    fitting gets nulls.
+
+    Moments are merged along a fixed tree as Chan, Golub, LeVeque do. Sums of floats are exact before they are rounded,
+    so that the same rows have the same sum in any order, and a mean lies among its values; std is right for values from
+    1e-300 to 1e300.
+
+    With an infinity the sum and the mean are infinite (null with both signs), std and var null, and min and max may be
+    infinite. An infinite key is a key like any other.
+
+    Errors: a DataError for a sum of integers beyond 64 bits; their mean is not one.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"shop": [1, 1, 2], "price": [2.0, 4.0, 5.0]})
     >>> workflow = Workflow(["shop"] >> JoinGroupby(cont_cols=["price"], stats=["count", "mean"]))
     >>> workflow.fit(table).transform(table).to_pydict()
     {'shop_count': [2, 2, 1], 'shop_price_mean': [3.0, 3.0, 5.0]}
+    >>> workflow.transform(pa.table({"shop": [9]})).to_pydict()
+    {'shop_count': [None], 'shop_price_mean': [None]}
     """
 
     cont_cols: str | list[str] = []
@@ -50,6 +72,82 @@ class JoinGroupby(Keyed):
     takes = frozenset({"number", "string", "bool", "time"})
     encoded = True
     grouped = True
+
+    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> pa.Table:
+        """A table in host memory: the keys k0.., their rows, and per column i what the statistics are made of.
+
+        ci_n; ci_sum, of integers modulo 2^64, hence ci_high: the sum / 2^32, or less than 2^31 below it; of floats
+        rounded, hence ci_rest: what rounding took; ci_mean, ci_meanrest and ci_m2 (sum of squared deviations) for std
+        and var; ci_min, ci_max. Those of floats are of the values divided by 2^ci_exp.
+        """
+        engine = context.engine
+        codes, keys = engine.group_codes([columns[n] for n in unit], [f"k{i}" for i in range(len(unit))])
+        groups = len(keys)
+        parts = {"rows": engine.sum_by(codes, groups, engine.xp.ones(len(codes), dtype="int64"))}
+        for i, name in enumerate(self.summarized):
+            values, valid = engine.numbers(columns[name])
+            valid_codes, values = (codes, values) if valid is None else (codes[valid], values[valid])
+            with np.errstate(over="ignore", invalid="ignore"):
+                of_column = _parts(engine, valid_codes, groups, values, set(self.of_columns))
+            if pa.types.is_decimal(engine.dtype(columns[name])) and {"min", "max"} & {*self.of_columns}:
+                of_column |= _decimal_extremes(engine, columns[name], valid, valid_codes, groups)
+            parts |= {f"c{i}_{part}": numbers for part, numbers in of_column.items()}
+        for name, numbers in parts.items():
+            host_numbers = numbers if isinstance(numbers, pa.Array) else engine.host(engine.from_numbers(numbers))
+            keys = keys.append_column(name, host_numbers)
+        types = [dtype_name(engine.dtype(columns[n])) for n in self.summarized]
+        return keys.replace_schema_metadata({"dtypes": ";".join(types)})
+
+    def merge(self, a: pa.Table, b: pa.Table) -> pa.Table:
+        return self.merge_all([a, b])
+
+    def merge_all(self, partials: Any) -> pa.Table:
+        engine = engines.engine("pandas")
+        joined = pa.concat_tables(partials)
+        names = [n for n in joined.column_names if n.startswith("k")]
+        codes, keys = engine.group_codes([joined.column(n) for n in names], names)
+        floats: dict[str, dict[str, np.ndarray]] = {}  # what belongs together of a column, by its prefix
+        for name in joined.column_names[len(names) :]:
+            with np.errstate(over="ignore", invalid="ignore"):
+                merged = _merged(engine, codes, len(keys), joined, name, floats)
+            keys = keys.append_column(name, merged if isinstance(merged, pa.Array) else pa.array(merged))
+        return keys.replace_schema_metadata(partials[0].schema.metadata)
+
+    def arrange(self, partial: pa.Table, unit: Unit) -> tuple[pa.Table, dict[str, Any]]:
+        return self.in_order([partial]), {}
+
+    def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> dict[str, Any]:
+        """`groups`: one row per key in key order, with the parts of the statistics; the columns' `dtypes`."""
+        types = (table.schema.metadata or {}).get(b"dtypes", b"").decode()
+        for i, name in enumerate(self.columns):
+            table = _with_right_sums(table, i, repr(name) if "sum" in self.stats else None)
+            table = _without_exponents(table, i)
+        return {"groups": table.replace_schema_metadata(None), "dtypes": types.split(";") if types else []}
+
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
+        """(the groups' look-up, the columns to join: one row per group, and one more of nulls for all others)."""
+        table = fitted["groups"]
+        keys = [n for n in table.column_names if n.startswith("k")]
+        columns = {"count": pa.concat_arrays([table["rows"].combine_chunks(), pa.nulls(1, pa.int64())])}
+        for i, dtype in enumerate(fitted["dtypes"]):
+            for stat in self.of_columns:
+                values, valid = _statistic(stat, _known(table, i, [stat]))
+                wanted = _dtype(stat, parse_dtype(dtype))
+                array = pa.array(values, mask=~valid).cast(wanted)
+                columns[f"{i} {stat}"] = pa.concat_arrays([array, pa.nulls(1, wanted)])
+        lookup = engine.Lookup([table[n].combine_chunks() for n in keys])
+        return lookup, engine.from_arrow(pa.table(columns)), len(table)
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        lookup, table, last = fitted
+        codes = lookup.codes([columns[n] for n in unit])
+        joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
+        group, out = self.name_sep.join(unit), {}
+        if "count" in self.stats:
+            out[f"{group}{self.name_sep}count"] = joined["count"]
+        for i, name in enumerate(self.summarized):
+            out |= {self._name(group, name, stat): joined[f"{i} {stat}"] for stat in self.of_columns}
+        return out
 
     @model_validator(mode="after")
     def _possible(self) -> JoinGroupby:
@@ -102,65 +200,14 @@ class JoinGroupby(Keyed):
         whole = all(pa.types.is_integer(dtype) or pa.types.is_boolean(dtype) for dtype in types)
         return set(self.stats) <= ({"count", "min", "max"} if not whole else exact)
 
-    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> pa.Table:
-        """A table in host memory: the keys k0.., their rows, and per column i what the statistics are made of.
-
-        ci_n; ci_sum, of integers modulo 2^64, hence ci_high: the sum / 2^32, or less than 2^31 below it; of floats
-        rounded, hence ci_rest: what rounding took; ci_mean, ci_meanrest and ci_m2 (sum of squared deviations) for std
-        and var; ci_min, ci_max. Those of floats are of the values divided by 2^ci_exp.
-        """
-        engine = context.engine
-        codes, keys = engine.group_codes([columns[n] for n in unit], [f"k{i}" for i in range(len(unit))])
-        groups = len(keys)
-        parts = {"rows": engine.sum_by(codes, groups, engine.xp.ones(len(codes), dtype="int64"))}
-        for i, name in enumerate(self.summarized):
-            values, valid = engine.numbers(columns[name])
-            valid_codes, values = (codes, values) if valid is None else (codes[valid], values[valid])
-            with np.errstate(over="ignore", invalid="ignore"):
-                of_column = _parts(engine, valid_codes, groups, values, set(self.of_columns))
-            if pa.types.is_decimal(engine.dtype(columns[name])) and {"min", "max"} & {*self.of_columns}:
-                of_column |= _decimal_extremes(engine, columns[name], valid, valid_codes, groups)
-            parts |= {f"c{i}_{part}": numbers for part, numbers in of_column.items()}
-        for name, numbers in parts.items():
-            host_numbers = numbers if isinstance(numbers, pa.Array) else engine.host(engine.from_numbers(numbers))
-            keys = keys.append_column(name, host_numbers)
-        types = [dtype_name(engine.dtype(columns[n])) for n in self.summarized]
-        return keys.replace_schema_metadata({"dtypes": ";".join(types)})
-
-    def merge(self, a: pa.Table, b: pa.Table) -> pa.Table:
-        return self.merge_all([a, b])
-
-    def merge_all(self, partials: Any) -> pa.Table:
-        engine = engines.engine("pandas")
-        joined = pa.concat_tables(partials)
-        names = [n for n in joined.column_names if n.startswith("k")]
-        codes, keys = engine.group_codes([joined.column(n) for n in names], names)
-        floats: dict[str, dict[str, np.ndarray]] = {}  # what belongs together of a column, by its prefix
-        for name in joined.column_names[len(names) :]:
-            with np.errstate(over="ignore", invalid="ignore"):
-                merged = _merged(engine, codes, len(keys), joined, name, floats)
-            keys = keys.append_column(name, merged if isinstance(merged, pa.Array) else pa.array(merged))
-        return keys.replace_schema_metadata(partials[0].schema.metadata)
-
     def key_names(self, partial: pa.Table) -> list[str]:
         return [n for n in names_of(partial) if n.startswith("k")]
-
-    def arrange(self, partial: pa.Table, unit: Unit) -> tuple[pa.Table, dict[str, Any]]:
-        return self.in_order([partial]), {}
 
     def in_order(self, tables: Sequence[pa.Table]) -> pa.Table:
         return sort_keys(pa.concat_tables(tables), self.key_names(tables[0]))
 
     def place(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         return ascending_place(row, [name for name in row if name.startswith("k")])
-
-    def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> dict[str, Any]:
-        """`groups`: one row per key in key order, with the parts of the statistics; the columns' `dtypes`."""
-        types = (table.schema.metadata or {}).get(b"dtypes", b"").decode()
-        for i, name in enumerate(self.columns):
-            table = _with_right_sums(table, i, repr(name) if "sum" in self.stats else None)
-            table = _without_exponents(table, i)
-        return {"groups": table.replace_schema_metadata(None), "dtypes": types.split(";") if types else []}
 
     def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> pa.Table:
         """The groups, with the parts that `finish` leaves out where they say nothing."""
@@ -187,31 +234,6 @@ class JoinGroupby(Keyed):
         numbered = [t.select([n for n in t.column_names if n not in keys]).add_column(0, "k0", rows) for t in (a, b)]
         merged = sort_keys(self.merge_all(numbered), ["k0"])  # groups may come in any order
         return pa.table({name: a[name] if name in keys else merged[name] for name in a.column_names})
-
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
-        """(the groups' look-up, the columns to join: one row per group, and one more of nulls for all others)."""
-        table = fitted["groups"]
-        keys = [n for n in table.column_names if n.startswith("k")]
-        columns = {"count": pa.concat_arrays([table["rows"].combine_chunks(), pa.nulls(1, pa.int64())])}
-        for i, dtype in enumerate(fitted["dtypes"]):
-            for stat in self.of_columns:
-                values, valid = _statistic(stat, _known(table, i, [stat]))
-                wanted = _dtype(stat, parse_dtype(dtype))
-                array = pa.array(values, mask=~valid).cast(wanted)
-                columns[f"{i} {stat}"] = pa.concat_arrays([array, pa.nulls(1, wanted)])
-        lookup = engine.Lookup([table[n].combine_chunks() for n in keys])
-        return lookup, engine.from_arrow(pa.table(columns)), len(table)
-
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        lookup, table, last = fitted
-        codes = lookup.codes([columns[n] for n in unit])
-        joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
-        group, out = self.name_sep.join(unit), {}
-        if "count" in self.stats:
-            out[f"{group}{self.name_sep}count"] = joined["count"]
-        for i, name in enumerate(self.summarized):
-            out |= {self._name(group, name, stat): joined[f"{i} {stat}"] for stat in self.of_columns}
-        return out
 
 
 def _dtype(stat: str, dtype: pa.DataType) -> pa.DataType:

@@ -25,6 +25,9 @@ class _Together(Learned):
     in_float64 = True
     takes = frozenset({"number", "bool"})
 
+    def merge(self, a: Factor, b: Factor) -> Factor:
+        return merge(a, b)
+
     def units(self, selection: Sequence[Entry]) -> list[Unit]:
         flat = [name for entry in selection for name in ([entry] if isinstance(entry, str) else entry)]
         return [tuple(dict.fromkeys(flat))] if flat else []
@@ -42,9 +45,6 @@ class _Together(Learned):
             )
         return factor
 
-    def merge(self, a: Factor, b: Factor) -> Factor:
-        return merge(a, b)
-
     def kept_partial(self, partial: Factor, fitted: dict[str, Any]) -> dict[str, Any]:
         """Number, rows left out, means, and the upper triangle of the factor row by row."""
         triangle = partial.r[np.triu_indices(len(partial.r))]
@@ -61,44 +61,48 @@ class _Together(Learned):
 class PCA(_Together):
     """Project rows on the principal components of all selected columns: `pca_0` .. `pca_<n_components - 1>`, float64.
 
-    `n_components` is 1 up to the number of columns. Score = (row - mean) . loadings; a component's variance is its
-    singular value squared / (n - 1). With `whiten` (default false) every score is divided by its component's standard
-    deviation. The largest loading of a component is positive. A row with a null in any column gets nulls and is not
-    learned from. Components beyond the rank of the data (fewer rows than columns, constant or dependent columns, n < 2,
-    nothing but nulls) have variance 0 and loadings 0: their column is 0.0.
+    Parameters
+    ----------
+    n_components : int
+        Number of components, 1 up to the number of columns.
+    whiten : bool, default False
+        Divide every score by its component's standard deviation.
 
-    A fit refuses infinite values; a transform gives such rows infinite scores, or null where infinities of both signs
-    meet. Learned values are the same bits for any partitioning and number of threads on one machine, and within 1e-12
-    of the largest one on another machine or on a GPU; the scores of given loadings are the same bits everywhere. A
-    refit merges the factors: its learned values are those of a fit of all rows, as near as those of another machine.
+    Notes
+    -----
+    Score = (row - mean) . loadings; a component's variance is its singular value squared / (n - 1). The largest loading
+    of a component is positive. Components beyond the rank of the data (fewer rows than columns, constant or dependent
+    columns, n < 2, nothing but nulls) have variance 0 and loadings 0: their column is 0.0.
+
+    A row with a null in any column gets nulls and is not learned from.
+
+    An infinity cannot be learned from: an error that names column and row. A transform gives rows with infinite values
+    infinite scores, or null where infinities of both signs meet.
+
+    Learned values are the same bits for any partitioning and number of threads on one machine, and within 1e-12 of the
+    largest one on another machine or on a GPU; the scores of given loadings are the same bits everywhere. A refit
+    merges the factors: its learned values are those of a fit of all rows, as near as those of another machine.
+
     Errors: a JobError for more components than columns; a DataError for an infinite value, or an infinite sum, in the
-    rows to learn from. Source: tall-skinny QR, Demmel, Grigori, Hoemmen, Langou, 2012; variance by row, Chan, Golub,
-    LeVeque, 1979.
+    rows to learn from.
 
+    Source: tall-skinny QR, Demmel, Grigori, Hoemmen, Langou, 2012; variance by row, Chan, Golub, LeVeque, 1979.
+
+    Examples
+    --------
     >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"x": [0.0, 3.0, 6.0], "y": [1.0, 5.0, 9.0]})
     >>> workflow = Workflow(["x", "y"] >> PCA(n_components=1)).fit(Dataset(table))
     >>> [round(score, 12) for score in workflow.transform(table)["pca_0"].to_pylist()]
     [-5.0, 0.0, 5.0]
+    >>> Workflow(["x", "y"] >> PCA(n_components=3)).fit(Dataset(table))
+    Traceback (most recent call last):
+    ...
+    tasks.errors.JobError: PCA cannot make 3 components of 2 columns ...
     """
 
     n_components: int = Field(ge=1)
     whiten: bool = False
-
-    def check(self, unit: Unit, schema: Schema) -> None:
-        super().check(unit, schema)
-        if self.n_components > len(unit):
-            raise JobError(
-                f"PCA cannot make {self.n_components:,} components of {len(unit):,} columns",
-                do=f"set n_components to {len(unit):,} at most",
-            )
-
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
-        return [Column(name, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for name in self.names]
-
-    @property
-    def names(self) -> list[str]:
-        return [f"pca_{i}" for i in range(self.n_components)]
 
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Factor:
         return self.factor(columns, unit, context)
@@ -120,9 +124,6 @@ class PCA(_Together):
         return {"n": partial.n, "left_out": partial.left_out, "total_variance": total,
                 "components": pa.table(components), "loadings": pa.table(means | loadings)}  # fmt: skip
 
-    def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]]:
-        return fitted["components"].to_pylist()
-
     def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
         table = fitted["loadings"]
         mean = np.stack([table["mean"].to_numpy(), table["mean_rest"].to_numpy()])
@@ -136,24 +137,56 @@ class PCA(_Together):
         scores = context.engine.project([columns[name] for name in unit], *fitted)
         return dict(zip(self.names, scores, strict=True))
 
+    def check(self, unit: Unit, schema: Schema) -> None:
+        super().check(unit, schema)
+        if self.n_components > len(unit):
+            raise JobError(
+                f"PCA cannot make {self.n_components:,} components of {len(unit):,} columns",
+                do=f"set n_components to {len(unit):,} at most",
+            )
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+        return [Column(name, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for name in self.names]
+
+    @property
+    def names(self) -> list[str]:
+        return [f"pca_{i}" for i in range(self.n_components)]
+
+    def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]]:
+        return fitted["components"].to_pylist()
+
 
 class PairwiseRegression(_Together):
     """Fit `target` by least squares on every pair of the other selected columns, all in one pass; the data stay.
 
-    target = first_coefficient * first + second_coefficient * second + intercept. 50 columns are 1,225 fits. What is
-    learned has the table `pairs`, ranked by R^2: first, second, first_coefficient, second_coefficient, intercept, r2,
-    rmse (square root of the mean squared residual, in the target's unit), n (rows), collinear. Rows with a null in any
-    of the columns or in the target are left out of all fits and counted (`left_out`). A pair is collinear if one column
-    is constant or, but for 1e-7 of its length, a linear function of the other; so are all pairs of fewer than three
-    rows. Collinear pairs come last, with nulls as coefficients. For a constant target r2 is null. The target may be one
-    of the selected columns and need not exist when the workflow is applied. A refit merges the moments: its fits are
+    Parameters
+    ----------
+    target : str
+        Column to predict. It may be one of the selected columns, and need not exist when the workflow is applied.
+
+    Notes
+    -----
+    target = first_coefficient * first + second_coefficient * second + intercept. 50 columns are 1,225 fits.
+
+    What is learned has the table `pairs`, ranked by R^2: first, second, first_coefficient, second_coefficient,
+    intercept, r2, rmse (square root of the mean squared residual, in the target's unit), n (rows), collinear. For a
+    constant target r2 is null.
+
+    Rows with a null in any of the columns or in the target are left out of all fits and counted (`left_out`). A pair is
+    collinear if one column is constant or, but for 1e-7 of its length, a linear function of the other; so are all pairs
+    of fewer than three rows. Collinear pairs come last, with nulls as coefficients.
+
+    An infinity cannot be learned from: an error that names column and row. A refit merges the moments: its fits are
     those of all rows within 1e-12.
 
     Errors: a JobError for fewer than two columns beside the target; a DataError for a target that is not numeric, and
-    for infinite values. Source: centred cross moments by blocks (Chan, Golub, LeVeque, 1979), stored as their
-    triangular factor; a pair is fitted by orthogonalizing its three columns of the factor (modified Gram-Schmidt;
-    Bjorck, 1967).
+    for infinite values.
 
+    Source: centred cross moments by blocks (Chan, Golub, LeVeque, 1979), stored as their triangular factor; a pair is
+    fitted by orthogonalizing its three columns of the factor (modified Gram-Schmidt; Bjorck, 1967).
+
+    Examples
+    --------
     >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"x": [0.0, 1.0, 2.0, 5.0], "z": [0.0, 1.0, 0.0, 1.0], "y": [1.0, 6.0, 5.0, 14.0]})
     >>> workflow = Workflow(["x", "z"] >> PairwiseRegression(target="y")).fit(Dataset(table))
@@ -161,10 +194,35 @@ class PairwiseRegression(_Together):
     >>> pair = fitted["pairs"].to_pylist()[0]
     >>> [round(pair[name], 9) for name in ("first_coefficient", "second_coefficient", "intercept", "r2")]
     [2.0, 3.0, 1.0, 1.0]
+    >>> Workflow(["x"] >> PairwiseRegression(target="y")).fit(Dataset(table))
+    Traceback (most recent call last):
+    ...
+    tasks.errors.JobError: PairwiseRegression needs at least two columns beside the target ...
     """
 
     target: str
     moves_values: ClassVar[bool] = False
+
+    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Factor:
+        return self.factor(columns, [*self.predictors(unit), self.target], context)
+
+    def finalize_unit(self, partial: Factor, unit: Unit) -> dict[str, Any]:
+        """`pairs`, ranked by r2; `n` and `left_out` rows; how many pairs are `collinear`."""
+        names = np.array(self.predictors(unit), dtype=object)
+        first, second = np.triu_indices(len(names), 1)
+        with one_thread():  # whose number the bits would depend on
+            fits = _pair_fits(partial)
+        order = np.argsort(-np.nan_to_num(fits["r2"], nan=-1.0) + 2.0 * fits["collinear"], kind="stable")
+        columns: dict[str, Any] = {"first": pa.array(names[first][order]), "second": pa.array(names[second][order])}
+        for name, values in fits.items():
+            columns[name] = pa.array(values[order], from_pandas=True)
+        columns["n"] = pa.array(np.full(len(first), partial.n))
+        collinear = columns.pop("collinear")
+        return {"n": partial.n, "left_out": partial.left_out, "collinear": int(fits["collinear"].sum()),
+                "pairs": pa.table(columns | {"collinear": collinear})}  # fmt: skip
+
+    def transform(self, column: Any, fitted: Any) -> Any:
+        return column
 
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         return (self.target,) if fitting else ()
@@ -186,29 +244,8 @@ class PairwiseRegression(_Together):
             )
         return super().outputs(unit, schema, fitted)
 
-    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Factor:
-        return self.factor(columns, [*self.predictors(unit), self.target], context)
-
-    def finalize_unit(self, partial: Factor, unit: Unit) -> dict[str, Any]:
-        """`pairs`, ranked by r2; `n` and `left_out` rows; how many pairs are `collinear`."""
-        names = np.array(self.predictors(unit), dtype=object)
-        first, second = np.triu_indices(len(names), 1)
-        with one_thread():  # whose number the bits would depend on
-            fits = _pair_fits(partial)
-        order = np.argsort(-np.nan_to_num(fits["r2"], nan=-1.0) + 2.0 * fits["collinear"], kind="stable")
-        columns: dict[str, Any] = {"first": pa.array(names[first][order]), "second": pa.array(names[second][order])}
-        for name, values in fits.items():
-            columns[name] = pa.array(values[order], from_pandas=True)
-        columns["n"] = pa.array(np.full(len(first), partial.n))
-        collinear = columns.pop("collinear")
-        return {"n": partial.n, "left_out": partial.left_out, "collinear": int(fits["collinear"].sum()),
-                "pairs": pa.table(columns | {"collinear": collinear})}  # fmt: skip
-
     def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]]:
         return fitted["pairs"].slice(0, 20).to_pylist()
-
-    def transform(self, column: Any, fitted: Any) -> Any:
-        return column
 
 
 def _pair_fits(partial: Factor) -> dict[str, np.ndarray]:

@@ -19,12 +19,27 @@ from tasks.ops.scaling import Range, kept_range, restored_range
 class ListSlice(Operator):
     """Take list[start:end] of every list, as Python does, negative numbers counting from the end; null lists stay null.
 
-    `end` is None by default: to the end of the list. With `pad` every list is filled up on its right with `pad_value`
-    (default 0) to end - start elements, so that all have one length. That needs `start` and `end` of one sign, or a
-    negative `start` alone (the last -start elements). The type stays, and null elements stay null. An empty list stays
-    empty, or is filled up. Errors: a JobError for `pad` without a known length; a DataError for a `pad_value` that the
-    elements' type does not hold exactly.
+    Parameters
+    ----------
+    start : int
+        First element that is taken.
+    end : int, default None
+        End of the slice, which it does not include; None takes everything to the end of the list.
+    pad : bool, default False
+        Fill every list up on its right to end - start elements, so that all have one length. It needs `start` and `end`
+        of one sign, or a negative `start` alone (the last -start elements).
+    pad_value : any, default 0
+        Value of the elements that `pad` adds.
 
+    Notes
+    -----
+    The type stays, and null and infinite elements stay. An empty list stays empty, or is filled up.
+
+    Errors: a JobError for `pad` without a known length; a DataError for a `pad_value` that the elements' type does not
+    hold exactly.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> import pyarrow as pa
     >>> table = pa.table({"seen": [[1, 2, 3], [4], None]})
@@ -103,10 +118,16 @@ def _without_lengths(column: Column) -> dict[str, Any]:
 class EqualLengths(Operator):
     """Check that the lists of all selected columns have one length in each row, as ids and their weights; data stay.
 
+    Notes
+    -----
     Select two columns or more. Lengths are numbers of elements, null ones included; a null list counts as an empty one.
-    Types, nulls and values stay. Rows that a filter removes are not checked. Errors: a JobError for fewer than two
-    columns; a DataError that names the first row with lists of different lengths, the two columns and their lengths.
+    Types, nulls and values stay. Rows that a filter removes are not checked.
 
+    Errors: a JobError for fewer than two columns; a DataError that names the first row with lists of different lengths,
+    the two columns and their lengths.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> import pyarrow as pa
     >>> table = pa.table({"ids": [[7, 8], [], None], "weights": [[0.5, None], None, []]})
@@ -153,16 +174,23 @@ class EqualLengths(Operator):
 class ValueCount(Learned):
     """Learn the lengths of the shortest and the longest list, for the schema: `value_count`: {min, max}; the data stay.
 
+    Notes
+    -----
     Lengths are numbers of elements, null ones included. Null lists do not count, empty lists have the length 0. Lists
     of one length throughout have min = max. Before fitting, and for a column without a list, the schema has no lengths.
     The column gets the tag `list`. A refit leaves the lengths in the schema as they are, and warns where a fit of all
     rows would widen them.
 
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> import pyarrow as pa
     >>> workflow = Workflow(["seen"] >> ValueCount()).fit(pa.table({"seen": [[1, 2, 3], [4], None]}))
     >>> workflow.output_schema["seen"].properties["value_count"]
     {'min': 1, 'max': 3}
+    >>> workflow = Workflow(["seen"] >> ValueCount()).fit(pa.table({"seen": [[], [None], None]}))
+    >>> workflow.output_schema["seen"].properties["value_count"]
+    {'min': 0, 'max': 1}
     """
 
     takes = frozenset({"list"})
@@ -170,15 +198,6 @@ class ValueCount(Learned):
     frozen_why = "the column's schema would change"
     moves_values: ClassVar[bool] = False
     adds_tags: ClassVar[frozenset[str]] = frozenset({Tags.LIST.value})
-
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
-        column = schema[unit[0]].tagged(*self.adds_tags)
-        if fitted is None or fitted["min"] is None:
-            return [column]
-        return [column.with_properties(value_count={"min": fitted["min"], "max": fitted["max"]})]
-
-    def order_free(self, unit: Unit, schema: Schema) -> bool:
-        return True
 
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Range:
         lengths, valid = context.engine.list_lengths(columns[unit[0]])
@@ -193,6 +212,18 @@ class ValueCount(Learned):
     def finalize(self, partial: Range) -> dict[str, Any]:
         return dict(zip(("min", "max"), partial or (None, None), strict=True))
 
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        return {unit[0]: columns[unit[0]]}
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+        column = schema[unit[0]].tagged(*self.adds_tags)
+        if fitted is None or fitted["min"] is None:
+            return [column]
+        return [column.with_properties(value_count={"min": fitted["min"], "max": fitted["max"]})]
+
+    def order_free(self, unit: Unit, schema: Schema) -> bool:
+        return True
+
     def kept_partial(self, partial: Range, fitted: Mapping[str, Any]) -> dict[str, Any]:
         return kept_range(partial, fitted)
 
@@ -204,6 +235,3 @@ class ValueCount(Learned):
             return None
         before = "without lengths" if old["min"] is None else f"{old['min']:,} to {old['max']:,}"
         return f"value_count would be {new['min']:,} to {new['max']:,}, not {before}"
-
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        return {unit[0]: columns[unit[0]]}

@@ -31,12 +31,6 @@ class _Selecting(Learned):
     on_refit = "frozen"
     frozen_why = "exact ranks need all rows again"
 
-    def fractions(self) -> list[Fraction]:
-        raise TypeError(f"{type(self).__name__} does not define fractions")
-
-    def order_free(self, unit: Unit, schema: Schema) -> bool:
-        return True
-
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Partial:
         column, engine = columns[unit[0]], context.engine
         column = engine.leaves(column) if engine.is_list(column) else column
@@ -59,6 +53,12 @@ class _Selecting(Learned):
         return radix_selection.next_question(
             counted, sorted({r for f in self.fractions() for r in _ranks(f, counted.total)})
         )
+
+    def fractions(self) -> list[Fraction]:
+        raise TypeError(f"{type(self).__name__} does not define fractions")
+
+    def order_free(self, unit: Unit, schema: Schema) -> bool:
+        return True
 
     def quantiles(self, partial: Partial) -> list[float | Fraction]:
         """The exact values at the fractions, interpolated linearly as numpy.quantile does; none of no values.
@@ -133,19 +133,33 @@ def _boundary(value: float | Fraction, kind: str) -> float | int:
 class FillMedian(_Selecting):
     """Replace null by the exact median of the whole data set; the column becomes float64.
 
-    `add_binary_cols` (default false) adds `<name>_filled` (bool), which says where. For an even count the median is the
-    mean of the two middle values, rounded once (of decimals with more than 18 digits, right to a unit of the last
-    place). An infinity is the smallest or the largest value; if one of the two middle values is infinite, the median
-    is, and between -inf and inf it is -inf. Of list columns null elements are filled with the median of all elements,
-    null lists stay, and `<name>_filled` is a list of bools. A column of nothing but nulls stays null.
+    Parameters
+    ----------
+    add_binary_cols : bool, default False
+        Add `<name>_filled`, true where a null was replaced; of a list column it is a list of bools.
+
+    Notes
+    -----
+    For an even count the median is the mean of the two middle values, rounded once (of decimals with more than 18
+    digits, right to a unit of the last place). Of list columns null elements are filled with the median of all
+    elements, and null lists stay. A column of nothing but nulls stays null.
+
+    An infinity is the smallest or the largest value; if one of the two middle values is infinite, the median is, and
+    between -inf and inf it is -inf.
 
     Fitting takes up to four passes over the column. A refit leaves the median as it is: that of more rows needs all
-    rows again. Source: radix selection, as in Knuth, The Art of Computer Programming 3, 5.2.5.
+    rows again.
 
+    Source: radix selection, as in Knuth, The Art of Computer Programming 3, 5.2.5.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"x": [1.0, None, 4.0, 2.0, 9.0]})
     >>> Workflow(["x"] >> FillMedian()).fit(table).transform(table).to_pydict()
     {'x': [1.0, 3.0, 4.0, 2.0, 9.0]}
+    >>> Workflow(["x"] >> FillMedian(add_binary_cols=True)).fit(table).transform(table.slice(0, 2)).to_pydict()
+    {'x': [1.0, 3.0], 'x_filled': [False, True]}
     """
 
     add_binary_cols: bool = False
@@ -154,16 +168,6 @@ class FillMedian(_Selecting):
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})
-
-    def fractions(self) -> list[Fraction]:
-        return [Fraction(1, 2)]
-
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
-        columns = [self.output(schema[name]) for name in unit]
-        return columns + filled_columns(columns) if self.add_binary_cols else columns
-
-    def dtype_out(self, column: Column) -> pa.DataType:
-        return pa.float64()
 
     def finalize(self, partial: Partial) -> dict[str, Any]:
         return {"median": next(map(float, self.quantiles(partial)), None)}
@@ -180,25 +184,47 @@ class FillMedian(_Selecting):
         out = super().apply(columns, unit, fitted, context)
         return out | filled_flags(columns, unit, context) if self.add_binary_cols else out
 
+    def fractions(self) -> list[Fraction]:
+        return [Fraction(1, 2)]
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+        columns = [self.output(schema[name]) for name in unit]
+        return columns + filled_columns(columns) if self.add_binary_cols else columns
+
+    def dtype_out(self, column: Column) -> pa.DataType:
+        return pa.float64()
+
 
 class QuantileBucketize(_Selecting):
     """Put values into buckets of about equal size: Bucketize with the exact quantiles as boundaries, int32; null stays
     null.
 
-    `num_buckets` is 2 to 10,000 (default 10). The boundaries are the quantiles 1/n .. (n-1)/n of the values that are
-    not null, interpolated linearly and rounded once. Equal ones become one, so there may be fewer buckets than
-    `num_buckets`: a constant has two at most, a column of nothing but nulls has one. Integers of any size are compared
-    exactly: beyond 2^53, where a float would divide them elsewhere, the boundary is the smallest integer at or above
-    the quantile. Decimals are compared as float64. Infinities are values like any other. Of list columns the elements
-    are put into buckets.
+    Parameters
+    ----------
+    num_buckets : int, default 10
+        Number of buckets, 2 to 10,000. There may be fewer, since equal boundaries become one: a constant has two at
+        most, a column of nothing but nulls has one.
+
+    Notes
+    -----
+    The boundaries are the quantiles 1/n .. (n-1)/n of the values that are not null, interpolated linearly and rounded
+    once. Integers of any size are compared exactly: beyond 2^53, where a float would divide them elsewhere, the
+    boundary is the smallest integer at or above the quantile. Decimals are compared as float64. Infinities are values
+    like any other. Of list columns the elements are put into buckets.
 
     Fitting takes up to four passes over the column. A refit leaves the boundaries as they are, as with FillMedian.
+
     Source: numpy.quantile, whose values these are.
 
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"x": [1.0, 2.0, 3.0, 40.0, None]})
     >>> Workflow(["x"] >> QuantileBucketize(2)).fit(table).transform(table).to_pydict()
     {'x': [0, 0, 1, 1, None]}
+    >>> table = pa.table({"x": [7, 7, 7]})
+    >>> Workflow(["x"] >> QuantileBucketize(4)).fit(table).transform(pa.table({"x": [6, 7]})).to_pydict()
+    {'x': [0, 1]}
     """
 
     num_buckets: int = Field(10, ge=2, le=10_000)
@@ -206,6 +232,12 @@ class QuantileBucketize(_Selecting):
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CATEGORICAL.value})
+
+    def finalize(self, partial: Partial) -> dict[str, Any]:
+        return {"boundaries": sorted({_boundary(value, partial[0]) for value in self.quantiles(partial)})}
+
+    def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
+        return bucket(column, fitted["boundaries"])
 
     def fractions(self) -> list[Fraction]:
         return [Fraction(i, self.num_buckets) for i in range(1, self.num_buckets)]
@@ -216,9 +248,3 @@ class QuantileBucketize(_Selecting):
 
     def dtype_out(self, column: Column) -> pa.DataType:
         return pa.int32()
-
-    def finalize(self, partial: Partial) -> dict[str, Any]:
-        return {"boundaries": sorted({_boundary(value, partial[0]) for value in self.quantiles(partial)})}
-
-    def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
-        return bucket(column, fitted["boundaries"])

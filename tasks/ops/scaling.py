@@ -40,9 +40,6 @@ def restored_range(fitted: Mapping[str, Any], saved: Mapping[str, Any]) -> Range
 class _Ranged(Learned):
     """Learns the smallest and the largest finite value, of all elements for lists."""
 
-    def order_free(self, unit: Unit, schema: Schema) -> bool:
-        return True
-
     def observe(self, column: Any) -> Range:
         engine = engines.engine_of(column)
         values, valid = engine.numbers(column)
@@ -60,6 +57,9 @@ class _Ranged(Learned):
         low, high = partial or (None, None)
         return {"min": low, "max": high}
 
+    def order_free(self, unit: Unit, schema: Schema) -> bool:
+        return True
+
     def kept_partial(self, partial: Range, fitted: Mapping[str, Any]) -> dict[str, Any]:
         """Nothing where the fitted values are the range; the range of all rows where they stayed and it grew."""
         return kept_range(partial, fitted)
@@ -71,12 +71,23 @@ class _Ranged(Learned):
 class NormalizeMinMax(_Ranged):
     """Scale to the fitted range: (x - min) / (max - min), in float64, given as `dtype`; null stays.
 
-    `dtype` is float32 (default) or float64. Other data are not clamped: values outside the fitted range fall below 0 or
-    above 1. A fit on one value, or on none, gives 0 for every finite value. Infinities are not learned from and stay
-    infinite; after a fit on one value or on none they are null. Integers beyond 2^53 are subtracted exactly. Booleans
-    count as 0 and 1. Of list columns the elements are scaled. A refit merges the ranges: min and max are those of a fit
-    of all rows, bit for bit.
+    Parameters
+    ----------
+    dtype : {"float32", "float64"}, default "float32"
+        Type of the scaled values.
 
+    Notes
+    -----
+    Other data are not clamped: values outside the fitted range fall below 0 or above 1. A fit on one value, or on none,
+    gives 0 for every finite value. Integers beyond 2^53 are subtracted exactly. Booleans count as 0 and 1. Of list
+    columns the elements are scaled.
+
+    Infinities are not learned from and stay infinite; after a fit on one value or on none they are null.
+
+    A refit merges the ranges: min and max are those of a fit of all rows, bit for bit.
+
+    Examples
+    --------
     >>> NormalizeMinMax().finalize((2, 6))
     {'min': 2, 'max': 6}
 
@@ -93,9 +104,6 @@ class NormalizeMinMax(_Ranged):
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})
 
-    def dtype_out(self, column: Column) -> pa.DataType:
-        return FLOATS[self.dtype]
-
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
         engine, dtype = engines.engine_of(column), FLOATS[self.dtype]
         low, high = fitted["min"] or 0, fitted["max"] or 0
@@ -110,23 +118,41 @@ class NormalizeMinMax(_Ranged):
                 return engine.from_numbers(scaled.astype(self.dtype), valid)
         return engine.affine(column, low, high - low, dtype)
 
+    def dtype_out(self, column: Column) -> pa.DataType:
+        return FLOATS[self.dtype]
+
 
 class ReduceDtypeSize(_Ranged):
     """Store numbers in the smallest type that holds the fitted range; null stays null.
 
+    Parameters
+    ----------
+    float_dtype : {"float32", "float64"}, default "float32"
+        Type of floats, which are rounded to float32; float64 also widens float32.
+
+    Notes
+    -----
     Integers get the first of int8, uint8, int16, uint16, int32, uint32, int64, uint64 that holds the smallest and the
-    largest value. Floats get `float_dtype` (float32 by default, to which they are rounded; float64 also widens
-    float32), unless the range is beyond it. Of list columns the elements are stored so. Decimals, and columns without a
-    finite value, keep their type. Infinities do not count for the range: every floating type holds them.
+    largest value. Floats get `float_dtype` unless the range is beyond it. Of list columns the elements are stored so.
+    Decimals, and columns without a finite value, keep their type. Infinities do not count for the range: every floating
+    type holds them.
 
     Before fitting the schema has the column's own type and the property `settles` = "dtype". A refit leaves the type as
-    it is, and warns where a fit of all rows would take another one. Errors: a DataError for a value of other data that
-    the fitted type does not hold.
+    it is, and warns where a fit of all rows would take another one.
 
+    Errors: a DataError for a value of other data that the fitted type does not hold.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"n": [1, 200]})
-    >>> Workflow(["n"] >> ReduceDtypeSize()).fit(table).transform(table).schema.field("n").type
+    >>> workflow = Workflow(["n"] >> ReduceDtypeSize()).fit(table)
+    >>> workflow.transform(table).schema.field("n").type
     DataType(uint8)
+    >>> workflow.transform(pa.table({"n": [300]}))
+    Traceback (most recent call last):
+    ...
+    tasks.errors.DataError: a value of column 'n' does not fit the type uint8 ...
     """
 
     float_dtype: Literal["float32", "float64"] = "float32"
@@ -134,6 +160,19 @@ class ReduceDtypeSize(_Ranged):
     settles_schema: ClassVar[bool] = True
     on_refit = "frozen"
     frozen_why = "the column's type would change"
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        engine, column = context.engine, columns[unit[0]]
+        here = engine.dtype(column)
+        leaf = self._smallest(leaf_type(here), fitted["min"], fitted["max"])
+        try:
+            return {unit[0]: engine.cast(column, pa.list_(leaf) if is_list(here) else leaf)}
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"a value of column {unit[0]!r} does not fit the type {dtype_name(leaf)}",
+                why=f"{error}; fitted on values from {fitted['min']} to {fitted['max']}",
+                do="fit again with these data, or leave ReduceDtypeSize out",
+            ) from error
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         column = schema[unit[0]]
@@ -163,16 +202,3 @@ class ReduceDtypeSize(_Ranged):
             return None
         before = "the column's own" if old["min"] is None else dtype_name(was)
         return f"the type would be {dtype_name(now)}, not {before}: values reach from {low:,} to {high:,}"
-
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        engine, column = context.engine, columns[unit[0]]
-        here = engine.dtype(column)
-        leaf = self._smallest(leaf_type(here), fitted["min"], fitted["max"])
-        try:
-            return {unit[0]: engine.cast(column, pa.list_(leaf) if is_list(here) else leaf)}
-        except pa.ArrowInvalid as error:
-            raise DataError(
-                f"a value of column {unit[0]!r} does not fit the type {dtype_name(leaf)}",
-                why=f"{error}; fitted on values from {fitted['min']} to {fitted['max']}",
-                do="fit again with these data, or leave ReduceDtypeSize out",
-            ) from error

@@ -17,14 +17,25 @@ from tasks.ops.base import Columns, Context, Learned, Operator, Unit
 class AddTags(Operator):
     """Add tags to the selected columns; values, nulls and types stay.
 
-    `tags` are texts or members of `Tags`. Graphs and models select columns by them (`Tags.CONTINUOUS`). Tags that a
-    column has already stay.
+    Parameters
+    ----------
+    tags : list of str
+        Texts or members of `Tags`, by which graphs and models select columns (`Tags.CONTINUOUS`).
 
+    Notes
+    -----
+    Tags that a column has already stay.
+
+    Examples
+    --------
     >>> import pyarrow as pa
     >>> from rowmill import Workflow
     >>> workflow = Workflow(["price"] >> AddTags(["continuous"])).fit(pa.table({"price": [1.0]}))
     >>> sorted(workflow.output_schema["price"].tags)
     ['continuous']
+    >>> workflow = Workflow(["price"] >> AddTags(["own"]) >> AddTags(["target"])).fit(pa.table({"price": [1.0]}))
+    >>> sorted(workflow.output_schema["price"].tags)
+    ['own', 'target']
     """
 
     tags: list[str]
@@ -42,15 +53,29 @@ class AddTags(Operator):
 class AddMetadata(Operator):
     """Add properties to the schema of the selected columns; values, nulls and types stay.
 
-    `metadata` maps names to JSON values. The properties stand in `Workflow.output_schema`, in the manifest and in the
-    files' own metadata. A property replaces an older one of the same name. {"float": "inf"} stands for an infinity,
-    which JSON lacks. Errors: a JobError for the names `name`, `dtype` and `tags`, which belong to the column itself.
+    Parameters
+    ----------
+    metadata : dict of str to JSON value
+        Properties by name. One replaces an older one of the same name; {"float": "inf"} stands for an infinity, which
+        JSON lacks.
 
+    Notes
+    -----
+    The properties stand in `Workflow.output_schema`, in the manifest and in the files' own metadata.
+
+    Errors: a JobError for the names `name`, `dtype` and `tags`, which belong to the column itself.
+
+    Examples
+    --------
     >>> import pyarrow as pa
     >>> from rowmill import Workflow
     >>> workflow = Workflow(["price"] >> AddMetadata({"unit": "EUR"})).fit(pa.table({"price": [1.0]}))
     >>> workflow.output_schema["price"].properties
     {'unit': 'EUR'}
+    >>> AddMetadata({"dtype": "int64"})
+    Traceback (most recent call last):
+    ...
+    tasks.errors.JobError: AddMetadata: 'dtype' belongs to the column itself: use another key
     """
 
     metadata: dict[str, JsonValue]
@@ -81,18 +106,29 @@ class AddMetadata(Operator):
 class DropLowCardinality(Learned):
     """Drop columns with fewer than `min_cardinality` distinct values; nulls do not count, the elements of lists do.
 
-    `min_cardinality` is 1 to 1,000,000 (default 4). A column of nothing but nulls has no value and is dropped. An
-    infinity is a value like any other. A column that stays keeps its values, nulls and type.
+    Parameters
+    ----------
+    min_cardinality : int, default 4
+        Lowest number of distinct values of a column that stays, 1 to 1,000,000.
+
+    Notes
+    -----
+    A column of nothing but nulls has no value and is dropped. An infinity is a value like any other. A column that
+    stays keeps its values, nulls and type.
 
     The fit decides which columns stay: before it, the schema shows all of them with the property `settles` =
     "presence". An operator that selects a dropped column works without it. Among ids of Categorify the id of null
     counts as a value: drop columns before coding them, or raise `min_cardinality` by one. A refit leaves the columns as
     they are, and warns where a fit of all rows would keep one that was dropped.
 
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"shop": [1, 1, 2, 1], "user": [7, 8, 9, 7]})
     >>> Workflow(["shop", "user"] >> DropLowCardinality(3)).fit(table).transform(table).to_pydict()
     {'user': [7, 8, 9, 7]}
+    >>> Workflow(["shop"] >> DropLowCardinality(2)).fit(table).transform(table).to_pydict()
+    {'shop': [1, 1, 2, 1]}
     """
 
     min_cardinality: int = Field(4, ge=1, le=1_000_000)
@@ -103,6 +139,21 @@ class DropLowCardinality(Learned):
     on_refit = "frozen"
     frozen_why = "columns would come or go"
 
+    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> pa.Array:
+        """The smallest distinct values, as many as are needed to tell."""
+        engine, column = context.engine, columns[unit[0]]
+        values = engine.leaves(column) if engine.is_list(column) else column
+        return self._first(engine.host_table(engine.count_values([values], ["v0"])).column("v0").combine_chunks())
+
+    def merge(self, a: pa.Array, b: pa.Array) -> pa.Array:
+        return self._first(pa.concat_arrays([a, b]))
+
+    def finalize(self, partial: pa.Array) -> dict[str, Any]:
+        return {"kept": len(partial) >= self.min_cardinality, "at_least": len(partial)}
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        return {unit[0]: columns[unit[0]]} if fitted["kept"] else {}
+
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         column = schema[unit[0]]
         if fitted is None:
@@ -112,22 +163,10 @@ class DropLowCardinality(Learned):
     def order_free(self, unit: Unit, schema: Schema) -> bool:
         return True
 
-    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> pa.Array:
-        """The smallest distinct values, as many as are needed to tell."""
-        engine, column = context.engine, columns[unit[0]]
-        values = engine.leaves(column) if engine.is_list(column) else column
-        return self._first(engine.host_table(engine.count_values([values], ["v0"])).column("v0").combine_chunks())
-
     def _first(self, values: pa.Array) -> pa.Array:
         values = values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
         values = values.drop_null().unique()
         return values.take(pc.sort_indices(values)[: self.min_cardinality])
-
-    def merge(self, a: pa.Array, b: pa.Array) -> pa.Array:
-        return self._first(pa.concat_arrays([a, b]))
-
-    def finalize(self, partial: pa.Array) -> dict[str, Any]:
-        return {"kept": len(partial) >= self.min_cardinality, "at_least": len(partial)}
 
     def kept_partial(self, partial: pa.Array, fitted: dict[str, Any]) -> dict[str, Any]:
         return {"values": pa.table({"v0": partial})}
@@ -140,6 +179,3 @@ class DropLowCardinality(Learned):
         if old["kept"] == new["kept"]:
             return None
         return f"{unit[0]} would be kept: it has {new['at_least']:,} distinct values or more"
-
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        return {unit[0]: columns[unit[0]]} if fitted["kept"] else {}

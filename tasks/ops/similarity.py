@@ -32,28 +32,46 @@ FEATURES = WrapValidator(_feature_table)
 
 
 class ColumnSimilarity(Learned):
-    """Compute how similar the two things of a group (nested list) `a`, `b` are, by their features: column `a_b_sim`,
-    float32.
+    """Compare the two things of a group (nested list) `a`, `b` by their features: column `a_b_sim`, float32.
 
-    The columns hold row numbers, integers from 0: `a` of the feature table `left`, `b` of `right` (default: `left`).
+    Parameters
+    ----------
+    left : str, list of list of int, or frame
+        Feature table of the things whose row numbers, integers from 0, are in `a`.
+    right : str, list of list of int, or frame, default None
+        Feature table of the things in `b`; None takes `left`.
+    metric : {"tfidf", "cosine", "inner"}, default "tfidf"
+        inner: dot product of the counts; cosine: of the rows scaled to length 1; tfidf: cosine of weighted features.
+
+    Notes
+    -----
     Row i of a feature table is the list of the feature ids (integers from 0) of thing i; an id that occurs twice counts
-    twice. A feature table is a list of such lists, or the path of a Parquet file with one list column, or with two
-    list columns `features` and `weights`, where a weight takes the place of the count; in Python also such a pandas,
-    Arrow or cuDF frame, or a sparse matrix of SciPy or CuPy, whose row i has the features and weights of thing i (a
-    weight 0 is not a feature). `metric`: inner is the dot product of the counts; cosine is the dot product of the rows
-    scaled to length 1; tfidf (default) is cosine after each feature is weighted with ln((1 + n) / (1 + rows that have
-    it)) + 1, n the number of rows. A thing without features has similarity 0. A null, and a number without a row, give
-    null. The features are saved with the workflow; a refit reads their files again. Errors: a JobError for a group that
-    is not of two columns, and for a file without such columns; a DataError for columns that are not of integers, for an
-    empty feature table, for feature ids below 0, and for weights that are null or not finite, or that are not one for
-    each feature. Source: TfidfTransformer and cosine_similarity of scikit-learn.
+    twice. A feature table is a list of such lists, or the path of a Parquet file with one list column, or with two list
+    columns `features` and `weights`, where a weight takes the place of the count; in Python also such a pandas, Arrow
+    or cuDF frame, or a sparse matrix of SciPy or CuPy, whose row i has the features and weights of thing i (a weight 0
+    is not a feature). The features are saved with the workflow; a refit reads their files again.
 
+    inner is the dot product of the counts; cosine is the dot product of the rows scaled to length 1; tfidf is cosine
+    after each feature is weighted with ln((1 + n) / (1 + rows that have it)) + 1, n the number of rows.
+
+    A thing without features has similarity 0. A null, and a number without a row, give null.
+
+    Errors: a JobError for a group that is not of two columns, and for a file without such columns; a DataError for
+    columns that are not of integers, for an empty feature table, for feature ids below 0, and for weights that are
+    null, NaN or infinite, or that are not one for each feature.
+
+    Source: TfidfTransformer and cosine_similarity of scikit-learn.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> features = [[0, 1], [0], [2]]
     >>> table = pa.table({"seen": [0, 0, 0], "shown": [0, 1, 2]})
     >>> workflow = Workflow([["seen", "shown"]] >> ColumnSimilarity(features, metric="inner"))
     >>> workflow.fit(table).transform(table).to_pydict()
     {'seen_shown_sim': [2.0, 1.0, 0.0]}
+    >>> workflow.transform(pa.table({"seen": [0, 1], "shown": [None, 3]})).to_pydict()
+    {'seen_shown_sim': [None, None]}
     """
 
     left: Annotated[str | list[list[int]] | SideFrame, FEATURES, AS_SAVED]
@@ -61,33 +79,6 @@ class ColumnSimilarity(Learned):
     metric: Literal["tfidf", "cosine", "inner"] = "tfidf"
     grouped = True
     passes: ClassVar[int] = 0
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(features for features in (self.left, self.right) if isinstance(features, str)))
-
-    @property
-    def frames(self) -> tuple[SideFrame, ...]:
-        return frames_in(self.left, self.right)
-
-    def restore_frames(self, fitted: Mapping[str, Any]) -> None:
-        for features, name in ((self.left, "left"), (self.right, "right")):
-            if isinstance(features, SideFrame):
-                features.restore(fitted[name])
-
-    def check(self, unit: Unit, schema: Schema) -> None:
-        super().check(unit, schema)
-        if len(unit) != 2:
-            raise JobError(f"ColumnSimilarity takes a group of two columns, not {len(unit)}", do="write [[a, b]]")
-        for name in unit:
-            if not pa.types.is_integer(schema[name].dtype):
-                raise DataError(
-                    f"ColumnSimilarity takes row numbers, column {name!r} is {dtype_name(schema[name].dtype)}",
-                    do="number the things with integers from 0 first",
-                )
-
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
-        return [Column(f"{unit[0]}_{unit[1]}_sim", pa.float32(), frozenset({Tags.CONTINUOUS.value}))]
 
     def finalize_unit(self, partial: None, unit: Unit) -> dict[str, Any]:
         left = _read(self.left)
@@ -121,6 +112,33 @@ class ColumnSimilarity(Learned):
             rows = rows[left[rows] > step]
         name = f"{unit[0]}_{unit[1]}_sim"
         return {name: context.engine.from_numbers(total.astype(xp.float32), valid)}
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(features for features in (self.left, self.right) if isinstance(features, str)))
+
+    @property
+    def frames(self) -> tuple[SideFrame, ...]:
+        return frames_in(self.left, self.right)
+
+    def restore_frames(self, fitted: Mapping[str, Any]) -> None:
+        for features, name in ((self.left, "left"), (self.right, "right")):
+            if isinstance(features, SideFrame):
+                features.restore(fitted[name])
+
+    def check(self, unit: Unit, schema: Schema) -> None:
+        super().check(unit, schema)
+        if len(unit) != 2:
+            raise JobError(f"ColumnSimilarity takes a group of two columns, not {len(unit)}", do="write [[a, b]]")
+        for name in unit:
+            if not pa.types.is_integer(schema[name].dtype):
+                raise DataError(
+                    f"ColumnSimilarity takes row numbers, column {name!r} is {dtype_name(schema[name].dtype)}",
+                    do="number the things with integers from 0 first",
+                )
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+        return [Column(f"{unit[0]}_{unit[1]}_sim", pa.float32(), frozenset({Tags.CONTINUOUS.value}))]
 
 
 def _rows(numbers: tuple[Any, Any], count: int, xp: Any) -> tuple[Any, Any]:

@@ -29,26 +29,56 @@ FOLD = "__fold__"
 class TargetEncoding(Keyed):
     """Replace a group by the smoothed mean of a target, out of fold on the rows that were learned from.
 
+    Parameters
+    ----------
+    target : str or list of str
+        Column of numbers or bools, or several of them; it is not needed when applied.
+    kfold : int, default 5
+        Number of folds; 1 leaves nothing out.
+    fold_seed : int, default 42
+        Seed of the hash that gives each row its fold.
+    fold_column : str, default None
+        Column of integers whose value mod kfold is the fold (null: 0), in place of the hash.
+    p_smooth : float, default 20.0
+        Weight of the mean over all rows, as a number of rows: p in the formula.
+    min_count : int, default 0
+        Groups with fewer targets get the mean of all rows.
+    target_mean : float, or dict of str to float, default None
+        Mean in place of that over all rows, m in the formula: a number, or one for each target.
+    drop_folds : bool, default True
+        Leave out the column `__fold__` (int32) with the fold of each row.
+    with_count : bool, default False
+        Add the number of targets of the group, int64, 0 for an unseen group.
+    dtype : {"float32", "float64"}, default "float32"
+        Type of the encodings.
+
+    Notes
+    -----
     For group g and fold f: (S_g - S_gf + p m) / (C_g - C_gf + p), where S and C are sum and count of the targets that
-    are not null, p is `p_smooth` (default 20) and m the mean of the target over all rows (or `target_mean`: a number,
-    or one for each target). `fit_transform` and the flow `preprocess` leave out the row's own fold; other data use all
-    folds. A group with C_g < `min_count` (default 0), an unseen group and a denominator of 0 get m. A null key is a key
-    like any other; a group (nested list) is one composite key. `target` is a number or bool; a list names several.
+    are not null, p is `p_smooth` and m the mean of the target over all rows (or `target_mean`). `fit_transform` and the
+    flow `preprocess` leave out the row's own fold; other data use all folds. A group with C_g < `min_count`, an unseen
+    group and a denominator of 0 get m. Sums of floats are exact before they are rounded.
 
-    `kfold` (default 5) is the number of folds; 1 leaves nothing out. fold(row) = floor(h kfold / 2^32) with h =
-    MurmurHash3_x86_32(row number as int64, seed `fold_seed`, default 42), or the integers of `fold_column` mod kfold
-    (null: 0). So the folds depend neither on partitions nor on workers.
+    fold(row) = floor(h kfold / 2^32) with h = MurmurHash3_x86_32(row number as int64, seed `fold_seed`). So the folds
+    depend neither on partitions nor on workers.
 
-    Columns out: `TE_<group>_<target>` of `dtype` (float32 or float64); `with_count` adds C_g as `TE_<group>_count`
-    (int64, 0 for an unseen group; with several targets `TE_<group>_<target>_count`); `drop_folds` false adds `__fold__`
-    (int32). If every target is null and there is no `target_mean`, the encodings are null. Sums of floats are exact
-    before they are rounded. An infinite key is a key like any other; `target_mean` may be infinite. The target is not
-    needed when applied.
+    Columns out: `TE_<group>_<target>`; the count is `TE_<group>_count`, with several targets
+    `TE_<group>_<target>_count`.
+
+    A null key is a key like any other; a group (nested list) is one composite key. If every target is null and there is
+    no `target_mean`, the encodings are null.
+
+    An infinite target cannot be learned from: an error that names column and row. An infinite key is a key like any
+    other; `target_mean` may be infinite.
 
     Errors: a JobError for parameters out of range; a DataError for a target that is missing, not numeric or infinite,
     for a sum of integer targets beyond int64 or of floats beyond float64, and for a `fold_column` that is not of
-    integers. Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes", 2001.
+    integers.
 
+    Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes", 2001.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"shop": ["a", "a", "b"], "bought": [1, 0, 1]})
     >>> encoding = TargetEncoding("bought", kfold=1, p_smooth=0)
@@ -75,6 +105,107 @@ class TargetEncoding(Keyed):
     takes = frozenset({"number", "string", "bool", "time"})
     encoded = True
     grouped = True
+
+    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Any:
+        """A table of the keys (v0, ..), the fold, and count and sum of each target (t0_count, t0_sum, ..).
+
+        Of a float target also what rounding took of the sum, t0_rest.
+        """
+        engine = context.engine
+        missing = [t for t in self.extra_columns(fitting=True) if t not in columns]
+        if missing:
+            raise DataError(
+                f"TargetEncoding needs the column {missing[0]!r} to learn from", do="name an existing column as target"
+            )
+        refuse_infinite("TargetEncoding", self.targets, columns, context, "the target's mean does not exist")
+        keys = [columns[n] for n in unit]
+        names = [f"v{i}" for i in range(len(unit))]
+        if self.kfold > 1:
+            keys.append(engine.from_numbers(self.folds(columns, context)))
+            names.append("fold")
+        return engine.group_sums(keys, names, {f"t{i}": columns[t] for i, t in enumerate(self.targets)})
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return self.merge_all([a, b])
+
+    def merge_all(self, partials: Sequence[Any]) -> Any:
+        keys = [n for n in names_of(partials[0]) if not n.startswith("t")]
+        return engines.engine_of(partials[0]).merge_sums(partials, keys)
+
+    def arrange(self, partial: Any, unit: Unit) -> tuple[pa.Table, dict[str, Any]]:
+        """One row per key in key order, with count and sum of each target in each fold; their totals."""
+        table = engines.engine_of(partial).host_table(partial)
+        keys = self.key_names(table)
+        groups, codes = sorted_groups(table, keys)
+        folds = table["fold"].to_numpy() if "fold" in table.column_names else np.zeros(len(table), dtype=np.int64)
+        columns = {name: groups[name] for name in keys}
+        for i in range(len(self.targets)):
+            for what in ("count", "sum", "rest"):
+                if f"t{i}_{what}" not in table.column_names:  # the rest of integers
+                    continue
+                values = table[f"t{i}_{what}"].to_numpy()
+                wide = np.zeros((self.kfold, len(groups)), dtype=values.dtype)
+                wide[folds, codes] = values
+                if values.dtype.kind == "i" and not sums_fit(wide, self.kfold):
+                    refuse_wrapped(wide.sum(axis=0), wide.astype(np.float64).sum(axis=0), repr(self.targets[i]))
+                columns |= {f"t{i}_{what}_{fold}": pa.array(wide[fold]) for fold in range(self.kfold)}
+        arranged = pa.table(columns)
+        return arranged, self.sums(arranged)
+
+    def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> dict[str, Any]:
+        """`groups`: the table of `arrange`; and the targets' means, None where no target is known."""
+        means = []
+        for i, target in enumerate(self.targets):
+            count, total = sums[f"t{i}_count"], sums[f"t{i}_sum"] + sums.get(f"t{i}_rest", 0)
+            if isinstance(total, float):  # infinite: exact ones are fractions
+                raise DataError(
+                    f"the target {target!r} has no finite mean",
+                    why="its values are so large that their sum is infinite",
+                    do="limit it with Clip first",
+                )
+            mean = self.target_mean.get(target) if isinstance(self.target_mean, dict) else self.target_mean
+            if mean is None and count:
+                mean = float(total / count)
+            means.append(mean)  # None: no target is known, and every encoding is null
+        return {"groups": table, "means": means}
+
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
+        table, xp = fitted["groups"], engine.xp
+        lookup = engine.Lookup([table[n].combine_chunks() for n in table.column_names if n.startswith("v")])
+
+        targets = []
+        for i, known in enumerate(fitted["means"]):
+            mean = np.nan if known is None else float(known)
+            counts, of = _by_fold(table, i, "count", self.kfold), np.empty((self.kfold + 1, len(table)))
+            sums = _by_fold(table, i, "sum", self.kfold), _by_fold(table, i, "rest", self.kfold)
+            total, everything = counts.sum(axis=0), _added_up(*sums)
+            for fold in range(self.kfold):
+                of[fold] = self._encoded(total - counts[fold], _without(everything, sums, fold), mean)
+            of[self.kfold] = self._encoded(total, _as_floats(everything), mean)
+            of[:, total < self.min_count] = mean
+            targets.append((xp.asarray(of.ravel()), xp.asarray(total), mean))
+        return lookup, targets
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        engine, xp = context.engine, context.engine.xp
+        lookup, targets = fitted
+        codes = lookup.codes([columns[n] for n in unit])
+        place, unseen = xp.maximum(codes, 0), codes < 0
+        group, out = "_".join(unit), {}
+        out_of_fold = context.training and self.kfold > 1
+        folds: Any = self.folds(columns, context) if out_of_fold or not self.drop_folds else None
+        way = folds.astype(xp.int64) if out_of_fold else self.kfold  # of all folds but this one, or of all
+        for name, count_name, (values, counts, mean) in zip(
+            self.targets, self._count_names(group), targets, strict=True
+        ):
+            value = values.take(way * lookup.size + place) if lookup.size else xp.zeros(len(codes))
+            out[f"TE_{group}_{name}"] = engine.from_numbers(xp.where(unseen, mean, value).astype(self.dtype))
+            if self.with_count:
+                total = counts.take(place) if lookup.size else xp.zeros(len(codes), dtype=xp.int64)
+                out[count_name] = engine.from_numbers(xp.where(unseen, 0, total))
+        if not self.drop_folds:
+            out[FOLD] = engine.from_numbers(folds)
+        return out
 
     @model_validator(mode="after")
     def _possible(self) -> TargetEncoding:
@@ -150,54 +281,8 @@ class TargetEncoding(Keyed):
             (engine.hash_rows(context.rows, self.fold_seed).astype(xp.uint64) * xp.uint64(self.kfold)) >> xp.uint64(32)
         ).astype(xp.int32)
 
-    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Any:
-        """A table of the keys (v0, ..), the fold, and count and sum of each target (t0_count, t0_sum, ..).
-
-        Of a float target also what rounding took of the sum, t0_rest.
-        """
-        engine = context.engine
-        missing = [t for t in self.extra_columns(fitting=True) if t not in columns]
-        if missing:
-            raise DataError(
-                f"TargetEncoding needs the column {missing[0]!r} to learn from", do="name an existing column as target"
-            )
-        refuse_infinite("TargetEncoding", self.targets, columns, context, "the target's mean does not exist")
-        keys = [columns[n] for n in unit]
-        names = [f"v{i}" for i in range(len(unit))]
-        if self.kfold > 1:
-            keys.append(engine.from_numbers(self.folds(columns, context)))
-            names.append("fold")
-        return engine.group_sums(keys, names, {f"t{i}": columns[t] for i, t in enumerate(self.targets)})
-
-    def merge(self, a: Any, b: Any) -> Any:
-        return self.merge_all([a, b])
-
-    def merge_all(self, partials: Sequence[Any]) -> Any:
-        keys = [n for n in names_of(partials[0]) if not n.startswith("t")]
-        return engines.engine_of(partials[0]).merge_sums(partials, keys)
-
     def key_names(self, partial: Any) -> list[str]:
         return [n for n in names_of(partial) if n.startswith("v")]
-
-    def arrange(self, partial: Any, unit: Unit) -> tuple[pa.Table, dict[str, Any]]:
-        """One row per key in key order, with count and sum of each target in each fold; their totals."""
-        table = engines.engine_of(partial).host_table(partial)
-        keys = self.key_names(table)
-        groups, codes = sorted_groups(table, keys)
-        folds = table["fold"].to_numpy() if "fold" in table.column_names else np.zeros(len(table), dtype=np.int64)
-        columns = {name: groups[name] for name in keys}
-        for i in range(len(self.targets)):
-            for what in ("count", "sum", "rest"):
-                if f"t{i}_{what}" not in table.column_names:  # the rest of integers
-                    continue
-                values = table[f"t{i}_{what}"].to_numpy()
-                wide = np.zeros((self.kfold, len(groups)), dtype=values.dtype)
-                wide[folds, codes] = values
-                if values.dtype.kind == "i" and not sums_fit(wide, self.kfold):
-                    refuse_wrapped(wide.sum(axis=0), wide.astype(np.float64).sum(axis=0), repr(self.targets[i]))
-                columns |= {f"t{i}_{what}_{fold}": pa.array(wide[fold]) for fold in range(self.kfold)}
-        arranged = pa.table(columns)
-        return arranged, self.sums(arranged)
 
     def sums(self, table: pa.Table) -> dict[str, Any]:
         totals: dict[str, Any] = {}
@@ -236,40 +321,6 @@ class TargetEncoding(Keyed):
     def place(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         return ascending_place(row, [name for name in row if name.startswith("v")])
 
-    def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> dict[str, Any]:
-        """`groups`: the table of `arrange`; and the targets' means, None where no target is known."""
-        means = []
-        for i, target in enumerate(self.targets):
-            count, total = sums[f"t{i}_count"], sums[f"t{i}_sum"] + sums.get(f"t{i}_rest", 0)
-            if isinstance(total, float):  # infinite: exact ones are fractions
-                raise DataError(
-                    f"the target {target!r} has no finite mean",
-                    why="its values are so large that their sum is infinite",
-                    do="limit it with Clip first",
-                )
-            mean = self.target_mean.get(target) if isinstance(self.target_mean, dict) else self.target_mean
-            if mean is None and count:
-                mean = float(total / count)
-            means.append(mean)  # None: no target is known, and every encoding is null
-        return {"groups": table, "means": means}
-
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
-        table, xp = fitted["groups"], engine.xp
-        lookup = engine.Lookup([table[n].combine_chunks() for n in table.column_names if n.startswith("v")])
-
-        targets = []
-        for i, known in enumerate(fitted["means"]):
-            mean = np.nan if known is None else float(known)
-            counts, of = _by_fold(table, i, "count", self.kfold), np.empty((self.kfold + 1, len(table)))
-            sums = _by_fold(table, i, "sum", self.kfold), _by_fold(table, i, "rest", self.kfold)
-            total, everything = counts.sum(axis=0), _added_up(*sums)
-            for fold in range(self.kfold):
-                of[fold] = self._encoded(total - counts[fold], _without(everything, sums, fold), mean)
-            of[self.kfold] = self._encoded(total, _as_floats(everything), mean)
-            of[:, total < self.min_count] = mean
-            targets.append((xp.asarray(of.ravel()), xp.asarray(total), mean))
-        return lookup, targets
-
     def _encoded(self, counts: np.ndarray, sums: tuple[np.ndarray, np.ndarray], mean: float) -> np.ndarray:
         """(sum + p_smooth mean) / (count + p_smooth) by group, rounded once; `mean` where that is 0 / 0."""
         with np.errstate(over="ignore", invalid="ignore"):
@@ -282,27 +333,6 @@ class TargetEncoding(Keyed):
             )
         below = counts + self.p_smooth
         return np.where(below == 0, mean, exact_sums.divided(total, rest, np.where(below == 0, 1.0, below), np))
-
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        engine, xp = context.engine, context.engine.xp
-        lookup, targets = fitted
-        codes = lookup.codes([columns[n] for n in unit])
-        place, unseen = xp.maximum(codes, 0), codes < 0
-        group, out = "_".join(unit), {}
-        out_of_fold = context.training and self.kfold > 1
-        folds: Any = self.folds(columns, context) if out_of_fold or not self.drop_folds else None
-        way = folds.astype(xp.int64) if out_of_fold else self.kfold  # of all folds but this one, or of all
-        for name, count_name, (values, counts, mean) in zip(
-            self.targets, self._count_names(group), targets, strict=True
-        ):
-            value = values.take(way * lookup.size + place) if lookup.size else xp.zeros(len(codes))
-            out[f"TE_{group}_{name}"] = engine.from_numbers(xp.where(unseen, mean, value).astype(self.dtype))
-            if self.with_count:
-                total = counts.take(place) if lookup.size else xp.zeros(len(codes), dtype=xp.int64)
-                out[count_name] = engine.from_numbers(xp.where(unseen, 0, total))
-        if not self.drop_folds:
-            out[FOLD] = engine.from_numbers(folds)
-        return out
 
 
 def _total(values: np.ndarray) -> Fraction | float:

@@ -18,14 +18,25 @@ DatePart = Literal["hour", "minute", "second", "weekday", "day", "month", "year"
 class Cross(Operator):
     r"""Join the values of a group (nested list) as text, in the column `a_b`: light_apple; null if any value is null.
 
-    `sep` (default "_") stands between the values; the name of the column always has "_". In a row with `sep` inside a
-    value, a backslash stands before each `sep` and each backslash of its values, so that (`x_y`, `z`) and (`x`, `y_z`)
-    give two texts; all other rows are joined as they are. A `sep` of several letters is escaped letter by letter, also
-    where one begins or ends a value; an empty one escapes nothing. A workflow that an older rowmill fitted escapes
-    nothing, and keeps doing so in refits. Integers are written in decimal, booleans as true and false. Type out:
-    string. An empty text stays empty and is not null. Errors: a DataError for a column that stands alone, and for
-    floats, decimals, times and lists.
+    Parameters
+    ----------
+    sep : str, default "_"
+        Text between the values; the name of the column always has "_".
 
+    Notes
+    -----
+    In a row with `sep` inside a value, a backslash stands before each `sep` and each backslash of its values, so that
+    (`x_y`, `z`) and (`x`, `y_z`) give two texts; all other rows are joined as they are. A `sep` of several letters is
+    escaped letter by letter, also where one begins or ends a value; an empty one escapes nothing. A workflow that an
+    older rowmill fitted escapes nothing, and keeps doing so in refits.
+
+    Integers are written in decimal, booleans as true and false. Type out: string. An empty text stays empty and is not
+    null.
+
+    Errors: a DataError for a column that stands alone, and for floats (so for infinities), decimals, times and lists.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"colour": ["light", None], "fruit": ["apple", "pear"]})
     >>> Workflow([["colour", "fruit"]] >> Cross()).fit(table).transform(table).to_pydict()
@@ -64,14 +75,32 @@ class Cross(Operator):
 class SplitText(Operator):
     """Split texts at `sep` into columns: electronics.audio.headphone -> cat_0, cat_1, cat_2; a missing part is null.
 
-    The columns are `<prefix>_0` to `<prefix>_<max_parts - 1>`, strings; `prefix` is the column's name by default. `sep`
-    (default ".") is plain text, no pattern. `max_parts` is 1 to 64 (default 4); further parts are dropped. Null gives
-    nulls. An empty text has one part, which is empty. Errors: a JobError for an empty `sep`.
+    Parameters
+    ----------
+    sep : str, default "."
+        Plain text between the parts, not a pattern.
+    max_parts : int, default 4
+        Number of columns, 1 to 64; further parts are dropped.
+    prefix : str, default None
+        Start of the new names; None takes the column's name.
 
+    Notes
+    -----
+    The columns are `<prefix>_0` to `<prefix>_<max_parts - 1>`, strings. Null gives nulls. An empty text has one part,
+    which is empty.
+
+    Errors: a JobError for an empty `sep`.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"code": ["audio.headphone", "audio", None]})
     >>> Workflow(["code"] >> SplitText(".", 2, "cat")).fit(table).transform(table).to_pydict()
     {'cat_0': ['audio', 'audio', None], 'cat_1': ['headphone', None, None]}
+    >>> SplitText("")
+    Traceback (most recent call last):
+    ...
+    tasks.errors.JobError: SplitText: sep must not be empty
     """
 
     sep: str = "."
@@ -102,15 +131,28 @@ class SplitText(Operator):
 class DateParts(Operator):
     """Take parts of a time in UTC, int16: hour, minute, second, weekday (Monday 0), day, month, year, dayofyear.
 
-    `parts` are in any order (dayofyear from 1; default: hour, minute, weekday, day, month, year). Each one is a column
-    `<prefix>_<part>`; `prefix` is the column's name by default. Takes timestamps, dates (hour 0) and ISO texts
-    ("2019-11-01 00:00:00 UTC", "2019-11-01T02:00:00+02:00"); a time without a zone is UTC. Null stays null. Years must
-    fit int16. Errors: a DataError for a text that is not a time, and for durations and times of day.
+    Parameters
+    ----------
+    parts : list of str, default ["hour", "minute", "weekday", "day", "month", "year"]
+        Parts in any order; dayofyear counts from 1.
+    prefix : str, default None
+        Start of the new names `<prefix>_<part>`; None takes the column's name.
 
+    Notes
+    -----
+    Takes timestamps, dates (hour 0) and ISO texts ("2019-11-01 00:00:00 UTC", "2019-11-01T02:00:00+02:00"); a time
+    without a zone is UTC. Null stays null. Years must fit int16.
+
+    Errors: a DataError for a text that is not a time, and for durations and times of day.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"at": ["2019-11-01 23:15:00 UTC", None]})
     >>> Workflow(["at"] >> DateParts(["hour", "weekday"])).fit(table).transform(table).to_pydict()
     {'at_hour': [23, None], 'at_weekday': [4, None]}
+    >>> Workflow(["at"] >> DateParts(["dayofyear"], "on")).fit(table).transform(table).to_pydict()
+    {'on_dayofyear': [305, None]}
     """
 
     parts: list[DatePart] = Field(["hour", "minute", "weekday", "day", "month", "year"], min_length=1)
@@ -146,14 +188,32 @@ class DateParts(Operator):
 class Rename(Operator):
     """Give columns other names: `names` maps old ones to new ones, `name` is for one column, `postfix` is added to all.
 
-    Values, nulls, types, tags and properties stay. Columns that `names` lacks keep their names. Errors: a JobError
-    unless exactly one of the three is given, for an old name that is not selected, and for a name that two columns
-    would have; a DataError for `name` with several columns.
+    Parameters
+    ----------
+    names : dict of str to str, default {}
+        New names by old ones; columns that it lacks keep their names.
+    name : str, default None
+        New name of the one selected column.
+    postfix : str, default None
+        Text to add to the name of every selected column.
 
+    Notes
+    -----
+    Values, nulls, types, tags and properties stay.
+
+    Errors: a JobError unless exactly one of the three is given, for an old name that is not selected, and for a name
+    that two columns would have; a DataError for `name` with several columns.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"x": [1]})
     >>> Workflow(["x"] >> Rename(name="price")).fit(table).transform(table).to_pydict()
     {'price': [1]}
+    >>> Rename(name="price", postfix="_old")
+    Traceback (most recent call last):
+    ...
+    tasks.errors.JobError: Rename: give one of names, name and postfix
     """
 
     names: dict[str, str] = {}

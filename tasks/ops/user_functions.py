@@ -49,21 +49,38 @@ def function_path(function: Any) -> str | None:
 class Lambda(Operator):
     """Apply a function or an expression of your own to each of the selected columns.
 
-    `function` is an import path (`module:name`), or a function. It gets the column as a pandas Series with an Arrow
-    type, or as a cuDF Series, and returns one value per row, in the order of the rows. A function with a second
-    parameter also gets the frame of the selected column and of the columns in `dependency`. `expression` names columns,
-    `_` being the selected one: "price * 2", "_ == 'purchase'". NaN becomes null; all other values are what the function
-    or the expression makes of them, also of nulls and infinities. A cast or a parse that fails in an expression gives
-    null, which a run counts and reports; with `strict` it is a DataError that names value, column,
-    file and row.
+    Parameters
+    ----------
+    function : str or callable, default None
+        Import path `module:name`, or a function of the column; a second parameter gets the frame of the selected column
+        and of the columns in `dependency`.
+    expression : str, default None
+        Expression that names columns, `_` being the selected one: "price * 2", "_ == 'purchase'".
+    dtype : str, default None
+        Type out. Left out, a function must keep the column's type, and that of an expression follows from its columns.
+    name : str, default None
+        New name of the column; None keeps its own.
+    dependency : list of str, default []
+        Further columns that the function reads.
+    strict : bool, default False
+        Make a cast or a parse that fails in an expression a DataError that names value, column, file and row, in place
+        of a null that a run counts and reports.
 
-    `dtype` is the type out. Left out, a function must keep the column's type, and the type of an expression follows
-    from its columns. `name` is the new name of the column (default: its own). Errors: a JobError unless exactly one of
-    function and expression is given, for an expression that cannot be read, and for a result of another type, order or
-    number of rows; a HostError for a function that cannot be imported here; a DataError for a value that `dtype` does
-    not hold, and for an error in the function. A lambda, or a function within another, has no import path: fit and
-    transform apply it, here and on the workers of a Dask client, but a workflow with it cannot be saved.
+    Notes
+    -----
+    A function gets the column as a pandas Series with an Arrow type, or as a cuDF Series, and returns one value per
+    row, in the order of the rows. NaN becomes null; all other values are what the function or the expression makes of
+    them, also of nulls and infinities.
 
+    A lambda, or a function within another, has no import path: fit and transform apply it, here and on the workers of a
+    Dask client, but a workflow with it cannot be saved.
+
+    Errors: a JobError unless exactly one of function and expression is given, for an expression that cannot be read,
+    and for a result of another type, order or number of rows; a HostError for a function that cannot be imported here;
+    a DataError for a value that `dtype` does not hold, and for an error in the function.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> table = pa.table({"price": [1.5, None], "count": [2, 3]})
     >>> Workflow(["price"] >> Lambda(expression="_ * count", name="paid")).fit(table).transform(table).to_pydict()
@@ -163,6 +180,24 @@ class _LearnedLambda(Lambda, Learned):
 
     passes: ClassVar[int] = 4
 
+    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> dict[str, Any]:
+        return {name: self._observed(name, node, columns, unit, context) for name, node in self.values.items()}
+
+    def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._merged(node.verb, a[name], b[name]) for name, node in self.values.items()}
+
+    def refine(self, partial: dict[str, Any]) -> dict[str, Any] | None:
+        questions = {}
+        for name, node in self.values.items():
+            if node.verb == "quantile":
+                counted = partial[name][1]
+                ranks = sorted(set(quantile_ranks(Fraction(node.args[1].value), counted.total)))
+                questions[name] = radix_selection.next_question(counted, ranks)
+        return {name: question for name, question in questions.items() if question is not None} or None
+
+    def finalize(self, partial: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._value(node, partial[name]) for name, node in self.values.items()}
+
     def to_json(self) -> dict[str, Any]:
         return {**super().to_json(), "op": "Lambda"}
 
@@ -173,9 +208,6 @@ class _LearnedLambda(Lambda, Learned):
     def refit_of(self, unit: Unit) -> tuple[Literal["merged", "appended", "frozen"], str]:
         exact = any(node.verb == "quantile" for node in self.values.values())
         return ("frozen", "exact ranks need all rows again") if exact else ("merged", "")
-
-    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> dict[str, Any]:
-        return {name: self._observed(name, node, columns, unit, context) for name, node in self.values.items()}
 
     def _observed(self, name: str, node: ExpressionNode, columns: Columns, unit: Unit, context: Context) -> Any:
         engine, source = context.engine, unit[0] if node.args[0].value == HERE else node.args[0].value
@@ -190,9 +222,6 @@ class _LearnedLambda(Lambda, Learned):
         question = (context.question or {}).get(name)
         return [values.dtype.kind, radix_selection.count(values, question, engine.xp)]
 
-    def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._merged(node.verb, a[name], b[name]) for name, node in self.values.items()}
-
     def _merged(self, verb: str, a: Any, b: Any) -> Any:
         if verb == "quantile":
             return [a[0], radix_selection.merge([a[1], b[1]])]
@@ -201,18 +230,6 @@ class _LearnedLambda(Lambda, Learned):
         if a is None or b is None:
             return b if a is None else a
         return min(a, b) if verb == "min" else max(a, b)
-
-    def refine(self, partial: dict[str, Any]) -> dict[str, Any] | None:
-        questions = {}
-        for name, node in self.values.items():
-            if node.verb == "quantile":
-                counted = partial[name][1]
-                ranks = sorted(set(quantile_ranks(Fraction(node.args[1].value), counted.total)))
-                questions[name] = radix_selection.next_question(counted, ranks)
-        return {name: question for name, question in questions.items() if question is not None} or None
-
-    def finalize(self, partial: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._value(node, partial[name]) for name, node in self.values.items()}
 
     def _value(self, node: ExpressionNode, partial: Any) -> Any:
         if node.verb == "quantile":

@@ -83,18 +83,34 @@ class _Shifted(_RunOperator):
 class DifferenceLag(_Shifted):
     """Subtract from each value the one `shift` rows before it in its run: `<column>_difference_lag_<shift>`, float64.
 
-    A run is the rows with equal `partition_cols`, in the order of `source.sort_by`; a null key is a key like any other.
-    `shift` is a number of rows (default 1), or a list; a negative one looks ahead. Timestamps, dates and durations give
-    seconds. Integers and times are subtracted exactly and rounded once. The result is null where either value is null
-    or lies outside the run. The difference to an infinity is infinite, that of two equal ones null. Errors: a JobError
-    for a shift of 0, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of `partition_cols`.
+    Parameters
+    ----------
+    partition_cols : str or list of str
+        Columns that are equal in the rows of a run; a null key is a key like any other.
+    shift : int or list of int, default 1
+        Number of rows to look back, or several; a negative one looks ahead.
 
+    Notes
+    -----
+    The rows of a run are in the order of `source.sort_by`. Timestamps, dates and durations give seconds. Integers and
+    times are subtracted exactly and rounded once. The result is null where either value is null or lies outside the
+    run. The difference to an infinity is infinite, that of two equal ones null.
+
+    Errors: a JobError for a shift of 0, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of
+    `partition_cols`.
+
+    Examples
+    --------
     >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "v"], "t": [1, 2, 1], "x": [3.0, 5.0, 1.0]})
     >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
     >>> out = Workflow((["x"] >> DifferenceLag(["user"])) + ["t", "x"]).fit_transform(clicks).head(3)
     >>> sorted(zip(out["t"], out["x"], out["x_difference_lag_1"].isna()))
     [(1, 1.0, True), (1, 3.0, True), (2, 5.0, False)]
+    >>> Workflow(["x"] >> DifferenceLag("user")).fit(table)
+    Traceback (most recent call last):
+    ...
+    tasks.errors.JobError: DifferenceLag needs all rows of user together ...
     """
 
     in_float64 = True
@@ -111,20 +127,40 @@ class DifferenceLag(_Shifted):
 class Rolling(_RunOperator):
     """Compute mean, sum, min or max of a run's last `window` rows: `<column>_rolling_<aggregation>_<window>`, float64.
 
-    A run is the rows with equal `partition_cols`, in the order of `source.sort_by`; a null key is a key like any other.
-    `window` is a number of rows, 1 or more, the row itself included. `aggregation` may be a list. As in pandas, nulls
-    are left out, and the result is null where fewer than `min_periods` (default: `window`) values are left. Booleans
-    count as 0 and 1. A window with an infinity has it as its sum and mean, null where both signs meet; other windows of
-    the run do not see it. A sum of finite values beyond float64 is infinite, a mean is not. Errors: a JobError for a
-    window or min_periods out of range, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of
-    `partition_cols`. Source: pandas.DataFrame.rolling.
+    Parameters
+    ----------
+    window : int
+        Number of rows, 1 or more, the row itself included.
+    aggregation : {"mean", "sum", "min", "max"}, or list of these
+        Figures of each window.
+    partition_cols : str or list of str
+        Columns that are equal in the rows of a run; a null key is a key like any other.
+    min_periods : int, default None
+        Fewest values that are not null; with fewer the result is null. None takes `window`.
 
+    Notes
+    -----
+    The rows of a run are in the order of `source.sort_by`. As in pandas, nulls are left out. Booleans count as 0 and 1.
+    A sum of finite values beyond float64 is infinite, a mean is not.
+
+    A window with an infinity has it as its sum and mean, null where both signs meet; other windows of the run do not
+    see it.
+
+    Errors: a JobError for a window or min_periods out of range, and unless `source.keys` (in Python
+    `Dataset.shuffle_by_keys`) are some of `partition_cols`.
+
+    Source: pandas.DataFrame.rolling.
+
+    Examples
+    --------
     >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "u"], "t": [1, 2, 3], "x": [3.0, 5.0, 1.0]})
     >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
     >>> rolling = Rolling(2, "sum", ["user"], min_periods=1)
     >>> Workflow(["x"] >> rolling).fit_transform(clicks).head(3)["x_rolling_sum_2"].tolist()
     [3.0, 8.0, 6.0]
+    >>> Workflow(["x"] >> Rolling(2, "max", "user")).fit_transform(clicks).head(3)["x_rolling_max_2"].tolist()
+    [<NA>, 5.0, 5.0]
     """
 
     window: int
@@ -159,19 +195,35 @@ class Rolling(_RunOperator):
 class Lag(_Shifted):
     """Take the value `shift` rows before each row in its run: `<column>_lag_<shift>`, of the column's own type.
 
-    A run is the rows with equal `partition_cols`, in the order of `source.sort_by`, ties in the order of the source; a
-    null key is a key like any other. `shift` is a number of rows (default 1), or a list; a negative one looks ahead:
-    the lag of -1 is the next value, the target of a model that predicts the next item. A null stays null, the result is
-    null outside the run too. Tags and the number of distinct values stay; an infinity is a value like others. Errors: a
-    JobError for a shift of 0, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of
+    Parameters
+    ----------
+    partition_cols : str or list of str
+        Columns that are equal in the rows of a run; a null key is a key like any other.
+    shift : int or list of int, default 1
+        Number of rows to look back, or several; a negative one looks ahead: the lag of -1 is the next value, the target
+        of a model that predicts the next item.
+
+    Notes
+    -----
+    The rows of a run are in the order of `source.sort_by`, ties in the order of the source. A null stays null, the
+    result is null outside the run too. Tags and the number of distinct values stay. An infinity is a value like any
+    other.
+
+    Errors: a JobError for a shift of 0, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of
     `partition_cols`.
 
+    Examples
+    --------
     >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "u"], "t": [2, 1, 3], "item": [8, 7, 9]})
     >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
     >>> lag = Workflow(["item"] >> Lag("user", [1, -1])).fit_transform(clicks).head(3)
     >>> [lag["item_lag_1"].tolist(), lag["item_lag_-1"].tolist()]
     [[<NA>, 7, 8], [8, 9, <NA>]]
+    >>> Lag("user", 0)
+    Traceback (most recent call last):
+    ...
+    tasks.errors.JobError: Lag(shift): a shift of 0 is the row itself
     """
 
     takes = ALL_KINDS
@@ -188,20 +240,37 @@ class Lag(_Shifted):
 class History(_RunOperator):
     """List for each row the values of the rows before it in its run, oldest first: `<column>_history`.
 
-    A run is the rows with equal `partition_cols`, in the order of `source.sort_by`, ties in the order of the source; a
-    null key is a key like any other. A history has the last `length` rows before the row, or fewer at the start of the
-    run, where it is empty. The row itself is left out, so that its value can be the target; with `include_current` it
-    is the last of the `length`. With `time_col`, a column by which the source is sorted, rows that are equal in it
-    (nulls too) do not stand in each other's histories: nothing there is as late as the row. The rows of a history are
-    the same for all selected columns; null values stay in it, an infinity is a value like others.
+    Parameters
+    ----------
+    length : int
+        Number of rows before the row that a history lists; at the start of a run it has fewer, and the first one is
+        empty.
+    partition_cols : str or list of str
+        Columns that are equal in the rows of a run; a null key is a key like any other.
+    include_current : bool, default False
+        Make the row itself the last of the `length`; else its value can be the target.
+    time_col : str, default None
+        Column by which the source is sorted. Rows that are equal in it (nulls too) do not stand in each other's
+        histories: nothing there is as late as the row.
+    min_length : int, default 0
+        Fewest values; a shorter history is a null list, so that Dropna removes its row.
+    pad : {"left", "right"}, default None
+        Side on which histories are filled up to `length`; a null list stays null.
+    pad_value : any, default 0
+        Value of the elements that `pad` adds.
 
-    A history of fewer than `min_length` rows (default 0) is a null list, so that Dropna removes its row. With `pad`
-    ("left" or "right") histories are filled up there with `pad_value` (default 0) to `length`; a null list stays null.
-    Tags and the number of distinct values stay; the tag `list` is added. Errors: a JobError for a length below 1, a
-    min_length below 0 or above length, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of
-    `partition_cols`; a DataError for columns of lists, for a `pad_value` that a column's type does not hold exactly,
-    and for histories of more than 2^31 - 1 values in one partition.
+    Notes
+    -----
+    The rows of a run are in the order of `source.sort_by`, ties in the order of the source. The rows of a history are
+    the same for all selected columns; null values stay in it. Tags and the number of distinct values stay; the tag
+    `list` is added. An infinity is a value like any other.
 
+    Errors: a JobError for a length below 1, a min_length below 0 or above length, and unless `source.keys` (in Python
+    `Dataset.shuffle_by_keys`) are some of `partition_cols`; a DataError for columns of lists, for a `pad_value` that a
+    column's type does not hold exactly, and for histories of more than 2^31 - 1 values in one partition.
+
+    Examples
+    --------
     >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "v", "u"], "t": [2, 1, 1, 3], "item": [8, 7, 5, 9]})
     >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
@@ -260,25 +329,50 @@ class History(_RunOperator):
 class Groupby(_RunOperator):
     """Make one row of all rows of a key: the keys under their names, then `<column>_<aggregation>`.
 
-    `aggs` (default: list) is an aggregation, or a list of them, for all selected columns but the keys; or a map column
-    -> aggregations. `name_sep` (default "_") stands in the names. Rows of a key are in the order of `sort_cols`
-    (`ascending` by default, nulls first), then of `source.sort_by`. A null key is a key like any other. list has all
-    values, nulls too; first and last are the value of the first and last row, even if null. The others leave nulls out:
-    count, nunique int64; sum int64, uint64 or float64, 0 without values; min, max of the column's type; mean, median,
-    std and var float64 (ddof 1), null without enough values. Sums of floats are exact before they are rounded, means
-    and medians are rounded once. With an infinity the sum and the mean are infinite (null where both signs meet), std
-    and var null; to median, min, max and nunique it is a value.
+    Parameters
+    ----------
+    groupby_cols : str or list of str
+        Key columns; a null key is a key like any other.
+    sort_cols : str or list of str, default []
+        Columns by which the rows of a key are sorted, nulls first, before `source.sort_by` decides.
+    aggs : str, list of str, or dict of str to these, default "list"
+        Aggregations of all selected columns but the keys, or a dict with those of each column: list, first, last,
+        count, nunique, sum, mean, std, var, min, max, median.
+    name_sep : str, default "_"
+        Text between column and aggregation in the new names.
+    ascending : bool, default True
+        Sort the rows of a key by `sort_cols` from the smallest value to the largest.
+    min_length : int, default 1
+        Fewest rows of a key; shorter ones are dropped.
+    max_length : int, default None
+        Most rows of a key that the aggregations see, its first ones; None shows all.
+    last : bool, default False
+        Take the last `max_length` rows of a key, in place of the first.
+
+    Notes
+    -----
+    list has all values, nulls too; first and last are the value of the first and last row, even if null. The others
+    leave nulls out. Types out: count, nunique int64; sum int64, uint64 or float64, 0 without values; min, max of the
+    column's type; mean, median, std and var float64 (ddof 1), null without enough values. Sums of floats are exact
+    before they are rounded, means and medians are rounded once.
+
+    With an infinity the sum and the mean are infinite (null where both signs meet), std and var null; to median, min,
+    max and nunique it is a value.
 
     Keys with fewer than `min_length` rows (default 1) are dropped. Of a longer key all aggregations see its first
     `max_length` rows in the order above, with `last` its last ones; by default all. Both count rows, those with nulls
     too; of rows with equal `sort_cols` those count as earlier that `source.sort_by` has earlier. A key is dropped for
     the rows that it has, not for those that `max_length` leaves. The manifest counts dropped rows, as of a filter.
 
-    The new row has the smallest row number of its key, and the place of the key's first row. Errors: a JobError unless
-    `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of `groupby_cols`, for a length below 1, and for `last`
-    without `max_length`; a DataError for a sum of integers beyond 64 bits, for an aggregation that the column's
-    type does not have, and for `sort_cols` with texts that are times and do not sort as such (31.12.2023).
+    The new row has the smallest row number of its key, and the place of the key's first row.
 
+    Errors: a JobError unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of `groupby_cols`, for a
+    length below 1, and for `last` without `max_length`; a DataError for a sum of integers beyond 64 bits, for an
+    aggregation that the column's type does not have, and for `sort_cols` with texts that are times and do not sort as
+    such (31.12.2023).
+
+    Examples
+    --------
     >>> from rowmill import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "u"], "t": [2, 1, 3], "item": [7, 8, 9]})
     >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")

@@ -152,7 +152,7 @@ def test_ops_explains_one_with_parameters_and_defaults() -> None:
 
     assert done.exit_code == 0
     assert "kfold int 5" in words
-    assert "target str | list[str] needed" in words
+    assert "target str or list of str needed Column of numbers or bools" in words
     assert "{op: TargetEncoding, target: ..}" in words
 
 

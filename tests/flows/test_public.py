@@ -16,6 +16,7 @@ import pytest
 import rowmill
 
 import tasks.ops
+from flows.commands.reference import COMMAND, STUB, stub
 from tests.conftest import python_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,9 +84,9 @@ def test_type_checkers_and_python_import_the_same_names() -> None:
 
 
 def test_type_checkers_know_every_operator() -> None:
-    stub = ast.parse((PUBLIC / "rowmill" / "ops.pyi").read_text())
-    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    assert {a.asname for node in imports for a in node.names} == set(tasks.ops.__all__), "name it in ops.pyi"
+    assert STUB.read_text() == stub() + "\n", f"run: {COMMAND}"
+    imports = [node for node in ast.parse(stub()).body if isinstance(node, ast.ImportFrom)]
+    assert {a.asname for node in imports for a in node.names} == set(tasks.ops.__all__)
     for node in imports:
         module = importlib.import_module(str(node.module))
         assert all(getattr(module, a.name) is getattr(tasks.ops, a.name) for a in node.names)

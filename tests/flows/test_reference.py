@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import inspect
 import json
 import re
 from pathlib import Path
@@ -15,18 +14,18 @@ from typer.testing import CliRunner
 
 from flows.commands.inspect import operators
 from flows.commands.reference import (
+    COMMAND,
     EXPRESSIONS_PAGE,
     PAGE,
     expressions_page,
     keys_table,
-    reference_page,
-    split_examples,
 )
 from flows.job.job import Feature, Job
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.engines.expression.functions import FUNCTIONS
 from tasks.ops.base import Operator
+from tasks.ops.docstrings import docstring_of
 from tasks.workflow import Workflow
 
 KEYS_PAGE = PAGE.parents[2] / "flows" / "KEYS.md"
@@ -35,8 +34,7 @@ KEYS_PAGE = PAGE.parents[2] / "flows" / "KEYS.md"
 @pytest.mark.promise("The examples run as tests")
 @pytest.mark.parametrize("cls", operators().values(), ids=list(operators()))
 def test_every_operator_has_an_example(cls: type[Operator]) -> None:
-    _, examples = split_examples(inspect.cleandoc(cls.__doc__ or ""))
-    found = doctest.DocTestParser().get_examples(examples)
+    found = doctest.DocTestParser().get_examples(docstring_of(cls).examples)
 
     assert any(cls.__name__ in example.source for example in found)
     assert any(example.want for example in found)
@@ -44,14 +42,15 @@ def test_every_operator_has_an_example(cls: type[Operator]) -> None:
 
 @pytest.mark.promise("operator | learns, on refit | parameters | what it does", "tasks/ops/README.md#all-operators")
 def test_the_page_is_what_the_code_says() -> None:
-    assert PAGE.read_text() == reference_page() + "\n", "run: rowmill ops --page > tasks/ops/README.md"
+    shown = CliRunner().invoke(app, ["ops", "--page"]).output
+    assert PAGE.read_text() == shown, f"run: {COMMAND}"
 
 
 @pytest.mark.promise("The examples run as tests on both engines")
 def test_the_page_of_expressions_is_what_the_code_says() -> None:
     """Grammar, types, nulls, precedence, and every function with an example."""
     shown = CliRunner().invoke(app, ["ops", "--expressions"]).output
-    assert EXPRESSIONS_PAGE.read_text() == shown, "run: rowmill ops --expressions > tasks/ops/EXPRESSIONS.md"
+    assert EXPRESSIONS_PAGE.read_text() == shown, f"run: {COMMAND}"
     assert shown == expressions_page() + "\n"
     assert [f.signature for f in FUNCTIONS.values() if f"| `{f.signature}`" not in shown] == []
     assert [f.name for f in FUNCTIONS.values() if not any(f"{f.name}(" in text for text, *_ in f.examples)] == []
@@ -97,10 +96,10 @@ def test_the_table_from_nvtabular_names_operators() -> None:
 @pytest.mark.parametrize("name", ["Clip", "Categorify"])
 def test_ops_name_shows_rule_parameters_and_example(name: str) -> None:
     shown = CliRunner().invoke(app, ["ops", name], env={"COLUMNS": "200"}).output
-    text, examples = split_examples(inspect.cleandoc(operators()[name].__doc__ or ""))
+    text = docstring_of(operators()[name])
 
-    assert text.splitlines()[0] in shown
-    assert examples in shown
+    assert all(part in shown for part in (text.summary, text.notes, text.examples))
+    assert all(f"{p.name} " in shown and p.meaning.split()[0] in shown for p in text.parameters.values())
     assert f"{{op: {name}}}" in shown
 
 

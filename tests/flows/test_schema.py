@@ -41,7 +41,9 @@ def test_the_schema_is_one_and_describes_every_operator(schema: dict[str, Any]) 
     names = [one["const"] for one in schema["$defs"]["Operator"]["properties"]["op"]["anyOf"] if "const" in one]
     assert names == sorted(Operator.registry)
     assert "keep" in schema["$defs"]["Feature"]["properties"]
-    assert schema["$defs"]["Categorify"]["properties"]["freq_threshold"]
+    clip = schema["$defs"]["Clip"]
+    assert clip["description"].startswith("Limit values to [min_value, max_value]")
+    assert clip["properties"]["min_value"]["description"] == "Lower limit; None sets none."
 
 
 @pytest.mark.promise("An editor with a YAML language server completes keys, operators, their parameters and choices")

@@ -1,36 +1,44 @@
-# The names of rowmill.ops for type checkers and editors; tests/flows/test_public.py compares them with tasks.ops.
+# The names of rowmill.ops for type checkers and editors, made by: python -m flows.commands.reference
 
-from tasks.ops.base import (
-    Context as Context,
-    Learned as Learned,
-    Operator as Operator,
-    Unit as Unit,
-    make_operator as make_operator,
-)
-from tasks.ops.buckets import Bucketize as Bucketize, HashBucket as HashBucket, HashedCross as HashedCross
+from tasks.ops.base import Context as Context
+from tasks.ops.base import Learned as Learned
+from tasks.ops.base import Operator as Operator
+from tasks.ops.base import Unit as Unit
+from tasks.ops.base import make_operator as make_operator
+from tasks.ops.buckets import Bucketize as Bucketize
+from tasks.ops.buckets import HashBucket as HashBucket
+from tasks.ops.buckets import HashedCross as HashedCross
 from tasks.ops.categorify import Categorify as Categorify
-from tasks.ops.continuous import Clip as Clip, FillMissing as FillMissing, LogOp as LogOp, Normalize as Normalize
+from tasks.ops.continuous import Clip as Clip
+from tasks.ops.continuous import FillMissing as FillMissing
+from tasks.ops.continuous import LogOp as LogOp
+from tasks.ops.continuous import Normalize as Normalize
 from tasks.ops.datastats import DataStats as DataStats
-from tasks.ops.filters import Dropna as Dropna, Filter as Filter
-from tasks.ops.user_functions import Lambda as Lambda
+from tasks.ops.filters import Dropna as Dropna
+from tasks.ops.filters import Filter as Filter
 from tasks.ops.join_external import JoinExternal as JoinExternal
 from tasks.ops.join_groupby import JoinGroupby as JoinGroupby
-from tasks.ops.linear_ops import PCA as PCA, PairwiseRegression as PairwiseRegression
-from tasks.ops.list_ops import EqualLengths as EqualLengths, ListSlice as ListSlice, ValueCount as ValueCount
-from tasks.ops.quantiles import FillMedian as FillMedian, QuantileBucketize as QuantileBucketize
-from tasks.ops.scaling import NormalizeMinMax as NormalizeMinMax, ReduceDtypeSize as ReduceDtypeSize
-from tasks.ops.schema_ops import (
-    AddMetadata as AddMetadata,
-    AddTags as AddTags,
-    DropLowCardinality as DropLowCardinality,
-)
+from tasks.ops.linear_ops import PCA as PCA
+from tasks.ops.linear_ops import PairwiseRegression as PairwiseRegression
+from tasks.ops.list_ops import EqualLengths as EqualLengths
+from tasks.ops.list_ops import ListSlice as ListSlice
+from tasks.ops.list_ops import ValueCount as ValueCount
+from tasks.ops.quantiles import FillMedian as FillMedian
+from tasks.ops.quantiles import QuantileBucketize as QuantileBucketize
+from tasks.ops.scaling import NormalizeMinMax as NormalizeMinMax
+from tasks.ops.scaling import ReduceDtypeSize as ReduceDtypeSize
+from tasks.ops.schema_ops import AddMetadata as AddMetadata
+from tasks.ops.schema_ops import AddTags as AddTags
+from tasks.ops.schema_ops import DropLowCardinality as DropLowCardinality
 from tasks.ops.similarity import ColumnSimilarity as ColumnSimilarity
 from tasks.ops.target_encoding import TargetEncoding as TargetEncoding
-from tasks.ops.text_ops import Cross as Cross, DateParts as DateParts, Rename as Rename, SplitText as SplitText
-from tasks.ops.windows import (
-    DifferenceLag as DifferenceLag,
-    Groupby as Groupby,
-    History as History,
-    Lag as Lag,
-    Rolling as Rolling,
-)
+from tasks.ops.text_ops import Cross as Cross
+from tasks.ops.text_ops import DateParts as DateParts
+from tasks.ops.text_ops import Rename as Rename
+from tasks.ops.text_ops import SplitText as SplitText
+from tasks.ops.user_functions import Lambda as Lambda
+from tasks.ops.windows import DifferenceLag as DifferenceLag
+from tasks.ops.windows import Groupby as Groupby
+from tasks.ops.windows import History as History
+from tasks.ops.windows import Lag as Lag
+from tasks.ops.windows import Rolling as Rolling

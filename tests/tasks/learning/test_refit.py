@@ -103,8 +103,9 @@ def test_a_value_crosses_the_threshold_by_its_counts_over_all_nights(engine: str
     coded = ["s"] >> ops.Categorify(freq_threshold=3)
     base = learned(coded, cut(pa.table({"s": ["a"] * 3 + ["b", "b", "c"]}), 16), engine)
     after = refitted(coded, pa.table({"s": ["b", "c", "d", "e", "e", "e", "e"]}), base, engine)
-    values, saved, _ = one(after)
+    values, saved, change = one(after)
     assert vocabulary(values) == ["a", "e", "b"]
+    assert change["waiting"] == 0  # for room: a rare value does not
     assert values["values"]["count"].to_pylist() == [3, 4, 3]
     seen = (DAY - date(1970, 1, 1)).days
     assert saved["rest"].to_pylist() == [{"v0": "c", "count": 2, "seen": seen}, {"v0": "d", "count": 1, "seen": seen}]

@@ -64,7 +64,9 @@ RULES = {
     "TargetEncoding": Rule("merged"),
     "ValueCount": Rule("frozen"),
 }
-LEARNED = sorted(n for n, c in Operator.registry.items() if ":" not in n and issubclass(c, Learned))
+BUILT_IN = {n: c for n, c in Operator.registry.items() if ":" not in n and issubclass(c, Learned)}
+LEARNED = sorted(BUILT_IN)
+RULES |= {name: Rule(cls.on_refit, 1e-12) for name, cls in BUILT_IN.items() if name not in RULES}  # as it declares
 CASES = [pytest.param(name, e, id=f"{name}-{i}") for name in LEARNED for i, e in enumerate(EXAMPLES.get(name, []))]
 
 

@@ -33,7 +33,7 @@ def typed(values: list[Any], dtype: pa.DataType) -> pa.Array:
 
 @pytest.mark.promise("ids by count, equal counts by value, not by partition; null is 1 everywhere")
 @pytest.mark.promise(
-    "Value -> id: 0 padding, 1 null, [2, 2 + num_buckets) out of vocabulary, then the vocabulary by frequency"
+    "Code values as ids: 0 padding, 1 null, [2, 2 + num_buckets) out of vocabulary, then the vocabulary by frequency"
 )
 def test_frequent_values_first_ties_by_value(engine: str) -> None:
     assert ids(["b", "a", "c", "b", "c", None, "d"], engine) == [3, 5, 4, 3, 4, 1, 6]
@@ -271,7 +271,7 @@ def test_other_types_of_the_same_numbers_find_their_ids(engine: str) -> None:
 
 
 @pytest.mark.promise(
-    "Value -> id: 0 padding, 1 null, [2, 2 + num_buckets) out of vocabulary, then the vocabulary by frequency",
+    "Code values as ids: 0 padding, 1 null, [2, 2 + num_buckets) out of vocabulary, then the vocabulary by frequency",
     "tasks/ops/README.md#categorify",
 )
 @settings(max_examples=40, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import inspect
 import json
 import random
 from collections.abc import Callable
@@ -497,6 +498,21 @@ def test_no_rows_give_no_rows(example: Example, name: str, engine: str) -> None:
     out = workflow.transform(table.slice(0, 0))
     assert out.num_rows == 0
     assert out.schema == workflow.output_schema.to_arrow()
+
+
+STEPS = (("observe", "observe_unit", "observe_blocks"), ("merge", "merge_all"), ("refine",),
+         ("arrange", "finish", "finalize", "finalize_unit"), ("prepare",), ("transform", "apply"))  # fmt: skip
+VERBS = {verb: number for number, verbs in enumerate(STEPS) for verb in verbs}
+ORDERED = {str(case.values[1]) for case in LEARNED} - {"DataStats"}  # whose parts still come in another order
+
+
+@pytest.mark.promise("A learned operator begins with `observe`, `merge`, `finalize` and `apply`")
+@pytest.mark.parametrize("name", sorted(ORDERED))
+def test_a_learned_operator_begins_with_its_verbs_in_the_order_of_the_work(name: str) -> None:
+    defined = vars(Operator.registry[name])
+    methods = [name for name, value in defined.items() if inspect.isfunction(value) and not name.startswith("_")]
+    verbs = sorted((method for method in methods if method in VERBS), key=lambda verb: VERBS[verb])
+    assert methods[: len(verbs)] == verbs
 
 
 def test_the_package_offers_what_is_registered() -> None:

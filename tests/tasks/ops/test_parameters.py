@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import json
 import math
@@ -19,6 +20,7 @@ from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import JobError
 from tasks.ops.base import Operator, make_operator
+from tasks.ops.docstrings import docstring_of
 from tasks.workflow import Workflow
 
 INF = math.inf
@@ -31,6 +33,23 @@ def read_strictly(text: str) -> Any:
         raise AssertionError(f"{constant} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
+
+
+UNLISTED = {"DataStats"}  # its docstring is still one of paragraphs
+BUILT_IN = sorted(name for name in Operator.registry if ":" not in name and name not in UNLISTED)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_docstring_lists_exactly_the_parameters_with_their_defaults(name: str) -> None:
+    cls = Operator.registry[name]
+    listed = docstring_of(cls).parameters
+    required = {p.name for p in listed.values() if p.default is None}
+    defaults = {p.name: ast.literal_eval(p.default) for p in listed.values() if p.default is not None}
+    fields = cls.model_fields.items()
+    assert list(listed) == list(cls.model_fields)
+    assert required == {n for n, f in fields if f.is_required()}
+    assert repr(defaults) == repr({n: f.get_default(call_default_factory=True) for n, f in fields if n in defaults})
+    assert [p.name for p in listed.values() if not p.meaning or len(p.meaning) > 2 * 112] == []
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,7 @@ def _sparse(rows, width):
 
 
 @pytest.mark.promise(
-    "Compute how similar the two things of a group (nested list) `a`, `b` are, by their features: column `a_b_sim`, "
-    "float32",
+    "Compare the two things of a group (nested list) `a`, `b` by their features: column `a_b_sim`, float32",
     "tasks/ops/README.md#columnsimilarity",
 )
 @pytest.mark.parametrize("metric", ["inner", "cosine", "tfidf"])
