@@ -91,7 +91,7 @@ def announced(paths: Sequence[Path], dry_run: bool = False) -> list[str]:
         return [f"waits    {target}: no Prefect server runs that could take its events" for target in targets]
     from flows.published.outbox import deliver
 
-    return [f"sent     {event.event}: {event.payload['text']}" for event in deliver(targets)]
+    return [f"sent     {event.event}: {event.payload['text']}" for event in deliver(targets) if "text" in event.payload]
 
 
 def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Question]:

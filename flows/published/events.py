@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from prefect.events import Event, RelatedResource, Resource
 
+from flows.published.assets import asset_events
 from tasks.job.publication import Publication, id_of, output_root, read_publication, version_name
 from tasks.job.request import output_slug
 from tasks.storage.discarded import DiscardMark
@@ -38,7 +39,7 @@ def published(folder: Path, publication: Publication) -> list[Event]:
     """Return the events of the publication of an output, in the order in which they are sent."""
     text = f"{folder} is published: {publication.rows:,} rows in {publication.files:,} files"
     payload = {"text": text, **publication.payload(folder)}
-    return [output_event("published", folder, (publication.id,), payload)]
+    return [*asset_events(folder, publication), output_event("published", folder, (publication.id,), payload)]
 
 
 def discarded(folder: Path, mark: DiscardMark) -> Event:

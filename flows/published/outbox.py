@@ -54,8 +54,8 @@ def deliver(targets: Iterable[Path]) -> list[Event]:
     if not waiting:
         return sent
     if not _is_reachable(server):
-        count = sum(len(one.events) for one in waiting)
-        log.warning("%s event(s) of outputs wait for a Prefect server; the next start sends them", count)
+        names = ", ".join(one.events[-1].event for one in waiting[:AT_ONCE])
+        log.warning("no Prefect server takes the events %s: they wait for the next start", names)
         return sent
     for one in waiting:
         try:

@@ -29,6 +29,7 @@ from tasks.errors import GateAskedError, GateStoppedError
 from tasks.job.publication import read_publication
 from tasks.manifest import Manifest
 from tests.conftest import free_port, python_path
+from tests.faults.jobs import make_data, make_job
 from tests.flows.runs import key_of, run_on
 from tests.flows.test_gate import BAD, FOUND, GOOD, days, job_of, staging_of
 from tests.infra.elsewhere import ROOT, until
@@ -210,9 +211,9 @@ def test_a_dead_server_costs_no_byte_and_less_than_a_second(
                 began = time.monotonic()
                 assert deliver([tmp_path / "out"]) == []
                 assert time.monotonic() - began < 1
-    assert "1 event(s) of outputs wait for a Prefect server" in caplog.text
+    assert "no Prefect server takes the events rowmill.output.published: they wait for the next start" in caplog.text
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-    assert [event.event for event in deliver([tmp_path / "out"])] == ["rowmill.output.published"]
+    assert deliver([tmp_path / "out"])[-1].event == "rowmill.output.published"
 
 
 def test_a_damaged_note_is_a_warning(tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -268,3 +269,98 @@ def test_the_script_of_the_manual_waits_for_the_next_version(tmp_path: Path, run
         assert waiting.poll() is None
         [out] = run(job_of(tmp_path, GOOD, "warn"))
         assert waiting.communicate(timeout=60)[0] == f"{out}\n"
+
+
+# Assets
+
+
+def assets_of(api: Any, folder: Path) -> list[dict[str, Any]]:
+    """The asset events of what lies in a folder."""
+    wanted = {"event": {"prefix": ["prefect.asset."]}, "resource": {"id_prefix": [f"file://{folder}"]}}
+    return list(api.request("POST", "/events/filter", json={"filter": wanted}).json()["events"])
+
+
+@pytest.mark.promise("the output is an asset of Prefect", "flows/OPERATIONS.md#when-it-is-published")
+def test_a_job_without_splits_materializes_one_asset_of_what_it_read(tmp_path: Path, run: Any, api: Any) -> None:
+    days(tmp_path)
+    contract = tmp_path / "contract.yaml"
+    contract.write_text("columns: {x: {nulls: 0.1}, day: {nulls: 0.1}}\n")
+    [out] = run({**job_of(tmp_path, GOOD, "stop"), "contract": str(contract), "run": {"date": GOOD, "report": True}})
+    until(lambda: len(assets_of(api, tmp_path)) >= 3, "the assets")
+    referenced, [asset] = (
+        [one for one in assets_of(api, tmp_path) if one["event"].startswith(f"prefect.asset.{name}")]
+        for name in ("referenced", "materialization.succeeded")
+    )
+    keys = {f"file://{tmp_path}/in/2026-11-20", f"file://{contract}"}
+    assert {one["resource"]["prefect.resource.id"] for one in referenced} == keys
+    resource, roles = asset["resource"], {one["prefect.resource.role"] for one in asset["related"]}
+    assert resource["prefect.resource.id"] == f"file://{tmp_path}/out"
+    assert {one["prefect.resource.id"] for one in asset["related"] if one["prefect.resource.role"] == "asset"} == keys
+    assert roles == {"asset", "asset-materialized-by", "flow-run"}
+    run_id = Manifest.load(out).data["run"]
+    assert resource["prefect.asset.url"].endswith(f"/runs/flow-run/{run_id}")
+    assert resource["prefect.asset.description"] == (
+        f"v0001 of {GOOD}: 3 rows in 1 files. [report]({(out / '_report.html').as_uri()}), "
+        f"[run]({resource['prefect.asset.url']})"
+    )
+    [event] = heard(api, tmp_path, 1)
+    facts = {name: value for name, value in event["payload"].items() if name not in ("text", "splits")}
+    assert asset["payload"] == facts
+
+
+def test_splits_are_assets_of_their_own(tmp_path: Path, run: Any, api: Any) -> None:
+    rule = {"by": "fraction", "valid": 0.3}
+    run(make_job(make_data(tmp_path / "in", files=1, rows=200), tmp_path / "out", source={"split": rule}))
+    until(lambda: len(assets_of(api, tmp_path / "out")) >= 3, "the assets of the output and its splits")
+    rows = {one["resource"]["prefect.resource.id"]: one["payload"]["rows"] for one in assets_of(api, tmp_path / "out")}
+    key = f"file://{tmp_path}/out"
+    assert {*rows} == {key, f"{key}/train", f"{key}/valid"}
+    assert rows[key] == rows[f"{key}/train"] + rows[f"{key}/valid"] == 200
+
+
+def test_the_base_of_a_refit_is_upstream_and_its_new_ids_are_counted(
+    tmp_path: Path, run: Any, api: Any, cluster: Any
+) -> None:
+    from flows.refit import refit
+
+    days(tmp_path, ())
+    out = str(tmp_path / "out")
+    features = [{"columns": ["day"], "ops": [{"op": "Categorify"}]}]
+    run({**job_of(tmp_path, GOOD, "warn"), "features": features, "contract": None})
+    output = {"path": out, "on_existing": "version"}
+    source = {"path": str(tmp_path / "in/2026-11-21")}
+    run_on(refit, {"base": out, "source": source, "output": output, "run": {"date": BAD}}, cluster)
+    _, event = heard(api, tmp_path, 2)
+    assert (event["payload"]["version"], event["payload"]["base"], event["payload"]["ids_added"]) == (
+        "v0002", f"{out}/v0001", 1,
+    )  # fmt: skip
+    until(lambda: f"file://{out}/v0001" in str(assets_of(api, tmp_path)), "the base is referenced")
+
+
+def test_the_events_are_those_of_a_task_of_prefect_that_materializes(tmp_path: Path, run: Any, api: Any) -> None:
+    from prefect import flow
+    from prefect.assets import Asset, AssetProperties, add_asset_metadata, materialize
+
+    properties = AssetProperties(name="n", url="http://127.0.0.1/x", description="d")
+    asset = Asset(key=f"file://{tmp_path}/by-prefect/out", properties=properties)
+
+    @materialize(asset, asset_deps=[f"file://{tmp_path}/by-prefect/in"], by="rowmill")
+    def write() -> None:
+        add_asset_metadata(asset, {"rows": 3})
+
+    @flow
+    def writing() -> None:
+        write()
+
+    writing()
+    days(tmp_path)
+    run(job_of(tmp_path, GOOD, "warn"))
+    until(lambda: len(assets_of(api, tmp_path)) >= 4, "the assets of both")
+
+    def shapes(of_prefect: bool) -> dict[str, Any]:
+        chosen = [one for one in assets_of(api, tmp_path) if ("by-prefect" in str(one["resource"])) == of_prefect]
+        roles = ("asset", "asset-materialized-by", "flow-run")
+        return {one["event"]: (sorted(one["resource"]), {r["prefect.resource.role"] for r in one["related"]} & {*roles})
+                for one in chosen}  # fmt: skip
+
+    assert shapes(False) == shapes(True)
