@@ -31,7 +31,7 @@ def asset_key(path: str) -> str:
     """Return the key of the asset at a path: its URI; with a digest where Prefect refuses characters of it.
 
     >>> asset_key("/data/out"), asset_key("s3://shop/in/*.csv"), asset_key("/data/my out")
-    ('file:///data/out', 's3://shop/in/*.csv', 'file:///data/my_out-e03cfa')
+    ('file:///data/out', 's3://shop/in/*.csv', 'file:///data/my_out-795b52')
     """
     uri = path if is_remote(path) else f"file://{os.path.abspath(path)}"  # noqa: PTH100 - nothing is looked up
     plain = REFUSED.sub("_", uri)

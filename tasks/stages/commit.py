@@ -59,10 +59,11 @@ class LearnedState(NamedTuple):
 class RunReport(Protocol):
     """The report of a run: `look` samples the source while files are written; `write` is called before the rename.
 
-    `performance` is Dask's own report as HTML, "" without one.
+    `performance` is Dask's own report as HTML, "" without one; `upstream` are the paths that the output is made of.
     """
 
     performance: str
+    upstream: Sequence[str]
 
     def look(self) -> None: ...
 
@@ -162,14 +163,16 @@ def commit(
             data["footers"] = write_footers(staging.new / split, data["parts"])
         data["profile"] = publish_profile(request, split, staging.new / split)
         data["seconds"] = round(time.time() - plans.data["started"], 3)
+    paths = [plain_url(path) for path in (*paths_of(request), *(upstream or ()))]
     if closing and closing.report:
+        closing.report.upstream = paths
         closing.report.write(staging.new, results, manifests, bound, state.values)
     for split, data in manifests.items():
         data["seconds"] = round(time.time() - plans.data["started"], 3)
         manifests[split] = data = seal(data)
         write_json(staging.new / split / MANIFEST, data)
     if upstream is not None:
-        write_publication(request, manifests, [plain_url(path) for path in (*paths_of(request), *upstream)])
+        write_publication(request, manifests, paths)
     staging.check_owner(request.owner)
     check_not_discarded(request)
     path = publish(staging, output, anew=request.no_base)

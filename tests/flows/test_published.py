@@ -364,3 +364,30 @@ def test_the_events_are_those_of_a_task_of_prefect_that_materializes(tmp_path: P
                 for one in chosen}  # fmt: skip
 
     assert shapes(False) == shapes(True)
+
+
+# The page of an output
+
+
+@pytest.mark.promise("lists its versions")
+def test_the_page_of_an_output_lists_its_versions_and_what_was_sent(tmp_path: Path, run: Any, cluster: Any) -> None:
+    from flows.apply import apply
+
+    days(tmp_path)
+    run({**job_of(tmp_path, GOOD, "warn"), "run": {"date": GOOD}})
+    run(job_of(tmp_path, BAD, "warn"))
+    cli("discard", str(tmp_path / "out/v0002"), "--who", "ada")
+    with pytest.raises(GateAskedError):
+        run(job_of(tmp_path, BAD, "ask"))
+    applied = {"fitted": str(tmp_path / "out/v0001"), "source": {"path": str(tmp_path / "in/2026-11-20")}}
+    run_on(apply, {**applied, "output": {"path": str(tmp_path / "applied"), "shuffle": "none"}}, cluster)
+    text = cli("report", str(tmp_path / "out"), "--all").replace("\\", "")
+    second, first = [line.split(" | ") for line in text.splitlines() if line.startswith("| v0")]
+    assert [cell.strip("| ") for cell in first[:5]] == ["v0001", GOOD, "3", "", "pass"]
+    assert [cell.strip("| ") for cell in second[:5]] == ["v0002", BAD, "3", "", "warn"]
+    assert " to http://127.0.0.1" in first[-1]
+    assert second[-2].startswith("discarded by ada")
+    assert "waits for an answer** until" in text
+    assert f"Made of: {tmp_path}/in/2026-11-21" in text
+    assert text.rstrip().endswith(f"Read by: {tmp_path / 'applied'}")
+    assert f"Made of {tmp_path}/in/2026-11-20" in (tmp_path / "out/v0001/_report.html").read_text()
