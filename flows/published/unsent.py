@@ -22,12 +22,12 @@ def unsent_notes(target: Path) -> Iterator[tuple[Path, Publication | DiscardMark
     """Yield the folders of an output, itself or versions, whose last note was not announced, with that note.
 
     A damaged note is a warning. An output that was taken back before its publication was announced is announced as
-    discarded alone.
+    discarded alone. One that cannot be written is left out: its note could not be marked, and would be sent for ever.
     """
     for folder in (target, *versions_of(target)):
         note: Publication | DiscardMark | None
         try:
-            if described_by(folder) is None:
+            if described_by(folder) is None or not os.access(folder, os.W_OK):
                 continue
             note = read_mark(folder) if is_discarded(folder) else read_publication(folder)
         except DataError as error:

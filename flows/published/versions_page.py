@@ -41,10 +41,9 @@ def versions_text(out: Path) -> str:
 def downstream_of(out: Path) -> Iterator[Path]:
     """Yield the outputs in the same folder whose newest version was made of an output, or of a version of it."""
     for other in sorted(path for path in out.parent.iterdir() if path != out and path.is_dir()):
-        newest = (versions_of(other) or [other])[-1]
         try:
-            publication = read_publication(newest)
-        except DataError:
+            publication = read_publication((versions_of(other) or [other])[-1])
+        except (DataError, OSError):  # damaged, or closed to this user
             continue
         if publication is not None and any(out in (Path(one), *Path(one).parents) for one in publication.upstream):
             yield other

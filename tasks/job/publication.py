@@ -81,7 +81,8 @@ class Publication:
             "splits": [{"name": one.name, "path": str(folder / one.name), "rows": one.rows, "bytes": one.nbytes,
                         "files": one.files, "manifest": one.manifest} for one in self.splits],
             "rows": self.rows, "bytes": self.nbytes, "files": self.files, "manifest": self.manifest, "date": self.date,
-            "gate": self.gate, "base": self.base, "ids_added": self.ids_added, "flow": self.flow, "run": self.run,
+            "created": self.created, "gate": self.gate, "base": self.base, "ids_added": self.ids_added,
+            "flow": self.flow, "run": self.run,
         }  # fmt: skip
 
 

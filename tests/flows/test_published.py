@@ -119,6 +119,7 @@ def test_a_publication_is_an_event_with_its_figures(tmp_path: Path, run: Any, ap
         "splits": [{"name": "", "path": str(out), "rows": 3, "bytes": part["bytes"], "files": 1,
                     "manifest": manifest.data["digest"]}],
         "rows": 3, "bytes": part["bytes"], "files": 1, "manifest": manifest.data["digest"], "date": GOOD,
+        "created": manifest.data["created"],
         "gate": "pass", "base": None, "ids_added": None, "flow": "preprocess", "run": manifest.data["run"],
     }  # fmt: skip
     assert [one["prefect.resource.id"] for one in event["related"]] == [f"prefect.flow-run.{payload['run']}"]
@@ -214,6 +215,23 @@ def test_a_dead_server_costs_no_byte_and_less_than_a_second(
     assert "no Prefect server takes the events rowmill.output.published: they wait for the next start" in caplog.text
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     assert deliver([tmp_path / "out"])[-1].event == "rowmill.output.published"
+
+
+def test_events_that_wait_stay_over_a_clean_and_the_next_run(
+    tmp_path: Path, run: Any, api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days(tmp_path)
+    monkeypatch.setattr("flows.run.gate.deliver", lambda targets: [])  # the server is away
+    monkeypatch.setattr("infra.orchestration.server.use_running_server", lambda: False)
+    with pytest.raises(GateStoppedError):
+        run(job_of(tmp_path, BAD, "stop"))
+    output = cli("clean", str(tmp_path / "out"), "--older-than", "0")
+    assert "no Prefect server runs that could take its events" in output
+    assert "events in it wait for a Prefect server" in output
+    assert [path.name for path in staging_of(tmp_path).iterdir()] == ["outbox.json"]
+    run(job_of(tmp_path, GOOD, "warn"))
+    assert [one["event"].rpartition(".")[2] for one in heard(api, tmp_path, 2)] == ["refused", "published"]
+    assert not staging_of(tmp_path).exists()
 
 
 def test_a_damaged_note_is_a_warning(tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture) -> None:
