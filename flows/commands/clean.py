@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.commands.console import terminal
+from flows.commands.publish import announced
 from tasks.errors import JobError
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def clean(
     of run.keep_replaced is over. Outputs are not touched. Left alone is what a run works on, what is younger than
     --older-than, a night that waits for an answer of the gate (unless the age is 0, and then it says so), and every
     file that rowmill did not write. A swap that was cut off is finished first. Old versions of
-    an output are removed by the run that writes a new one: output.keep_versions.
+    an output are removed by the run that writes a new one: output.keep_versions. Events of outputs that the Prefect
+    server has not heard of are sent.
 
     --runs removes runs of rowmill that ended so long ago from the Prefect server, with their task runs, logs and
     artifacts: its database grows by 0.3 MB with each. Outputs stay. It is never done without this option.
@@ -56,7 +58,10 @@ def clean(
     def say(verb: str, text: str) -> None:
         console.print(f"{verb:<8} {text}", soft_wrap=True, markup=False)
 
-    for leftover in leftovers(paths or []):
+    work = leftovers(paths or [])
+    for line in announced(paths or [], dry_run):
+        console.print(line, soft_wrap=True, markup=False)
+    for leftover in work:
         what = f"{leftover.folders[0]}, {amount(leftover.nbytes)}, {_age(leftover.seconds)} old"
         if leftover.until is not None:
             what = f"{leftover.folders[0]}, {amount(leftover.nbytes)}, an output that was replaced"

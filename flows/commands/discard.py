@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.commands.console import terminal
-from flows.commands.publish import Scratch, Who, discard_night
+from flows.commands.publish import Scratch, Who, announced, discard_night
 
 if TYPE_CHECKING:
     from tasks.storage.staging import Staging
@@ -54,6 +54,7 @@ def discard(
         return
     for line in discarded(out, why, who or "", and_later):
         console.print(line, markup=False)
+    announced([out.resolve().parent if and_later else out])
 
 
 def _asks(out: Path, scratch: Path | None) -> bool:

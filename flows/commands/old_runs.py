@@ -22,7 +22,7 @@ from prefect.client.schemas.objects import TERMINAL_STATES
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 
-TAG, FLOWS = "rowmill", ("preprocess", "fit", "apply", "refit", "watch-source")
+TAG, FLOWS = "rowmill", ("preprocess", "fit", "apply", "refit", "watch-source", "train")
 PAGE = 200
 
 

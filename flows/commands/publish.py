@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,13 +28,24 @@ def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
     A run of a deployment that waits in Prefect is resumed where it is served. Any other is finished here, by a run of
     its own with the same job and date. The first answer counts; after run.ask_timeout the run is stopped.
 
+    Events of the output that the Prefect server has not heard of, since a run was killed or the server was away, are
+    sent first.
+
     [bold]Examples[/bold]
 
       rowmill publish out/nightly
     """
     from tasks.gate.question import answered, check_first_answer
 
-    staging, question = question_of(out, scratch)
+    sent = announced([out])
+    for line in sent:
+        terminal().print(line, soft_wrap=True, markup=False)
+    try:
+        staging, question = question_of(out, scratch)
+    except JobError:
+        if sent:
+            return
+        raise
     check_first_answer(question, "publish")
     name = who or _somebody()
     if _resumed(question, "publish", name):
@@ -53,10 +64,34 @@ def discard_night(out: Path, scratch: Path | None = None, who: str | None = None
     name = who or _somebody()
     if _resumed(question, "discard", name):
         return
+    from flows.run.gate import put_question
+    from tasks.errors import GateStoppedError
+
     with staging.locked():
+        put_question(question, "discarded", GateStoppedError(f"{question.night} was discarded by {name}"))
         answered(staging.folder, "discard", name)
         staging.clean()
+    announced([staging.target])
     terminal().print(f"discarded {question.night}: its work is removed", soft_wrap=True, markup=False)
+
+
+def announced(paths: Sequence[Path], dry_run: bool = False) -> list[str]:
+    """Send what waits of the outputs at some paths and below them; return what was done, in lines.
+
+    No server is started for it: without one the events wait.
+    """
+    from flows.published.unsent import outputs_to_announce
+
+    targets = [target for path in paths for target in outputs_to_announce(path)]
+    if not targets or dry_run:
+        return [f"waits    {target}: its events are not sent yet" for target in targets]
+    from infra.orchestration.server import use_running_server
+
+    if not use_running_server():
+        return [f"waits    {target}: no Prefect server runs that could take its events" for target in targets]
+    from flows.published.outbox import deliver
+
+    return [f"sent     {event.event}: {event.payload['text']}" for event in deliver(targets) if "text" in event.payload]
 
 
 def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Question]:

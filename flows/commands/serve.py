@@ -16,12 +16,21 @@ Notify = Annotated[
         help="webhook to tell of runs that fail (Slack, Mattermost, ..); is kept",
     ),
 ]
+Announce = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        envvar="ROWMILL_ANNOUNCE",
+        help="webhook to tell of outputs that are published, discarded, refused or wait for an answer; is kept",
+    ),
+]
 
 
 def serve(
     file: File = None,
     limit: Annotated[int, typer.Option(min=1, help="runs at once on this host; the others wait")] = 1,
     notify: Notify = None,
+    announce: Announce = None,
 ) -> None:
     """Offer the flows with the form and their schedules from this process, until Ctrl-C.
 
@@ -46,8 +55,11 @@ def serve(
     console = terminal()
     path = file or FILE
     deployments.check_notify(notify)
+    deployments.check_notify(announce, "--announce")
     lines = [f"{full_name(spec)}: {_when(spec)}" for spec in read_file(path)["deployments"]]
     server = ensure_server(console.print)
+    if announce:
+        deployments.keep_webhook(deployments.ANNOUNCE, announce)
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
     for name in deployments.served_before(path):
@@ -66,6 +78,7 @@ def deploy(
     file: File = None,
     limit: Annotated[int, typer.Option(min=1, help="jobs at once in the pool; the others wait in their order")] = 1,
     notify: Notify = None,
+    announce: Announce = None,
     prune: Annotated[
         bool, typer.Option("--prune", help="remove deployments that this file had for this pool and has not any more")
     ] = False,
@@ -92,8 +105,11 @@ def deploy(
 
     console, path = terminal(), file or FILE
     deployments.check_notify(notify)
+    deployments.check_notify(announce, "--announce")
     count = len(read_file(path)["deployments"])
     server = ensure_server(console.print)
+    if announce:
+        deployments.keep_webhook(deployments.ANNOUNCE, announce)
     console.print(f"registering {count} deployment(s) of {path} for the pool {pool}", soft_wrap=True, markup=False)
 
     def say(name: str) -> None:

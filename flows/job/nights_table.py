@@ -13,6 +13,8 @@ from prefect.utilities.urls import url_for
 from flows.job.run_calendar import DeployedJob, Night
 from tasks.core.settings import STAGES
 from tasks.core.units import amount
+from tasks.errors import DataError
+from tasks.job.publication import Publication, read_publication
 from tasks.report import Markdown, escaped, markdown_table
 from tasks.storage.atomic import read_json
 from tasks.storage.own_files import CHANGES, GATE, REPORTS, SPLITS, WORKFLOW
@@ -113,8 +115,17 @@ def _row(
         "drift": "" if judged.drift is None else f"{judged.drift:.1f} x {judged.column}".strip(" x"),
         "verdict": judged.verdict,
         "begins in": judged.file,
+        "sent": publication.sent if (publication := _publication(there)) else "",
         "report": Markdown(_report(there.path) if there else ""),
     }
+
+
+def _publication(night: Night | None) -> Publication | None:
+    """The note of the announcement of a night; None without one, and for a damaged one."""
+    try:
+        return read_publication(night.path) if night else None
+    except DataError:
+        return None
 
 
 def learned_of(output: Path) -> NightLearned:

@@ -154,7 +154,7 @@ def published(
     written; else it is left out.
     """
     calendar, nights = calendar or Calendar(), dict[date, Night]()
-    for path in (place for root in _roots(output, folder) for place in _outputs(root) if not is_discarded(place)):
+    for path in (place for root in roots_of(output, folder) for place in _outputs(root) if not is_discarded(place)):
         if (night := _night(path, calendar, without_date)) is not None:
             nights[night.day] = night
     return nights
@@ -166,7 +166,7 @@ def removed(
     """The nights whose versions output.keep_versions has removed, as the outputs note it; parameters as in
     `published`."""
     calendar, nights = calendar or Calendar(), dict[date, Night]()
-    for root in _roots(output, folder):
+    for root in roots_of(output, folder):
         for note in removed_nights(root):
             version = root / note.version
             day = _day(note.date, note.run_date, note.created, calendar, without_date)
@@ -183,7 +183,7 @@ def published_ever(
     return {**removed(output, folder, calendar, without_date), **there}
 
 
-def _roots(output: str, folder: Path) -> list[Path]:
+def roots_of(output: str, folder: Path) -> list[Path]:
     """The folders that the path of a job may name, on whatever date."""
     pattern = str(folder / output)
     return sorted(Path("/").glob(as_glob(pattern).lstrip("/"))) if is_pattern(output) else [Path(_literal(pattern))]

@@ -16,9 +16,11 @@ from prefect.events import emit_event
 
 from flows.job.refit_job import AnyJob
 from flows.job.run_calendar import published
+from flows.published.events import What, output_event
+from flows.published.outbox import deliver, put_in
 from flows.run.artifacts import later, write_markdown, write_table
 from flows.run.links import flow_run_id
-from tasks.errors import GateAskedError, GateStoppedError
+from tasks.errors import GateAskedError, GateStoppedError, RowmillError
 from tasks.gate.decide import decide, judge
 from tasks.gate.earlier_outputs import MOST_NIGHTS, Past, good_versions
 from tasks.gate.locate import with_files
@@ -66,10 +68,16 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
         later(lambda: _show(request.key, stage, decision.note, judged), f"{request.key}-gate")
     if decision.level == "stop":
         _tell_stopped(job, request, stage, decision.findings)
-        raise stopped(job, request, decision.findings)
+        refusal = stopped(job, request, decision.findings)
+        _put_in("refused", str(request.staging.target), of, {**_facts(job, stage), "text": refusal.what,
+                                                             "why": refusal.why})  # fmt: skip
+        deliver([request.staging.target])
+        raise refusal
     if decision.level == "ask":
         question = _question(job, request, stage, verdict, of)
+        put_question(question, "waiting", asks(question))
         ask(request.staging, question)
+        deliver([request.staging.target])
         raise asks(question)
 
 
@@ -138,9 +146,28 @@ def asks(question: Question) -> GateAskedError:
 
 def stop_unanswered(question: Question) -> None:
     """Send the event of a question whose time is over."""
-    findings = question.verdict.findings
-    payload = {"date": question.date, "stage": question.stage, "why": "nobody answered within run.ask_timeout"}
+    findings, why = question.verdict.findings, "nobody answered within run.ask_timeout"
+    payload = {"date": question.date, "stage": question.stage, "why": why}
     _emit(question.output, findings, {**payload, "run": question.run, "until": question.until})
+    put_question(question, "refused", GateStoppedError(f"{question.night} was stopped", why=why))
+    deliver([Path(question.output)])
+
+
+def put_question(question: Question, what: What, error: RowmillError) -> None:
+    """Put the event of a night of which the gate asks, or asked, beside its output; `deliver` sends it."""
+    payload = {"date": question.date, "stage": question.stage, "run": question.run, "until": question.until}
+    _put_in(what, question.output, question.of, {**payload, "text": error.what, "why": error.why})
+
+
+def _put_in(what: What, output: str, of: str, payload: Mapping[str, Any]) -> None:
+    identity = (output, of, payload["stage"], payload["run"])
+    put_in(Path(output), output_event(what, Path(output), identity, payload))
+
+
+def _facts(job: AnyJob, stage: GateStage) -> dict[str, Any]:
+    return {
+        "date": job.dated.run_date.day.isoformat() if job.dated else None, "stage": stage, "run": flow_run_id()
+    }  # fmt: skip
 
 
 def _accepted(request: Request, stage: GateStage, of: str) -> GateNote:
@@ -181,8 +208,7 @@ def _question(job: AnyJob, request: Request, stage: GateStage, verdict: Verdict,
 
 
 def _tell_stopped(job: AnyJob, request: Request, stage: GateStage, findings: Sequence[Finding]) -> None:
-    date = job.dated.run_date.day.isoformat() if job.dated else None
-    _emit(str(request.staging.target), findings, {"date": date, "stage": stage, "run": flow_run_id()})
+    _emit(str(request.staging.target), findings, _facts(job, stage))
 
 
 def _emit(output: str, findings: Sequence[Finding], more: Mapping[str, Any]) -> None:

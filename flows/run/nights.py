@@ -26,8 +26,18 @@ from flows.job.dates import DateOf
 from flows.job.job import Application, Job
 from flows.job.nights_table import NIGHTS, NO_DATA, nights_text
 from flows.job.refit_job import AnyJob, Refit
-from flows.job.run_calendar import BACKFILL, Calendar, DeployedJob, Night, calendar_of, deployed, published_ever
+from flows.job.run_calendar import (
+    BACKFILL,
+    Calendar,
+    DeployedJob,
+    Night,
+    calendar_of,
+    deployed,
+    published_ever,
+    roots_of,
+)
 from flows.job.run_history import rates_by_run
+from flows.published.outbox import deliver
 from flows.run.artifacts import write_markdown
 from flows.run.links import flow_run_id
 from flows.run.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer
@@ -108,7 +118,8 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
 
     Where the gate asks, a run of a deployment pauses until it is answered, and then goes on here from the top.
     """
-    own = make(date_of_this_run)
+    own: J = make(date_of_this_run)
+    deliver({*roots_of(str(own.as_written()["output"]["path"]), Path.cwd()), Path(own.output.path)})
     if own.dated is not None:
         show_date(own.dated)
     if has_asked() and not _has_work(own):

@@ -20,12 +20,13 @@ from prefect.states import Scheduled
 from pydantic import Field
 
 from flows.job.refit_job import AnyJob
-from flows.run.gate import stop_unanswered
+from flows.published.outbox import deliver
+from flows.run.gate import put_question, stop_unanswered
 from flows.run.links import flow_run_id
 from flows.run.listeners import folder_of_work
 from flows.run.stopping import stop_workers
 from infra.orchestration.server import ui_url
-from tasks.errors import OpenQuestionError
+from tasks.errors import GateStoppedError, OpenQuestionError
 from tasks.gate.notes import read_note, write_note
 from tasks.gate.question import Question, alone, answered, end_question, read_question, waiting
 from tasks.job.request import output_slug
@@ -72,8 +73,10 @@ def settle_question(staging: Staging) -> None:
     if question.is_expired:
         close_unanswered(staging, question)
     elif question.answer and question.answer.answer == "discard":
-        staging.clean()
         text = f"{question.night} was discarded by {question.answer.who} at {question.answer.when}"
+        put_question(question, "discarded", GateStoppedError(text))
+        staging.clean()
+        deliver([staging.target])
         if own:
             raise DiscardedError(text)
         log.warning("%s; its work is removed", text)

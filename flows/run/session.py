@@ -18,6 +18,7 @@ from flows.job import run_history
 from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job
 from flows.job.refit_job import AnyJob, Refit
+from flows.published.outbox import deliver
 from flows.run.artifacts import all_shown
 from flows.run.gate import gate_of, pass_gate
 from flows.run.late import ready_in_time
@@ -254,8 +255,10 @@ def publish_outputs(
     gate = gate_of(request)
     if closing.report and shown:
         closing.report.performance = shown.performance()
-    manifests = commit.commit(request, results, _run_id(), closing, gate)
+    contract = [str(Path(job.contract).absolute())] if isinstance(job.contract, str) else []
+    manifests = commit.commit(request, results, _run_id(), closing, gate, contract)
     COMMITTED[:] = [m.path for m in manifests]
+    deliver([request.staging.target])
     run_history.record(request, results, getattr(job, "recipe", None), _run_id())
     if shown:
         shown.show_reports(manifests)

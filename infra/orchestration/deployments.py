@@ -38,7 +38,8 @@ from infra.orchestration.server_refusals import refusals, refused_output
 from tasks.errors import GiveUpError, JobError, visible
 
 LIGHT_LIMIT = 2  # light runs at once, beside the jobs
-AUTOMATIONS, WEBHOOK = Path(infra.__file__).parent / "automations.yaml", "rowmill-notify"
+AUTOMATIONS = Path(infra.__file__).parent / "automations.yaml"
+WEBHOOK, ANNOUNCE = "rowmill-notify", "rowmill-announce"  # blocks that hold a URL: of bad ends, of outputs
 # The lines of a notification that say which run it is, as an expression of Jinja. Before a run knows its host and its
 # output (flows/run/signs_of_life.py), they are those of its worker and of its parameters.
 RUN_LINES = """
@@ -283,7 +284,7 @@ def keep_pool(name: str, limit: int) -> None:
             client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=limit + LIGHT_LIMIT))
 
 
-def check_notify(url: str | None) -> None:
+def check_notify(url: str | None, option: str = "--notify") -> None:
     """A JobError for what is not a URL to notify; it may be a secret, so only its scheme and host are shown."""
     if url is None:
         return
@@ -295,21 +296,18 @@ def check_notify(url: str | None) -> None:
     if scheme in ("http", "https") and host:
         return
     shown = f"{scheme}://{host}" if scheme and "://" in url else "a text without a scheme"
-    raise JobError(
-        f"--notify needs an http or https URL, not {visible(shown)}", where="--notify", do="write https://.."
-    )
+    raise JobError(f"{option} needs an http or https URL, not {visible(shown)}", where=option, do="write https://..")
 
 
 def keep_automations(notify: str | None = None) -> None:
-    """The automations of automations.yaml as they stand there; those that notify only if there is a URL for it.
+    """The automations of automations.yaml as they stand there; those that call a webhook only if there is a URL for it.
 
     A URL that was given once stays until another is given.
     """
     from prefect.automations import Automation
 
     check_notify(notify)
-    webhook = _webhook(notify)
-    for spec in automations(webhook):
+    for spec in automations(keep_webhook(WEBHOOK, notify), keep_webhook(ANNOUNCE)):
         automation = Automation.model_validate(spec)
         known_id = _automation_id(spec["name"])
         automation.id = known_id
@@ -320,14 +318,14 @@ def keep_automations(notify: str | None = None) -> None:
                 cast(Any, automation).create()
 
 
-def automations(webhook: str | None) -> list[dict[str, Any]]:
-    """The content of automations.yaml with the id of the webhook's block; without one, only what needs none."""
+def automations(webhook: str | None, announce: str | None = None) -> list[dict[str, Any]]:
+    """The content of automations.yaml with the ids of the blocks of both webhooks; without a block, what needs none."""
     run = " ".join(RUN_LINES.split("\n")).replace("OUTPUT", OUTPUT).replace("HOST", HOST).replace("UI", ui_url())
     specs = yaml.safe_load(AUTOMATIONS.read_text())
     for spec in specs:
         for action in spec["actions"]:
             if "block_document_id" in action:
-                action["block_document_id"] = webhook
+                action["block_document_id"] = announce if "announce" in action["block_document_id"] else webhook
                 action["payload"] = action["payload"].replace("~ ROWMILL_RUN", run)
     return [spec for spec in specs if all(a.get("block_document_id", "") is not None for a in spec["actions"])]
 
@@ -340,18 +338,18 @@ def _automation_id(name: str) -> Any:
     return matches[0].id if matches else None
 
 
-def _webhook(url: str | None) -> str | None:
-    """The id of the block that holds the URL, which may be a secret; None where none was ever given."""
+def keep_webhook(name: str, url: str | None = None) -> str | None:
+    """Keep the URL, which may be a secret, in a block; return the id of the block, None where no URL was ever given."""
     from prefect.blocks.webhook import Webhook
 
     if url is None:
         try:
-            block: Any = Webhook.load(WEBHOOK)
+            block: Any = Webhook.load(name)
         except ValueError:
             return None
         return str(block._block_document_id)
     block = Webhook(url=url, headers={"Content-Type": "application/json"})
-    return str(block.save(WEBHOOK, overwrite=True))
+    return str(block.save(name, overwrite=True))
 
 
 def _safe_path() -> None:

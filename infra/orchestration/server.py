@@ -61,6 +61,17 @@ def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
     return ServerInfo(api_url, f"http://{HOST}:{port}", started)
 
 
+def use_running_server() -> bool:
+    """Let this process use the server that `ensure_server` would use, but start none; return whether there is one."""
+    _use(ENVIRONMENT, only_missing=True)
+    if _settings().api.url:
+        return True
+    port = _running_port(prefect_home())
+    if port is not None:
+        _use({"PREFECT_API_URL": f"http://{HOST}:{port}/api"})
+    return port is not None
+
+
 def stop_server() -> bool:
     """Stop the server that an `ensure_server` with this PREFECT_HOME started; False when there is none."""
     home = prefect_home()

@@ -45,6 +45,7 @@ class ReportWriter:
         self.folder, self.target, self.splits, self.plan_of = folder, target, splits, plan_of
         self.job, self.run_page, self.wanted = job, run_page, wanted
         self.sources: dict[str, tuple[list[ColumnSummary], str]] = {}
+        self.upstream: Sequence[str] = ()  # the paths that the output is made of
         self.performance = ""  # Dask's own report as HTML, where the job sets run.performance_report
 
     def look(self) -> None:
@@ -74,7 +75,7 @@ class ReportWriter:
                 beside = f"{'../' if split else ''}{PERFORMANCE}" if self.performance else ""
                 facts = page.Facts(
                     manifest, bound, values, split, results, samples, source, note, job_text(self.job), self.run_page,
-                    str(self.target / split), beside, *_nights(folder / WORKFLOW),
+                    str(self.target / split), beside, *_nights(folder / WORKFLOW), self.upstream,
                 )  # fmt: skip
                 page.write(facts, folder / split)
         except Exception as error:

@@ -46,6 +46,7 @@ class Facts:
     history: Sequence[str] = ()  # the nights that were learned, and sizes, in words
     nights: Sequence[Mapping[str, Any]] = ()
     growth: Sequence[Mapping[str, Any]] = ()  # what the last refit did with each step
+    upstream: Sequence[str] = ()  # the paths that the output was made of
 
 
 def render(facts: Facts, folder: Path) -> str:

@@ -31,10 +31,12 @@ from tasks.graph.state import State
 from tasks.job.apply_fitted import as_read, base_schema, differences_of, subject
 from tasks.job.base_version import check_not_discarded
 from tasks.job.profiles import publish_profile
+from tasks.job.publication import paths_of, write_publication
 from tasks.job.refitting import base_note, history_of
 from tasks.job.request import PlanOf, Request
 from tasks.job.source_rules import counted, described
 from tasks.manifest import FORMAT, Manifest, seal
+from tasks.report.redaction import plain_url
 from tasks.sources.reading_rules import rows_of
 from tasks.storage.atomic import flush, no_space, partial_folder, write_json
 from tasks.storage.own_files import GATE, MANIFEST, WORKFLOW
@@ -57,10 +59,11 @@ class LearnedState(NamedTuple):
 class RunReport(Protocol):
     """The report of a run: `look` samples the source while files are written; `write` is called before the rename.
 
-    `performance` is Dask's own report as HTML, "" without one.
+    `performance` is Dask's own report as HTML, "" without one; `upstream` are the paths that the output is made of.
     """
 
     performance: str
+    upstream: Sequence[str]
 
     def look(self) -> None: ...
 
@@ -135,10 +138,12 @@ def commit(
     run_id: str = "",
     closing: Closing | None = None,
     gate: Mapping[str, Any] = NO_GATE,
+    upstream: Sequence[str] | None = None,
 ) -> list[Manifest]:
     """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename.
 
-    `gate` is the content of `_gate.json`; nothing is written where the gate has not judged.
+    `gate` is the content of `_gate.json`; nothing is written where the gate has not judged. `upstream` are paths that
+    the note for the announcement of the output names in addition to those of the request; None: nobody announces it.
     """
     staging, output = request.staging, request.output
     plans = PlanOf(request)
@@ -158,11 +163,16 @@ def commit(
             data["footers"] = write_footers(staging.new / split, data["parts"])
         data["profile"] = publish_profile(request, split, staging.new / split)
         data["seconds"] = round(time.time() - plans.data["started"], 3)
+    paths = [plain_url(path) for path in (*paths_of(request), *(upstream or ()))]
     if closing and closing.report:
+        closing.report.upstream = paths
         closing.report.write(staging.new, results, manifests, bound, state.values)
     for split, data in manifests.items():
         data["seconds"] = round(time.time() - plans.data["started"], 3)
-        write_json(staging.new / split / MANIFEST, seal(data))
+        manifests[split] = data = seal(data)
+        write_json(staging.new / split / MANIFEST, data)
+    if upstream is not None:
+        write_publication(request, manifests, paths)
     staging.check_owner(request.owner)
     check_not_discarded(request)
     path = publish(staging, output, anew=request.no_base)

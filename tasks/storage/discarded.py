@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import logging
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,12 +19,14 @@ log = logging.getLogger("rowmill")
 
 @dataclass(frozen=True)
 class DiscardMark:
-    """Who has taken an output back, when and why."""
+    """Who has taken an output back, when and why; `sent` is when the Prefect server heard of it, "" before that, None
+    in marks of an earlier rowmill, which are not announced."""
 
     who: str
     when: str
     why: str = ""
     format: int = 1
+    sent: str | None = None
 
 
 def mark(version: Path, why: str = "", who: str = "") -> bool:
@@ -35,8 +37,14 @@ def mark(version: Path, why: str = "", who: str = "") -> bool:
     if is_discarded(version):
         return False
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(version / DISCARDED, dumped(DiscardMark(who or _me(), when, why)))
+    write_json(version / DISCARDED, dumped(DiscardMark(who or _me(), when, why, sent="")))
     return True
+
+
+def mark_announced(version: Path, known: DiscardMark, _server: str = "") -> None:
+    """Note in the mark of an output that the Prefect server has heard of it."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    write_json(version / DISCARDED, dumped(replace(known, sent=now)))
 
 
 def unmark(version: Path) -> bool:

@@ -27,16 +27,18 @@ REPORTS = ("_report.html", "_performance.html")
 LATEST = "_latest"  # in an output of several versions: the name of the newest one
 REMOVED = "_removed.json"  # beside it: the nights of versions that output.keep_versions has removed
 DISCARDED = "_discarded.json"  # marks an output that `rowmill discard` has taken back
+PUBLISHED = "_published.json"  # beside the manifest: what others hear of the output, and whether they have heard it
 SPLITS = ("train", "valid", "test")
 ASKS = "asks.json"  # beside an output, one of whose nights waits for an answer in a scratch folder: which one
-OWN = {MANIFEST, WORKFLOW, LATEST, REMOVED, DISCARDED, GATE, PROFILE, *REPORTS, METADATA, COMMON_METADATA}
+OUTBOX = "outbox.json"  # beside an output: events that the Prefect server has not heard of yet
+OWN = {MANIFEST, WORKFLOW, LATEST, REMOVED, DISCARDED, PUBLISHED, GATE, PROFILE, *REPORTS, METADATA, COMMON_METADATA}
 VERSION = re.compile(r"v\d+")
 log = logging.getLogger("rowmill")
 TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an end
 # Files of the work in progress, by their path in its folder.
 WORK = re.compile(
     r"(lock(\..+)?|\.(rowmill-)?probe-[^/]+"
-    rf"|((swap|target|plan|night|question|asks|gate|progress|exchange(train|valid|test)?)\.json"
+    rf"|((swap|target|plan|night|question|asks|outbox|gate|progress|exchange(train|valid|test)?)\.json"
     rf"|diagram-[0-9a-f]+\.svg){TEMPORARY}"
     rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|partials|changes|of_night)\.json|README\.md|[^/]+\.vocab)"
     rf"{TEMPORARY}"
@@ -50,7 +52,7 @@ WORK = re.compile(
     r"|reading/[^/]+"
     rf"|parts/((train|valid|test)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid|test)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
-    rf"|new{TEMPORARY}/((train|valid|test)/)?(_(manifest|gate|profile)\.json|_report\.html|_performance\.html|_metadata"
+    rf"|new{TEMPORARY}/((train|valid|test)/)?(_(manifest|gate|profile|published)\.json|_report\.html|_performance\.html|_metadata"
     rf"|_common_metadata){TEMPORARY}"
     rf"|new{TEMPORARY}/(_workflow/)?(_gate\.json|(workflow|state|partials|changes)\.json|README\.md|[^/]+\.vocab)"
     rf"{TEMPORARY})"
@@ -169,22 +171,23 @@ def known_files(root: Path) -> dict[str, Known]:
         return known
     if _is_output(root / SPLITS[0]):
         known = {name: _report(_finished(root / SPLITS[0] / MANIFEST)) for name in REPORTS}
-        known |= _mark_of(root)
+        known |= _notes_of(root)
         for folder in _folders(root):
             if folder.name in SPLITS:
                 known |= _below(folder.name, _of_output(folder))
         return known | _below(WORKFLOW, _of_workflow(root / WORKFLOW))
     if (root / FITTED).is_file():
-        return _of_workflow(root) | _mark_of(root)
-    return _of_output(root) | _mark_of(root) if _is_output(root) else {}
+        return _of_workflow(root) | _notes_of(root)
+    return _of_output(root) | _notes_of(root) if _is_output(root) else {}
 
 
-def _mark_of(root: Path) -> dict[str, Known]:
-    """The mark of an output that was taken back, which is younger than the output."""
+def _notes_of(root: Path) -> dict[str, Known]:
+    """The notes of an output that are younger than the output: that it was announced, that it was taken back."""
     drafts = [
-        p.name for p in root.glob(f"{DISCARDED}.*") if re.fullmatch(rf"{re.escape(DISCARDED)}{TEMPORARY}", p.name)
-    ]
-    return {name: Known(None, 0, None) for name in (DISCARDED, *drafts)}
+        path.name for name in (DISCARDED, PUBLISHED) for path in root.glob(f"{name}.*")
+        if re.fullmatch(rf"{re.escape(name)}{TEMPORARY}", path.name)
+    ]  # fmt: skip
+    return {name: Known(None, 0, None) for name in (DISCARDED, PUBLISHED, *drafts)}
 
 
 def strangers(root: Path, known: dict[str, Known] | None = None) -> Iterator[str]:

@@ -229,7 +229,9 @@ def remove(leftover: Leftover) -> Removal:
         freed = max(freed - _measured([staging.target])[0], 0)
     left = [folder for folder in leftover.folders if folder.exists()]
     why = ""
-    if left:
+    if left and (left[0] / own_files.OUTBOX).exists():
+        why = "events in it wait for a Prefect server"
+    elif left:
         strangers = list(own_files.strangers(left[0]))
         why = f"it holds {strangers[0]}, which rowmill did not write" if strangers else "it cannot be removed"
     return Removal(freed, staging.mended, why)

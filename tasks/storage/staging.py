@@ -25,7 +25,7 @@ from tasks.storage import own_files
 from tasks.storage.atomic import first_cause, flush, makeable, no_space, partial_file, read_json, rename, write_json
 from tasks.storage.documents import FORMER, NAME
 from tasks.storage.files import local_folder, local_path
-from tasks.storage.own_files import ASKS, FITTED, LATEST, MANIFEST
+from tasks.storage.own_files import ASKS, FITTED, LATEST, MANIFEST, OUTBOX
 
 OPENINGS = 20  # attempts to make the folders of a run
 STALE_SECONDS = 60.0  # without a sign of life, after which an owner on another host counts as dead
@@ -290,10 +290,10 @@ class Staging:
         return over
 
     def clean(self) -> None:
-        """Remove the work in progress; the lock, which its owner removes, a note on work in another scratch folder, and
-        files of others stay."""
+        """Remove the work in progress; the lock, which its owner removes, events that wait for the Prefect server, a
+        note on work in another scratch folder, and files of others stay."""
         self._sweep()
-        spared = ("lock",) if self.asks_in == self.folder else ("lock", ASKS)
+        spared = ("lock", OUTBOX) if self.asks_in == self.folder else ("lock", OUTBOX, ASKS)
         for folder in dict.fromkeys((self.folder, self.beside)):
             if left := own_files.remove_work(folder, spare=lambda path: path.startswith(spared)):
                 log.warning("%s stays: %s in it is not of rowmill", folder, left[0])

@@ -125,7 +125,7 @@ def test_what_is_deployed(home: Path, api: Any) -> None:
         s.schedule.interval.seconds for s in api.read_deployment_by_name("watch-source/every-minute").schedules
     ] == [60]
     assert api.read_deployment_by_name("apply/apply-hourly").parameters["fitted"] == "out/nightly"
-    assert (home / "log.txt").read_text().count("deployed ") == 9
+    assert (home / "log.txt").read_text().count("deployed ") == 10
 
 
 @pytest.mark.promise("A second `deploy` updates the deployments")

@@ -504,21 +504,33 @@ def report(
     out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)],
     open_: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
     again: Annotated[bool, typer.Option("--again", help="make it anew, from what the output holds")] = False,
+    every: Annotated[bool, typer.Option("--all", help="list all versions, and what was sent to whom")] = False,
 ) -> None:
     """Say where the HTML report of an output is: one file that needs no network; train and valid have one each.
 
     Where it is missing it is made anew from the manifest, the fitted workflow and the files; the curves over time,
     which only the run knew, are not in it then.
 
+    --all prints the versions of the output as Markdown: date, rows, ids added, verdict, size, which of them were taken
+    back, what the Prefect server has heard, which night waits for an answer, what the output was made of, and which
+    outputs next to it were made of it.
+
     [bold]Examples[/bold]
 
       rowmill report out/toy --open
+
+      rowmill report out/nightly --all
 
       rowmill report out/ecommerce
     """
     from flows.commands.launch import importable
     from tasks.report.html import reports_of
 
+    if every:
+        from flows.published.versions_page import versions_text
+
+        print(versions_text(out.resolve()))
+        return
     importable(Path.cwd())
     for path in reports_of(out, again):
         print(path.resolve())

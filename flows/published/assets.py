@@ -1,0 +1,83 @@
+"""The assets of a publication, as events of Prefect: the output and its splits, and what they were made of.
+
+Prefect's own decorator sends them when a task ends, before the output has its name; these are sent from the note of the
+output like its other events, so that they are counted once, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from prefect.assets import Asset, AssetProperties
+from prefect.context import AssetContext
+from prefect.events import Event, RelatedResource, Resource
+
+from infra.orchestration.server import flow_run_url, ui_url
+from tasks.job.publication import Publication, id_of, output_root
+from tasks.report import escaped
+from tasks.storage.files import is_remote
+from tasks.storage.own_files import REPORTS
+
+REFERENCED, MATERIALIZED = "prefect.asset.referenced", "prefect.asset.materialization.succeeded"
+REFUSED = re.compile(r"[\s\0#?&%\"'<>\[\]{}|\\^`]")  # characters that Prefect takes in no key of an asset
+LONGEST, MOST_RELATED = 512, 90  # characters of a key; upstream assets of an event, of 100 related resources
+
+
+def asset_key(path: str) -> str:
+    """Return the key of the asset at a path: its URI; with a digest where Prefect refuses characters of it.
+
+    >>> asset_key("/data/out"), asset_key("s3://shop/in/*.csv"), asset_key("/data/my out")
+    ('file:///data/out', 's3://shop/in/*.csv', 'file:///data/my_out-795b52')
+    """
+    uri = path if is_remote(path) else f"file://{os.path.abspath(path)}"  # noqa: PTH100 - nothing is looked up
+    plain = REFUSED.sub("_", uri)
+    if plain == uri and len(uri) <= LONGEST:
+        return uri
+    return f"{plain[: LONGEST - 7]}-{hashlib.sha256(uri.encode()).hexdigest()[:6]}"
+
+
+def asset_events(folder: Path, publication: Publication) -> list[Event]:
+    """Return the events of the assets of a publication: those that are referenced, then those that are materialized.
+
+    The output has the facts of the publication as its metadata, a split its own ones.
+    """
+    root = output_root(folder)
+    upstream = [Asset(key=key) for key in dict.fromkeys(map(asset_key, publication.upstream))][:MOST_RELATED]
+    related = [
+        *map(AssetContext.asset_as_related, upstream), AssetContext.related_materialized_by("rowmill"),
+        {"prefect.resource.id": f"prefect.flow-run.{publication.run}", "prefect.resource.role": "flow-run"},
+    ]  # fmt: skip
+    whole = publication.payload(folder)
+    splits = whole.pop("splits")
+    facts = {"": whole, **{split["name"]: {**whole, **split} for split in splits if split["name"]}}
+
+    def event(name: str, asset: Asset, resources: list[dict[str, str]], payload: dict[str, Any]) -> Event:
+        return Event(
+            id=id_of(name, publication.id, asset.key), event=name, payload=payload,
+            resource=Resource(AssetContext.asset_as_resource(asset)),
+            related=[RelatedResource(one) for one in resources],
+        )  # fmt: skip
+
+    referenced = [event(REFERENCED, asset, related[-1:], {}) for asset in upstream]
+    made_of = [
+        event(MATERIALIZED, _asset(root / name, folder / name, payload), related, payload)
+        for name, payload in facts.items()
+    ]
+    return [*referenced, *made_of]
+
+
+def _asset(path: Path, folder: Path, facts: dict[str, Any]) -> Asset:
+    """Return the asset at a path, described by the facts of what was published in a folder."""
+    page = flow_run_url(ui_url(), facts["run"])
+    links = [f"[run]({page})"]
+    report = next((one for one in (folder / REPORTS[0], folder.parent / REPORTS[0]) if one.is_file()), None)
+    if report:
+        links.insert(0, f"[report]({report.as_uri()})")
+    what = " ".join(filter(None, (facts["version"], f"of {facts['date']}" if facts["date"] else "")))
+    text = f"{escaped(what or 'The output')}: {facts['rows']:,} rows in {facts['files']:,} files. {', '.join(links)}"
+    name = "/".join(path.parts[-2:])
+    return Asset(key=asset_key(str(path)), properties=AssetProperties(name=name, url=page, description=text[:2500]))

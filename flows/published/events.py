@@ -1,0 +1,53 @@
+"""The events of an output: published, discarded, waiting, refused; each has an id that is made of what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from prefect.events import Event, RelatedResource, Resource
+
+from flows.published.assets import asset_events
+from tasks.job.publication import Publication, id_of, output_root, read_publication, version_name
+from tasks.job.request import output_slug
+from tasks.storage.discarded import DiscardMark
+
+What = Literal["published", "discarded", "waiting", "refused"]
+
+
+def output_event(what: What, folder: Path, identity: tuple[str, ...], payload: Mapping[str, Any]) -> Event:
+    """Return the event `rowmill.output.<what>` of the output, or version, in a folder.
+
+    `identity` is what tells this event from others of its kind: the same identity makes the same id. `run` in the
+    payload is the flow run that the event belongs to.
+    """
+    root, run = output_root(folder), payload.get("run")
+    of_run = {"prefect.resource.id": f"prefect.flow-run.{run}", "prefect.resource.role": "flow-run"}
+    return Event(
+        id=id_of(what, *identity), event=f"rowmill.output.{what}",
+        resource=Resource({
+            "prefect.resource.id": f"rowmill.output.{output_slug(root)}", "prefect.resource.name": str(root),
+            "rowmill.version": version_name(folder),
+        }),
+        related=[RelatedResource(of_run)] if run else [],
+        payload={"output": str(root), **payload},
+    )  # fmt: skip
+
+
+def published(folder: Path, publication: Publication) -> list[Event]:
+    """Return the events of the publication of an output, in the order in which they are sent."""
+    text = f"{folder} is published: {publication.rows:,} rows in {publication.files:,} files"
+    payload = {"text": text, **publication.payload(folder)}
+    return [*asset_events(folder, publication), output_event("published", folder, (publication.id,), payload)]
+
+
+def discarded(folder: Path, mark: DiscardMark) -> Event:
+    """Return the event of an output that was taken back."""
+    publication = read_publication(folder)
+    payload = {
+        "text": f"{folder} was discarded by {mark.who}{f': {mark.why}' if mark.why else ''}", "path": str(folder),
+        "version": version_name(folder), "who": mark.who, "when": mark.when, "why": mark.why,
+        "manifest": publication.manifest if publication else None,
+    }  # fmt: skip
+    return output_event("discarded", folder, (str(folder), mark.when), payload)

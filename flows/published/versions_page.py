@@ -1,0 +1,74 @@
+"""The versions of an output side by side: date, rows, ids, verdict, size, what was sent to whom, and who listens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from flows.published.unsent import box_of, read_box
+from tasks.core.units import amount
+from tasks.errors import DataError
+from tasks.gate.question import read_question
+from tasks.job.publication import read_publication, version_name
+from tasks.manifest import Manifest, manifest_of, outputs
+from tasks.report import escaped, markdown_table
+from tasks.storage.discarded import discarded_by, is_discarded, read_mark
+from tasks.storage.own_files import described_by, versions_of
+from tasks.storage.staging import Staging
+
+
+def versions_text(out: Path) -> str:
+    """Return the page of an output as Markdown, the newest version first. A DataError if there is no output."""
+    folders = [path for path in (versions_of(out) or [out]) if described_by(path)]
+    if not folders:
+        raise DataError("this is not an output of rowmill", where=str(out), why="it has no readable manifest",
+                        do="give the folder that a finished run wrote (output.path of the job)")  # fmt: skip
+    lines = [f"# {escaped(str(out))}", markdown_table([_row(folder) for folder in reversed(folders)])]
+    staging = Staging(out)
+    question = read_question(staging.asks_in or staging.folder)
+    if question is not None and question.is_open:
+        lines.append(f"**{escaped(question.night)} waits for an answer** until {question.until}: {question.commands}")
+    if waiting := read_box(box_of(out)):
+        lines.append(f"Not sent yet: {', '.join(str(event.get('event')) for event in waiting)}")
+    publication = read_publication(folders[-1])
+    if publication is not None:
+        lines.append(f"Made of: {escaped(', '.join(publication.upstream))}")
+    if below := list(downstream_of(out)):
+        lines.append(f"Read by: {escaped(', '.join(map(str, below)))}")
+    return "\n\n".join(lines)
+
+
+def downstream_of(out: Path) -> Iterator[Path]:
+    """Yield the outputs in the same folder whose newest version was made of an output, or of a version of it."""
+    for other in sorted(path for path in out.parent.iterdir() if path != out and path.is_dir()):
+        try:
+            publication = read_publication((versions_of(other) or [other])[-1])
+        except (DataError, OSError):  # damaged, or closed to this user
+            continue
+        if publication is not None and any(out in (Path(one), *Path(one).parents) for one in publication.upstream):
+            yield other
+
+
+def announced_text(folder: Path) -> str:
+    """Return when a Prefect server heard last of an output, and which; "" for one that was never announced."""
+    if is_discarded(folder):
+        mark = read_mark(folder)
+        return mark.sent or "not yet" if mark and mark.sent is not None else ""
+    publication = read_publication(folder)
+    if publication is None:
+        return ""
+    return f"{publication.sent} to {publication.server}" if publication.sent else "not yet"
+
+
+def _row(folder: Path) -> dict[str, str]:
+    manifest, publication = manifest_of(folder), read_publication(folder)
+    manifests = [Manifest.read(one, one) for one in outputs(folder)]
+    return {
+        "version": version_name(folder) or folder.name, "date": str((manifest.get("dated") or {}).get("date", "")),
+        "rows": f"{sum(one.rows['out'] for one in manifests):,}",
+        "ids added": f"{publication.ids_added:,}" if publication and publication.ids_added is not None else "",
+        "verdict": str(manifest.get("gate", "")),
+        "size": amount(sum(part["bytes"] for one in manifests for part in one.parts)),
+        "state": f"discarded by {discarded_by(folder)}" if is_discarded(folder) else "published",
+        "sent": announced_text(folder),
+    }  # fmt: skip

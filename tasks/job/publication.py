@@ -1,0 +1,156 @@
+"""The note `_published.json` of an output: what others hear of its publication, and whether the server has heard it.
+
+The commit writes the note before its rename, so that an output whose note has no mark waits to be announced. Outputs of
+an earlier rowmill have no note, and are never announced.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tasks.graph.node import topological
+from tasks.job.request import Request
+from tasks.manifest import DIGEST
+from tasks.storage.atomic import read_json, write_json
+from tasks.storage.documents import Number, dumped, parsed
+from tasks.storage.own_files import CHANGES, PUBLISHED, VERSION, WORKFLOW
+
+NAMESPACE = uuid.UUID("6d696c6c-7261-4365-8000-7075626c6973")
+MOST_UPSTREAM = 50  # paths of a source that are named one by one; Prefect takes 100 related resources in an event
+
+
+@dataclass(frozen=True)
+class SplitFacts:
+    """A split of an output ("" for the output itself): rows, bytes and files, and the digest of its manifest."""
+
+    name: str
+    rows: int
+    nbytes: int
+    files: int
+    manifest: str
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What an output says of its publication: the id of its event, its facts, and the paths that it was made of.
+
+    `ids_added` counts the ids that a refit appended, None without a base. `sent` is when the Prefect server `server`
+    had the events; both are "" before.
+    """
+
+    id: str
+    flow: str
+    run: str
+    created: str
+    splits: list[SplitFacts]
+    date: str | None
+    gate: str | None
+    base: str | None
+    ids_added: int | None
+    upstream: list[str]
+    sent: str = ""
+    server: str = ""
+    format: Number = 1
+
+    @property
+    def rows(self) -> int:
+        return sum(split.rows for split in self.splits)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(split.nbytes for split in self.splits)
+
+    @property
+    def files(self) -> int:
+        return sum(split.files for split in self.splits)
+
+    @property
+    def manifest(self) -> str:
+        """The digest of the manifest; with splits that of the first one."""
+        return self.splits[0].manifest
+
+    def payload(self, folder: Path) -> dict[str, Any]:
+        """The facts as plain values, for the output in a folder."""
+        return {
+            "output": str(output_root(folder)), "version": version_name(folder), "path": str(folder),
+            "splits": [{"name": one.name, "path": str(folder / one.name), "rows": one.rows, "bytes": one.nbytes,
+                        "files": one.files, "manifest": one.manifest} for one in self.splits],
+            "rows": self.rows, "bytes": self.nbytes, "files": self.files, "manifest": self.manifest, "date": self.date,
+            "created": self.created, "gate": self.gate, "base": self.base, "ids_added": self.ids_added,
+            "flow": self.flow, "run": self.run,
+        }  # fmt: skip
+
+
+def output_root(folder: Path) -> Path:
+    """The output that a published folder belongs to: the folder around a version, else the folder itself."""
+    return folder.parent if version_name(folder) else folder
+
+
+def version_name(folder: Path) -> str:
+    """The name of a version; "" for an output without versions."""
+    return folder.name if VERSION.fullmatch(folder.name) else ""
+
+
+def id_of(*parts: str) -> uuid.UUID:
+    """The id of an event of these facts: the same facts make the same event, which the server counts once."""
+    return uuid.uuid5(NAMESPACE, "\n".join(parts))
+
+
+def write_publication(request: Request, manifests: Mapping[str, Mapping[str, Any]], upstream: Sequence[str]) -> None:
+    """Write the note into the new output of a request, by the sealed manifests of its splits; `upstream` are the paths
+    that it was made of."""
+    new, first = request.staging.new, next(iter(manifests.values()))
+    splits = [
+        SplitFacts(name, data["rows"]["out"], sum(part["bytes"] for part in data["parts"]), len(data["parts"]),
+                   data[DIGEST]) for name, data in manifests.items()
+    ]  # fmt: skip
+    base = _output_of(request.base.path) if request.base else None
+    publication = Publication(
+        id=str(id_of(*(split.manifest for split in splits))), flow=request.flow, run=str(first["run"]),
+        created=str(first["created"]), splits=splits, date=request.dated.get("date"), gate=first.get("gate"),
+        base=base, ids_added=_ids_added(new / WORKFLOW) if base else None,
+        upstream=list(dict.fromkeys(upstream)),
+    )  # fmt: skip
+    write_json(new / PUBLISHED, dumped(publication))
+
+
+def read_publication(folder: Path) -> Publication | None:
+    """The note of an output; None for one that has none. A DataError if the note is damaged."""
+    path = folder / PUBLISHED
+    content = read_json(path)
+    return parsed(Publication, content, path) if content is not None or path.exists() else None
+
+
+def mark_sent(folder: Path, publication: Publication, server: str) -> None:
+    """Note that a server has the events of an output."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    write_json(folder / PUBLISHED, dumped(replace(publication, sent=now, server=server)))
+
+
+def _output_of(workflow: str) -> str:
+    """The output whose fitted workflow is in a folder; the folder itself where `rowmill fit` wrote it."""
+    return str(Path(workflow).parent) if Path(workflow).name == WORKFLOW else workflow
+
+
+def _ids_added(workflow: Path) -> int:
+    changes = read_json(workflow / CHANGES)
+    steps = changes.get("steps", {}).values() if isinstance(changes, dict) else ()
+    return sum(step["new_size"] - step["old_size"] for step in steps if step.get("mode") == "appended")
+
+
+def paths_of(request: Request) -> list[str]:
+    """The paths that a request reads: the source, the side tables, and the base or fitted workflow; too many files of a
+    source are named by their folders. They may hold secrets."""
+    source = request.source
+    sections = [path for path in (source.path, source.valid) if path]
+    paths = [path for one in sections for path in ([one] if isinstance(one, str) else one)]
+    if len(paths) > MOST_UPSTREAM:
+        paths = sorted({path.rpartition("/")[0] or path for path in paths})[:MOST_UPSTREAM]
+    side = [path for node in topological(request.final) if node.op for path in node.op.files]
+    origin = [_output_of(request.origin.path)] if request.origin else []
+    return list(map(str, (*paths, *side, *origin)))
