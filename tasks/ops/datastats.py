@@ -33,27 +33,39 @@ Partial = dict[str, Any]
 class DataStats(Learned):
     """Profile each column, in the pass in which other operators learn; the data pass through unchanged.
 
-    `top` is the number of most frequent values in the profile (0 to 100, default 10), `histogram_bins` that of the
-    histogram's bins (1 to 1000, default 20). Exact are rows, nulls, min, max, mean, std (ddof 1, null for fewer than
-    two values) and, up to a million distinct values, `distinct` and the `top` values (by count, equal counts by value).
-    Beyond a million, `distinct` is estimated from the 65,536 least hashes of values (standard error 0.4 %) and the
-    counts of the `top` values are lower bounds; `exact` is then false. Quantiles and the histogram are those of all
-    values up to 65,536, else of a sample of about 32,768 to 65,536 values that the hashes of the row numbers draw: a
-    quantile is that of another share of the values, by 0.3 % (one standard error), and the counts of the histogram are
-    estimates.
+    Parameters
+    ----------
+    top : int, default 10
+        Number of most frequent values in the profile, 0 to 100.
+    histogram_bins : int, default 20
+        Number of the histogram's bins, 1 to 1,000.
+
+    Notes
+    -----
+    Exact are rows, nulls, min, max, mean, std (ddof 1, null for fewer than two values) and, up to a million distinct
+    values, `distinct` and the `top` values (by count, equal counts by value). Beyond a million, `distinct` is estimated
+    from the 65,536 least hashes of values (standard error 0.4 %) and the counts of the `top` values are lower bounds;
+    `exact` is then false. Quantiles and the histogram are those of all values up to 65,536, else of a sample of about
+    32,768 to 65,536 values that the hashes of the row numbers draw: a quantile is that of another share of the values,
+    by 0.3 % (one standard error), and the counts of the histogram are estimates.
 
     Texts have distinct, top, min and max (by bytes) only. Times are ISO texts, their std is in seconds. Of list columns
     the elements are profiled, and `lengths` has the lists' lengths. Infinite values are counted in `infinite` and take
     no part in the rest. Without a value, min and max are null, and mean, std, quantiles and histogram are missing. A
     constant has std 0 and a histogram of one bin. A refit merges the profiles: that of a fit of all rows, bit for bit
-    but for the mean and std of floats (within 1e-12) and counts beyond a million distinct values. Source: Bar-Yossef et
-    al., "Counting distinct elements in a data stream", 2002.
+    but for the mean and std of floats (within 1e-12) and counts beyond a million distinct values.
 
+    Source: Bar-Yossef et al., "Counting distinct elements in a data stream", 2002.
+
+    Examples
+    --------
     >>> from rowmill import Workflow
     >>> workflow = Workflow(["x"] >> DataStats()).fit(pa.table({"x": [1, 2, None, 2]}))
     >>> (profile,) = workflow.state.values.values()
     >>> [profile[name] for name in ("rows", "nulls", "min", "max", "distinct")]
     [4, 1, 1, 2, 2]
+    >>> profile["quantiles"]["0.5"], profile["top"][0]
+    (2.0, {'value': 2, 'count': 2})
     """
 
     top: int = Field(10, ge=0, le=100)
@@ -62,12 +74,6 @@ class DataStats(Learned):
     leaves = True
     encoded = True
     moves_values: ClassVar[bool] = False
-
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
-        return [schema[name] for name in unit]
-
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        return {name: columns[name] for name in unit}
 
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Partial:
         engine, column = context.engine, columns[unit[0]]
@@ -125,6 +131,12 @@ class DataStats(Learned):
         if "moments" in partial and partial["moments"][0]:
             return report | self._of_numbers(partial, leaf)
         return report | {"min": partial["min"], "max": partial["max"]}
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        return {name: columns[name] for name in unit}
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+        return [schema[name] for name in unit]
 
     def _of_numbers(self, partial: Partial, leaf: pa.DataType) -> dict[str, Any]:
         n, mean, _ = partial["moments"]
