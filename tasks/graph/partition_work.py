@@ -199,11 +199,10 @@ class Work(PickledFields):
         seen = Seen(len(context.rows), sketched(profiled, starts, blocks, engine, known or {}), evaluation.met)
         rows = (self.source if isinstance(self.source, Plan) else self.source.plan).rows
         seen.step = row_sample.step_of(rows)
-        drawn = {name: columns[name] for name in (*profiled, *self.compared[: row_sample.ASSOCIATED])}
-        seen.sample = row_sample.sampled(drawn, context.rows, seen.step, ROW not in self.schema, engine)
-        if self.compared:
-            compared = {name: columns[name] for name in self.compared}
-            seen.hashes = row_sample.row_hashes(compared, len(context.rows), rows, engine)
+        sampled = {name: columns[name] for name in (*profiled, *self.compared[: row_sample.ASSOCIATED])}
+        compared = {name: columns[name] for name in self.compared}
+        ascending = ROW not in self.schema
+        seen.sample, seen.hashes = row_sample.draw(sampled, compared, context.rows, rows, ascending, engine)
         evaluation.read = {}, context
         seen.seconds = time.thread_time() - start
         return seen

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from tasks import engines
 from tasks.core.dtypes import is_list, kind_of, leaf_type
 from tasks.core.schema import ROW
 from tasks.engines.algorithms.column_sketch import hashed, integer_bits
@@ -53,17 +54,53 @@ def sampled_places(rows: Any, step: int, ascending: bool, engine: Kernels) -> An
     return places[rows.take(places) == numbers]
 
 
-def sampled(columns: Mapping[str, Any], rows: Any, step: int, ascending: bool, engine: Kernels) -> pa.Table | None:
-    """The drawn rows of these columns in host memory, with their numbers in the column `ROW`; texts as codes by their
-    hash, uint8. None without a column of numbers, times, bools or texts."""
-    names = [name for name, column in columns.items() if _is_sampled(engine.dtype(column))]
-    if not names:
-        return None
-    places = sampled_places(rows, step, ascending, engine)
-    taken = engine.take({name: columns[name] for name in names}, places)
-    arrays = {name: _coded(engine.host(column)) for name, column in taken.items()}
-    numbers = engine.host(engine.from_numbers(rows.take(places)))
-    return pa.table({ROW: numbers, **arrays})
+class Drawn(NamedTuple):
+    """Rows of a partition in host memory.
+
+    sample: the rows that their numbers draw, with these in the column `ROW`, and with texts as codes by their hash,
+        uint8; None without a column of numbers, times, bools or texts.
+    hashes: those of whole rows, for about `ROWS` rows of the source that their own values choose: of equal rows either
+        all are chosen or none. None where the values do not tell rows apart well enough to choose by.
+    """
+
+    sample: pa.Table | None
+    hashes: np.ndarray | None
+
+
+def draw(
+    sampled: Mapping[str, Any], compared: Mapping[str, Any], rows: Any, of: int, ascending: bool, engine: Kernels
+) -> Drawn:
+    """Draw from rows with these numbers (uint64 of the engine), of a source of `of` rows; lists are not compared."""
+    xp, step = engine.xp, step_of(of)
+    sampled = {name: column for name, column in sampled.items() if _is_sampled(engine.dtype(column))}
+    plain = {name: column for name, column in compared.items() if _is_plain(engine.dtype(column))}
+    places = sampled_places(rows, step, ascending, engine) if sampled or step == 1 else xp.arange(0)
+    chosen = _chosen_places(_widest(plain, engine), len(rows), step, engine) if plain and step > 1 else xp.arange(0)
+    crowded = len(chosen) > CROWD * (len(rows) // step + 1_000)
+    if not crowded and len(chosen):
+        both = xp.concatenate([places, chosen])
+    else:
+        both = places
+    taken = engine.take({**sampled, **plain}, both)  # once, since each copy from a GPU is waited for
+    arrays, drawn = {name: engine.host(column) for name, column in taken.items()}, len(places)
+    sample = None
+    if sampled:
+        numbers = engine.host(engine.from_numbers(rows.take(places)))
+        sample = pa.table({ROW: numbers, **{name: _coded(arrays[name][:drawn]) for name in sampled}})
+    if crowded or (compared and not plain):
+        return Drawn(sample, None)
+    start = 0 if step == 1 else drawn
+    return Drawn(sample, _hashes([arrays[name][start:] for name in plain]))
+
+
+def _hashes(columns: Sequence[pa.Array]) -> np.ndarray:
+    if not columns:
+        return np.empty(0, np.uint64)
+    kernels = engines.engine("pandas")
+    series = [kernels.column(column) for column in columns]
+    high, low = (kernels.hash_columns(series, seed).astype(np.uint64) for seed in (0, 1))
+    hashes: np.ndarray = high << np.uint64(32) | low
+    return hashes
 
 
 def _is_sampled(dtype: pa.DataType) -> bool:
@@ -111,42 +148,21 @@ def unpacked(text: str) -> pa.Table | None:
     return pa.ipc.open_stream(base64.b64decode(text)).read_all() if text else None
 
 
-def row_hashes(columns: Mapping[str, Any], rows: int, of: int, engine: Kernels) -> np.ndarray | None:
-    """The hashes of whole rows, for about `ROWS` of `of` rows that their own values choose: of equal rows either all
-    are chosen or none. None where the values do not tell rows apart well enough to choose by.
-
-    `rows` is the number of rows here. Lists are not compared.
-    """
-    names = [name for name, column in columns.items() if _is_plain(engine.dtype(column))]
-    if not names or not rows:
-        return np.empty(0, np.uint64) if names else None
-    xp, step = engine.xp, step_of(of)
-    chosen = {name: columns[name] for name in names}
-    if step > 1:
-        places = _chosen_places([columns[name] for name in _widest(columns, names, engine)], rows, step, engine)
-        if len(places) > CROWD * (rows // step + 1_000):
-            return None
-        chosen = engine.take(chosen, places)
-    high, low = (engine.hash_columns([*chosen.values()], seed).astype(xp.uint64) for seed in (0, 1))
-    hashes = high << xp.uint64(32) | low
-    return np.asarray(hashes.get() if xp is not np else hashes)
-
-
 def _is_plain(dtype: pa.DataType) -> bool:
     return kind_of(dtype) in ("number", "time", "bool", "string")
 
 
-def _widest(columns: Mapping[str, Any], names: Sequence[str], engine: Kernels) -> list[str]:
+def _widest(columns: Mapping[str, Any], engine: Kernels) -> list[Any]:
     """The columns whose values differ most, by their types: times and wide numbers, then narrow ones, then texts."""
 
-    def rank(name: str) -> tuple[int, int]:
-        dtype = engine.dtype(columns[name])
+    def rank(column: Any) -> tuple[int, int]:
+        dtype = engine.dtype(column)
         kind = kind_of(dtype)
         if kind == "string" or pa.types.is_decimal(dtype):
             return 2, 0
         return (0 if kind == "time" else 1), -dtype.bit_width
 
-    return sorted(names, key=rank)[:CHOOSING]
+    return sorted(columns.values(), key=rank)[:CHOOSING]
 
 
 def _chosen_places(columns: Sequence[Any], rows: int, step: int, engine: Kernels) -> Any:

@@ -100,7 +100,8 @@ def seen_of(
     values, step = {"x": kernels.column(column)}, row_sample.step_of(of or len(column))
     rows = kernels.row_numbers(first, len(column))
     sketches = {"x": kernels.sketch_leaves(values["x"], starts, blocks)}
-    return Seen(len(column), sketches, sample=row_sample.sampled(values, rows, step, True, kernels), step=step)
+    sample = row_sample.draw(values, {}, rows, of or len(column), True, kernels).sample
+    return Seen(len(column), sketches, sample=sample, step=step)
 
 
 def of_seen(seen: Seen, dtype: pa.DataType) -> ColumnProfile:
@@ -313,7 +314,8 @@ def rows_of(table: pa.Table, engine: str, of: int, parts: int = 3) -> tuple[floa
     kernels, size, seen = engines.engine(engine), -(-len(table) // parts), []
     for at in range(0, len(table), size):
         part = table.slice(at, size)
-        hashes = row_sample.row_hashes(kernels.from_arrow(part), len(part), of, kernels)
+        rows = kernels.row_numbers(at, len(part))
+        hashes = row_sample.draw({}, kernels.from_arrow(part), rows, of, True, kernels).hashes
         seen.append(unpacked(Seen(hashes=hashes).packed()))
     return row_sample.repeated_share(added(seen).hashes)
 
