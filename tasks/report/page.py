@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tasks.core.stage_results import StageResult, StatisticsResult, TransformResult
 from tasks.core.units import amount, rate
+from tasks.gate.earlier_outputs import read_profile
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import sentence
 from tasks.manifest import dated_lines
@@ -58,6 +59,8 @@ def render(facts: Facts, folder: Path) -> str:
     known = facts.source or profile_section.columns_of(facts.bound.source, None)
     if not isinstance(manifest.get("base"), Mapping):  # a refit has learned of the rows of other nights, too
         profile_section.add_learned(known, facts.bound, facts.values)
+    if (profile := read_profile(folder)) is not None:
+        profile_section.add_profile(known, profile)
     size = sum(part["bytes"] for part in manifest["parts"])
     return template().render(
         facts=facts,

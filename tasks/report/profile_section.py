@@ -1,4 +1,5 @@
-"""Profiles of columns: exact where statistics learned them, else from a few thousand rows, which the profile says.
+"""Profiles of columns: exact where the run has counted all rows, or statistics learned them, else from a few thousand
+rows, which the profile says.
 
 A sample's shares have a standard error of sqrt(p (1 - p) / n): at 10,000 rows a share of 10 % is exact to 0.6 points
 (two standard errors). The number of distinct values in the sample is a lower bound.
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import dtype_name, is_list, kind_of
 from tasks.core.schema import Schema
 from tasks.engines.convert.python_values import listed, stored_type, value_of
+from tasks.gate.output_profile import ColumnProfile, Profile
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.report.learned import distinct_values
 
@@ -142,6 +144,36 @@ def add_learned(profiles: Sequence[ColumnSummary], bound: Bound, values: Mapping
         places = [bound.origin(*step.fit_inputs[name]) for name in step.unit]
         if len(places) == 1 and places[0][0] == SOURCE and places[0][1] in by_name and step.key in values:
             _add(by_name[places[0][1]], step, values[step.key])
+
+
+def add_profile(summaries: Sequence[ColumnSummary], profile: Profile) -> None:
+    """Replace figures of the sample by those of all rows that the run has counted."""
+    for summary in summaries:
+        column = profile.columns.get(summary.name)
+        if column is not None and column.rows:
+            _add_profile(summary, column)
+
+
+def _add_profile(summary: ColumnSummary, column: ColumnProfile) -> None:
+    if not summary.dtype.startswith("list<"):  # of lists the elements were counted
+        summary.nulls = column.nulls / column.rows
+        summary.exact.add("nulls")
+    if column.is_distinct_known and math.isfinite(column.distinct):
+        summary.distinct = round(column.distinct)
+        summary.exact |= {"distinct"} if not column.distinct_error else set()
+    if column.minimum is not None and column.maximum is not None:
+        ends = column.minimum, column.maximum
+        if column.type.startswith(("timestamp", "date")):
+            ends = tuple(str(end).replace("T", " ").removesuffix(".000000") for end in ends)
+        summary.low, summary.high = (shown(end) for end in ends)
+        summary.exact.add("min")
+    if column.mean is not None and summary.mean:
+        summary.mean = shown(float(column.mean))
+        summary.exact.add("mean")
+    if column.top_exact and column.top:
+        kind = bool if column.type == "bool" else type(column.top[0][0])
+        summary.top = [(shown(kind(value)), count / max(column.values, 1)) for value, count in column.top[:TOP]]
+        summary.exact.add("top")
 
 
 def _add(profile: ColumnSummary, step: Step, fitted: Mapping[str, Any]) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from flows.job.job import make_job
 from tasks import ops
 from tasks.core.schema import Schema
+from tasks.gate.earlier_outputs import read_profile
 from tasks.graph.binding import Bound
 from tasks.report import profile_section as profile
 from tasks.workflow import Workflow
+from tests.stages import run_stages
 
 
 def of(values: list, dtype: pa.DataType) -> profile.ColumnSummary:
@@ -115,3 +121,27 @@ def test_what_was_learned_of_all_rows_stands_in_the_place_of_the_sample() -> Non
     assert (x.mean, x.exact) == ("4.5", {"mean"})
     assert (z.nulls, z.low, z.high, z.distinct) == (0.1, "1", "9", 3)
     assert z.exact == {"nulls", "min", "distinct", "top", "mean", "histogram"}
+
+
+def test_figures_of_all_rows_take_the_place_of_those_of_the_sample(tmp_path: Path, engine: str) -> None:
+    """The sample is of the first rows; the profile of the run has counted all of them."""
+    rows = 40_000
+    table = pa.table({
+        "n": np.arange(rows) % 7, "x": np.arange(rows) / 4, "ok": np.arange(rows) % 4 == 0,
+        "t": pa.array(np.arange(rows) * 1_000_000, pa.timestamp("us")),
+        "s": pa.array([None if n % 10 == 0 else f"s{n % 3}" for n in range(rows)]),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "in.parquet")
+    job = {
+        "source": {"path": str(tmp_path / "in.parquet")}, "features": [{"columns": ["n", "x", "ok", "t", "s"]}],
+        "output": {"path": str(tmp_path / "out"), "files": 1}, "run": {"profile": True, "report": False},
+    }  # fmt: skip
+    run_stages(make_job(job).request(engine))
+    found = {summary.name: summary for summary in profile.of_table(table.slice(0, 1_000))}
+    profile.add_profile([*found.values()], read_profile(tmp_path / "out"))
+    assert (found["n"].low, found["n"].high, found["n"].distinct, found["n"].mean) == ("0", "6", 7, "2.9999")
+    assert (found["x"].low, found["x"].high, found["x"].distinct) == ("0", "9999.8", rows)
+    assert found["ok"].top == [("False", 0.75), ("True", 0.25)]
+    assert (found["t"].low, found["t"].high) == ("1970-01-01 00:00:00", "1970-01-01 11:06:39")
+    assert (found["s"].nulls, found["s"].distinct, found["s"].top[0]) == (0.1, 3, ("s0", 1 / 3))
+    assert found["n"].exact == {"nulls", "distinct", "min", "mean", "top"}
