@@ -162,10 +162,10 @@ def _add_profile(summary: ColumnSummary, column: ColumnProfile) -> None:
         summary.distinct = round(column.distinct)
         summary.exact |= {"distinct"} if not column.distinct_error else set()
     if column.minimum is not None and column.maximum is not None:
-        ends = column.minimum, column.maximum
+        low, high = (shown(end) for end in (column.minimum, column.maximum))
         if column.type.startswith(("timestamp", "date")):
-            ends = tuple(str(end).replace("T", " ").removesuffix(".000000") for end in ends)
-        summary.low, summary.high = (shown(end) for end in ends)
+            low, high = (end.replace("T", " ").removesuffix(".000000") for end in (low, high))
+        summary.low, summary.high = low, high
         summary.exact.add("min")
     if column.mean is not None and summary.mean:
         summary.mean = shown(float(column.mean))
