@@ -24,6 +24,7 @@ from tasks.engines.convert.python_values import stored_type
 Array = npt.NDArray[np.float64]
 EMPTY = 1e-4  # the share that an empty cell of a PSI counts with
 CELLS = 16  # quantile bins of numbers
+ASSOCIATED = 1 << 14  # rows of a sample over which columns are associated
 
 
 def shares(counts: npt.ArrayLike) -> Array:
@@ -170,22 +171,26 @@ def t_limit(chance: float, degrees: float) -> float:
     return math.sqrt(n * y)
 
 
-def associations(sample: pa.Table | None) -> dict[tuple[str, str], float]:
+def associations(sample: pa.Table | None) -> tuple[dict[tuple[str, str], float], int]:
     """How strongly each two columns of a sample of rows go together: Cramér's V, 0 (not at all) .. 1, with the bias of
-    few rows taken off (Bergsma, 2013). By the names of the columns, in order.
+    few rows taken off (Bergsma, 2013). By the names of the columns, in order; and over how many rows.
 
     Numbers and times count by sixteenths of their values, texts by the codes of their hash. Rows that are null in one
     of them do not count, nor do lists.
 
     >>> table = pa.table({"row": range(96), "a": [1, 2, 3] * 32, "b": [4.0, 5.0, 6.0] * 32, "c": [0] * 48 + [1] * 48})
-    >>> {pair: round(value, 2) for pair, value in associations(table.rename_columns([ROW, "a", "b", "c"])).items()}
+    >>> pairs, rows = associations(table.rename_columns([ROW, "a", "b", "c"]))
+    >>> {pair: round(value, 2) for pair, value in pairs.items()}
     {('a', 'b'): 1.0, ('a', 'c'): 0.0, ('b', 'c'): 0.0}
     """
     if sample is None or not sample.num_rows:
-        return {}
+        return {}, 0
+    if sample.num_rows > ASSOCIATED:  # one row of so many, by the row's number
+        few = np.asarray(one_array(sample[ROW])) % np.uint64(-(-sample.num_rows // ASSOCIATED)) == 0
+        sample = sample.filter(pa.array(few))
     codes = {n: _codes(one_array(sample[n])) for n in sample.column_names if n != ROW and not is_list(sample[n].type)}
     pairs = combinations(sorted(name for name, code in codes.items() if code.max() > 0), 2)
-    return {(one, other): _cramers_v(codes[one], codes[other]) for one, other in pairs}
+    return {(one, other): _cramers_v(codes[one], codes[other]) for one, other in pairs}, sample.num_rows
 
 
 def chance_association(rows: int) -> float:

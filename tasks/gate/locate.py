@@ -46,8 +46,8 @@ def with_files(
     `night` was judged, `last` is of the last good version. A file is named if its own rows break the contract, are
     all of one value, have the new values, or are away from the last good version by more than half of the night's
     change of a figure, in its direction, or three quarters of its distance. Of rows, numbers of distinct values,
-    types, duplicates and steps no file is named. Notes say which columns and files were not searched. `shown` gives a
-    path as people may see it.
+    types, duplicates, associations and steps no file is named. Notes say which columns and files were not searched.
+    `shown` gives a path as people may see it.
     """
     tests: dict[str, dict[int, Test]] = {}
     for place, finding in enumerate(verdict.findings):

@@ -95,12 +95,10 @@ def draw(
 
 def _hashes(columns: Sequence[pa.Array]) -> np.ndarray:
     if not columns:
-        return np.empty(0, np.uint64)
+        return np.empty(0, np.uint32)
     kernels = engines.engine("pandas")
-    series = [kernels.column(column) for column in columns]
-    high, low = (kernels.hash_columns(series, seed).astype(np.uint64) for seed in (0, 1))
-    hashes: np.ndarray = high << np.uint64(32) | low
-    return hashes
+    hashes: np.ndarray = kernels.hash_columns([kernels.column(column) for column in columns])
+    return hashes  # of 65,536 different rows about one pair has one hash
 
 
 def _is_sampled(dtype: pa.DataType) -> bool:
@@ -116,17 +114,18 @@ def _coded(array: pa.Array) -> pa.Array:
 
 
 def joined(samples: Iterable[pa.Table | None]) -> pa.Table | None:
-    """Join the samples of parts that have no row in common, by row number."""
+    """Join the samples of parts that have no row in common."""
     tables = [table for table in samples if table is not None]
     if not tables:
         return None
-    return pa.concat_tables(tables, promote_options="permissive").sort_by(ROW) if len(tables) > 1 else tables[0]
+    return pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
 
 
 def beside(one: pa.Table | None, other: pa.Table | None) -> pa.Table | None:
     """Join the samples of two passes over the same rows, each of columns of its own."""
     if one is None or other is None:
         return other if one is None else one
+    one, other = one.sort_by(ROW), other.sort_by(ROW)
     assert one[ROW].equals(other[ROW]), "two passes over the same rows have drawn the same ones"
     for name in other.column_names:
         one = one if name in one.column_names else one.append_column(name, other[name])
@@ -138,7 +137,7 @@ def packed(sample: pa.Table | None) -> str:
     if sample is None:
         return ""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, sample.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+    with pa.ipc.new_stream(sink, sample.schema) as writer:  # what it holds hardly compresses
         writer.write_table(sample)
     return base64.b64encode(sink.getvalue()).decode()
 

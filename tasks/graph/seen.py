@@ -37,7 +37,7 @@ class Seen:
     left_out: dict[str, int] = field(default_factory=dict)
     sample: pa.Table | None = None
     step: int = 1
-    hashes: np.ndarray | None = field(default_factory=lambda: np.empty(0, np.uint64))
+    hashes: np.ndarray | None = field(default_factory=lambda: np.empty(0, np.uint32))
 
     @property
     def nbytes(self) -> int:
@@ -56,7 +56,7 @@ def unpacked(text: str) -> Seen:
     if not text:
         return Seen()
     plain = decoded(json.loads(text))
-    hashes = plain["hashes"] if plain["hashes"] is None else np.frombuffer(base64.b64decode(plain["hashes"]), np.uint64)
+    hashes = plain["hashes"] if plain["hashes"] is None else np.frombuffer(base64.b64decode(plain["hashes"]), np.uint32)
     columns, sample = column_sketch.unpacked(plain["columns"]), row_sample.unpacked(plain["sample"])
     seen = Seen(plain["rows"], columns, plain["met"], plain["seconds"])
     return replace(seen, sample=sample, step=plain["step"], hashes=hashes)
@@ -75,7 +75,7 @@ def added(parts: Iterable[Seen]) -> Seen:
     seen = Seen(sum(p.rows for p in several), columns, met, seconds, left_out)
     seen.sample, seen.step = row_sample.joined(p.sample for p in several), max((p.step for p in several), default=1)
     hashes = [p.hashes for p in several if p.hashes is not None]
-    seen.hashes = np.concatenate([np.empty(0, np.uint64), *hashes]) if len(hashes) == len(several) else None
+    seen.hashes = np.concatenate([np.empty(0, np.uint32), *hashes]) if len(hashes) == len(several) else None
     return seen
 
 

@@ -44,7 +44,7 @@ def profile_of(seen: Seen, bound: Bound, failed: Sequence[Record], plan: Plan) -
     types |= {name: parse_dtype(dtype) for name, dtype in plan.options.get(RETYPED, {}).items() if name in types}
     columns = column_profiles(types, seen.columns, seen.sample, seen.step)
     repeated, compared = row_sample.repeated_share(seen.hashes)
-    pairs, rows = associations(seen.sample) if compared else {}, 0 if seen.sample is None else seen.sample.num_rows
+    pairs, rows = associations(seen.sample) if compared else ({}, 0)
     profile = Profile(seen.rows, columns, _steps(seen, bound, failed), seen.seconds)
     return replace(profile, repeated=repeated, compared=compared, associations=pairs, associated=rows)
 

@@ -11,7 +11,6 @@ import venv
 import zipfile
 from pathlib import Path
 
-import pydantic
 import pytest
 import rowmill
 
@@ -21,7 +20,10 @@ from tests.conftest import python_path
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = ROOT / "flows" / "public"
-LIBRARIES = str(Path(pydantic.__file__).parents[1])  # that of this interpreter, or another in PYTHONPATH
+# The folders of the libraries: this interpreter's own, and others in PYTHONPATH.
+LIBRARIES = [
+    path for path in sys.path if any((Path(path) / name).exists() for name in ("pydantic", "threadpoolctl.py"))
+]
 
 # What `tasks.ops` has exported since the first release: operator files of users import these.
 EXPORTED = [
@@ -153,7 +155,7 @@ print(time.process_time() - begin, sorted({name.split(".")[0] for name in sys.mo
 @pytest.mark.system
 def test_two_folders_in_pythonpath_are_enough(beside_a_clone: Path) -> None:
     """-S: no installed packages and no .pth; the libraries are a folder like others."""
-    path = os.pathsep.join([str(ROOT), str(PUBLIC), LIBRARIES])
+    path = os.pathsep.join([str(ROOT), str(PUBLIC), *LIBRARIES])
     printed = run(sys.executable, "-S", "-c", PROBE, cwd=beside_a_clone, PYTHONPATH=path).splitlines()
     assert printed[0] == "[3, 4, 3]"
     assert printed[1:3] == [str(PUBLIC / "rowmill" / "__init__.py"), str(ROOT / "tasks" / "__init__.py")]
@@ -167,7 +169,7 @@ def environment_in(folder: Path) -> Path:
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=folder).strip())
-    (site / "libraries.pth").write_text(f"{LIBRARIES}\n")  # a .pth in there is not read
+    (site / "libraries.pth").write_text("\n".join([*LIBRARIES, ""]))  # a .pth in there is not read
     return python
 
 
@@ -306,7 +308,7 @@ def test_a_worker_has_it(how: str, start: str, tmp_path: Path) -> None:
     first, path = ([], [str(PUBLIC)]) if how == "PYTHONPATH" else ([str(PUBLIC)], [])
     variables = {"TZ": "Asia/Tokyo"} if start == "spawned" else {}
     (tmp_path / "program.py").write_text(WORKERS.format(first=first, variables=variables))
-    path = os.pathsep.join([str(ROOT), *path, LIBRARIES])
+    path = os.pathsep.join([str(ROOT), *path, *LIBRARIES])
     printed = run(sys.executable, "-W", "ignore", "-S", tmp_path / "program.py", cwd=tmp_path, PYTHONPATH=path)
     assert printed.splitlines() == [str(PUBLIC / "rowmill" / "__init__.py"), "Column", "Categorify", start]
 

@@ -36,9 +36,10 @@ def profile_of(table: pa.Table, steps: Iterable[StepProfile] = ()) -> Profile:
     coded = {
         name: coded_texts(table[name]) if pa.types.is_string(table[name].type) else table[name] for name in columns
     }
-    pairs = associations(pa.table({ROW: range(table.num_rows), **coded}).slice(0, ROWS))  # by the code under test
+    numbers = pa.array(range(table.num_rows), pa.uint64())
+    pairs, associated = associations(pa.table({ROW: numbers, **coded}).slice(0, ROWS))  # by the code under test
     repeated = float(hashes.duplicated().mean()) if len(hashes) else None
-    rows = {"compared": table.num_rows, "associated": min(table.num_rows, ROWS)}
+    rows = {"compared": table.num_rows, "associated": associated}
     return replace(profile, repeated=repeated, associations=pairs, **rows)
 
 
