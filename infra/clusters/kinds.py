@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
+
+import dask.config
 
 from infra.clusters import closed_schedulers
 from infra.clusters.address import address
@@ -15,6 +18,9 @@ from infra.clusters.ssh import start as on_ssh
 from infra.environment import use_settings
 from infra.workers import failed_starts
 from infra.workers.imports import NO_IMPORTS, WorkerImports, preload_settings
+from infra.workers.pages import page_settings
+
+log = logging.getLogger("rowmill.clusters")
 
 
 def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMPORTS) -> Any:
@@ -28,6 +34,9 @@ def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMP
     failed_starts.check_address_space()
     closed_schedulers.forget()
     use_settings(preload_settings(imports))
+    dask.config.set(page_settings(cluster.dashboard or kind == "address"))
+    if cluster.dashboard:
+        log.warning("every user of this host can read Dask's dashboard (cluster.dashboard)")
     if kind == "address":
         return address(cluster)
     starts = {"cpu": cpu, "cuda": cuda, "ssh": on_ssh, "slurm": on_slurm, "kubernetes": on_kubernetes}

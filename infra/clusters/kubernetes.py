@@ -70,7 +70,8 @@ def resource(
 ) -> dict[str, Any]:
     """The DaskCluster: the spec of dask-kubernetes, with encryption, GPUs, shared memory and the volumes of the data.
 
-    The dashboard answers inside the scheduler's pod only: `kubectl port-forward deploy/NAME-scheduler 8787`.
+    With `cluster.dashboard` it answers inside the scheduler's pod only: `kubectl port-forward deploy/NAME-scheduler
+    8787`.
     """
     section = cluster.kubernetes
     assert section is not None
@@ -90,7 +91,7 @@ def resource(
     memory = size_in_bytes(section.memory, 0)
     threads = ["--nthreads", str(max(1, int(section.cores)))]
     arguments = ["dask", *(["cuda"] if section.gpus else []), "worker", "--name", "$(DASK_WORKER_NAME)",
-                 "--protocol", protocol, "--no-dashboard", "--memory-limit", str(memory // processes),
+                 "--protocol", protocol, "--memory-limit", str(memory // processes),
                  *([] if cluster.threads_per_worker or section.gpus else threads),
                  *worker_arguments(cluster, section.gpus, imports, "memory_limit", "interface")]  # fmt: skip
     quantities = {"cpu": f"{section.cores:g}", "memory": str(memory)}
@@ -100,6 +101,7 @@ def resource(
     worker["containers"][0].pop("ports")
     scheduler = spec["spec"]["scheduler"]["spec"]
     arguments = ["dask", "scheduler", "--protocol", protocol, "--port", str(PORT),
+                 "--dashboard" if cluster.dashboard else "--no-dashboard",
                  "--dashboard-address", "127.0.0.1:8787"]  # fmt: skip
     small = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "8Gi"}}
     _fill(scheduler, section, arguments, variables[:1], small, security, name)

@@ -18,6 +18,7 @@ from infra.clusters.reach import workers_at
 from infra.environment import DASK_SETTINGS, GPU_ENVIRONMENT, cpu_environment, spawn_environment
 from infra.sizes import size_or_part
 from infra.workers.imports import NO_IMPORTS, WorkerImports, pre_import, pre_import_settings, preload_settings
+from infra.workers.pages import page_settings
 from tasks.errors import GiveUpError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ IDLE_SECONDS = 1800
 # Threads of a worker on a GPU that is not seen from here; infra/clusters/cuda_settings.py has the rule for those that
 # are.
 GPU_THREADS = 8
+LOOPBACK = "127.0.0.1:0"  # where dashboards elsewhere listen: any port, for no other host
 
 
 @dataclass
@@ -82,6 +84,8 @@ def worker_options(cluster: Cluster, gpus: int, imports: WorkerImports = NO_IMPO
         "memory_limit": size_or_part(cluster.memory_limit) if cluster.memory_limit else None,
         "local_directory": cluster.local_directory,
         "interface": cluster.interface,
+        "dashboard": cluster.dashboard,
+        "dashboard_address": LOOPBACK,
     }
     resources = offered(cluster)
     if gpus:
@@ -110,8 +114,8 @@ def worker_arguments(cluster: Cluster, gpus: int, imports: WorkerImports, *witho
             continue
         if isinstance(value, dict):
             arguments += [flag, ",".join(f"{resource}={amount:g}" for resource, amount in value.items())]
-        elif value is True:
-            arguments += [flag]
+        elif isinstance(value, bool):
+            arguments += [flag if value else flag.replace("--", "--no-")]
         else:
             arguments += [flag, ",".join(value) if isinstance(value, list) else str(value)]
     return arguments
@@ -123,6 +127,7 @@ def worker_settings(
     """Dask's settings for the processes elsewhere: those of every cluster, environment, files of TLS."""
     environment = GPU_ENVIRONMENT if gpus else cpu_environment(cluster.threads_per_worker)
     settings: dict[str, Any] = {**DASK_SETTINGS, **preload_settings(imports), **spawn_environment(environment)}
+    settings |= page_settings(cluster.dashboard)
     settings |= settings_of(files) if files else {}
     settings["distributed.scheduler.idle-timeout"] = f"{IDLE_SECONDS}s"
     if gpus:  # the workers spill device -> host -> disk themselves; a nanny that kills would only get in the way

@@ -16,7 +16,15 @@ import dask.config
 
 from infra.clusters.encryption import protocol_of, security_of
 from infra.clusters.model import Slurm
-from infra.clusters.remote import RunningCluster, library, nested, wait_for_workers, worker_arguments, worker_settings
+from infra.clusters.remote import (
+    LOOPBACK,
+    RunningCluster,
+    library,
+    nested,
+    wait_for_workers,
+    worker_arguments,
+    worker_settings,
+)
 from infra.workers.imports import NO_IMPORTS, WorkerImports
 from tasks.errors import GiveUpError, JobError
 
@@ -63,7 +71,7 @@ def make(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
     ]
     extra = [f"--gres=gpu:{section.gpus}"] if section.gpus else []
     scheduler = {"protocol": f"{protocol_of(cluster, security)}://", "security": security, "port": 0,
-                 "dashboard_address": "127.0.0.1:0"}  # fmt: skip
+                 "dashboard": cluster.dashboard, "dashboard_address": LOOPBACK}  # fmt: skip
     return SLURMCluster(
         job_name="rowmill", queue=section.queue, account=section.account, walltime=section.walltime,
         cores=section.cores, memory=section.memory, processes=processes,

@@ -17,6 +17,7 @@ from infra.clusters.encryption import contents_of, protocol_of, security_of
 from infra.clusters.model import Ssh
 from infra.clusters.remote import (
     IDLE_SECONDS,
+    LOOPBACK,
     RunningCluster,
     library,
     wait_for_workers,
@@ -67,8 +68,8 @@ def _start_processes(
     if section.gpus and "resources" in options:  # CUDAWorker takes them as its command does
         options["resources"] = ",".join(f"{name}={amount:g}" for name, amount in options["resources"].items())
     scheduler: dict[str, Any] = {
-        "protocol": f"{protocol_of(cluster, security)}://", "port": 0, "dashboard_address": "127.0.0.1:0",
-        "idle_timeout": f"{IDLE_SECONDS}s",
+        "protocol": f"{protocol_of(cluster, security)}://", "port": 0, "dashboard": cluster.dashboard,
+        "dashboard_address": LOOPBACK, "idle_timeout": f"{IDLE_SECONDS}s",
     }  # fmt: skip
     if cluster.interface:
         scheduler["interface"] = cluster.interface

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +18,15 @@ import httpx
 import psutil
 
 from infra.environment import ENVIRONMENT
-from infra.workers.dashboard_access import ROOT, listener
 from tasks.errors import GiveUpError
 
 HOST = "127.0.0.1"
 START_SECONDS = 120
 RETRIES = "PREFECT_CLIENT_MAX_RETRIES"
+ROOT = 0  # the user
+SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+LOCAL, STATE, USER = 1, 3, 7  # columns of these tables, see proc(5)
+LISTENING = "0A"
 _chosen: dict[str, str] = {}  # the number of retries as the user set it, while `expect_answers(False)` holds
 
 
@@ -129,6 +132,21 @@ def _running_port(home: Path) -> int | None:
     users = (os.getuid(), ROOT)
     candidates = [*ports, _settings().server.api.port]
     return next((port for port in candidates if _is_ours(port) and listener(port) in users), None)
+
+
+def listener(port: int) -> int | None:
+    """The user whose process listens on a port of the loopback, or of all addresses; None where no process does.
+
+    >>> listener(1) is None
+    True
+    """
+    places = tuple(f"{address}:{port:04X}" for address in ("0100007F", "00000000"))  # 127.0.0.1 and 0.0.0.0
+    for table in SOCKETS:
+        with suppress(OSError):
+            for row in (line.split() for line in table.read_text().splitlines()[1:]):
+                if row[STATE] == LISTENING and row[LOCAL].endswith(places):
+                    return int(row[USER])
+    return None
 
 
 def _is_ours(port: int) -> bool:

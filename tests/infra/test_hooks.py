@@ -89,10 +89,6 @@ HOOKS = {
         "a stage that waits for workers in a queue does not count as one that stands still",
         "such a stage is ended as one that stands still",
     ),
-    "pages of a server": Hook(
-        "infra/workers/dashboard_access.py", "http_application default_router rules",
-        "other users of the host do not see the names of columns and files", "they see them",
-    ),
     "certificates of Slurm's jobs": Hook(
         "infra/clusters/slurm.py", "_job_",
         "the temporary certificates of a cluster are closed, and with that removed", "they stay until the process ends",
@@ -262,15 +258,6 @@ def test_a_cluster_knows_which_workers_it_expects(run: Mapping[str, Any]) -> Non
     cluster = run["cluster"]
     assert len(cluster.plan) == len(cluster.observed) == 1
     assert cluster.plan - cluster.observed == set()
-
-
-@pytest.mark.system
-def test_pages_of_a_server_can_be_refused(run: Mapping[str, Any]) -> None:
-    from infra.workers.dashboard_access import _Stranger, dask_setup
-
-    for server in (run["cluster"].scheduler, run["worker"]):
-        dask_setup(server)
-        assert isinstance(server.http_application.default_router.rules.pop(0).matcher, _Stranger)
 
 
 def test_a_slurm_cluster_has_its_certificates() -> None:
