@@ -7,7 +7,6 @@ from typing import Any
 
 import dask.config
 
-from infra.clusters import closed_schedulers
 from infra.clusters.address import address
 from infra.clusters.kubernetes import start as on_kubernetes
 from infra.clusters.local import cpu, cuda
@@ -32,7 +31,6 @@ def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMP
     cluster = cluster or Cluster()
     kind = kind_on_this_host(cluster)
     failed_starts.check_address_space()
-    closed_schedulers.forget()
     use_settings(preload_settings(imports))
     dask.config.set(page_settings(cluster.dashboard or kind == "address"))
     if cluster.dashboard:

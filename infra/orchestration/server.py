@@ -18,10 +18,11 @@ import httpx
 import psutil
 
 from infra.environment import ENVIRONMENT
-from tasks.errors import GiveUpError
+from tasks.errors import GiveUpError, JobError
 
 HOST = "127.0.0.1"
 START_SECONDS = 120
+MOST_LETTERS = 2000  # of a text of Prefect
 RETRIES = "PREFECT_CLIENT_MAX_RETRIES"
 ROOT = 0  # the user
 SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -91,6 +92,29 @@ def expect_answers(answers: bool) -> None:
     elif RETRIES not in _chosen:
         _chosen[RETRIES] = os.environ.get(RETRIES, ENVIRONMENT[RETRIES])
         _use({RETRIES: "0"})
+
+
+def refusal(error: BaseException | None) -> str:
+    """Prefect's own text of a request that the server refuses, its beginning; empty for other errors.
+
+    The whole text repeats the request and the schema of the form, 25 kB.
+    """
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    while error is not None and not isinstance(error, PrefectHTTPStatusError):
+        error = error.__cause__
+    return str(error)[:MOST_LETTERS] if error else ""
+
+
+@contextmanager
+def refusals(what: str, where: str) -> Iterator[None]:
+    """A JobError where the server refuses a request in this block."""
+    try:
+        yield
+    except Exception as error:
+        if not (why := refusal(error)):
+            raise
+        raise JobError(what, where=where, why=why, do="fix it and give the command again") from None
 
 
 def ui_url() -> str:
@@ -183,7 +207,6 @@ def _start(home: Path) -> int:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment |= ENVIRONMENT | {"PREFECT_HOME": str(home), "PYTHONSAFEPATH": "1", "PYTHONWARNINGS": "ignore"}
     environment.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "WARNING")
-    environment.setdefault("PREFECT_SERVER_EVENTS_CAUSAL_ORDERING", "infra.orchestration.event_order")
     with log_path.open("ab") as log:
         # The folder is Prefect's own: a pyproject.toml or a decoy package of the current one is none of its business.
         server = subprocess.Popen(

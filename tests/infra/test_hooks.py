@@ -1,8 +1,8 @@
 """Names of other libraries that are not public, whose loss nobody would notice: what uses them goes on with less.
 
 Each is shown to be there, by name, in the version that is installed. A hook that fails loudly, or that has a test of
-what it does, needs none here: those are in test_local_server, test_nanny, test_closed_schedulers, test_handshake,
-test_profiler, and, of what only a GPU host has, in test_same_on_both_engines and test_cuda.
+what it does, needs none here: those are in test_local_server, test_nanny, test_handshake, test_profiler, test_doors,
+and, of what only a GPU host has, in test_same_on_both_engines and test_cuda.
 """
 
 from __future__ import annotations
