@@ -113,6 +113,16 @@ def offered(cluster: Cluster) -> dict[str, float]:
     return most
 
 
+def first_workers(cluster: Cluster) -> int:
+    """The number of worker processes with which a cluster on other hosts begins."""
+    section = getattr(cluster, cluster.kind)
+    if cluster.kind == "ssh":
+        return len(section.hosts) * max(1, section.gpus)
+    if cluster.adapt:
+        return max(1, cluster.adapt.minimum)
+    return cluster.workers or max(1, section.gpus)
+
+
 REMOTE = ("ssh", "slurm", "kubernetes")
 # keys of workers that rowmill starts
 OF_STARTED = ("workers", "threads_per_worker", "visible_devices", "cuda_ipc", "interface", "dashboard",

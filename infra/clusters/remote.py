@@ -13,7 +13,7 @@ from distributed import Client, Status
 from distributed.security import Security
 
 from infra.clusters.encryption import settings_of
-from infra.clusters.model import offered
+from infra.clusters.model import first_workers, offered
 from infra.clusters.reach import workers_at
 from infra.environment import DASK_SETTINGS, GPU_ENVIRONMENT, cpu_environment, spawn_environment
 from infra.sizes import size_or_part
@@ -35,11 +35,15 @@ LOOPBACK = "127.0.0.1:0"  # where dashboards elsewhere listen: any port, for no 
 
 @dataclass
 class RunningCluster:
-    """A scheduler elsewhere, in the shape of a Dask cluster; closing it runs `on_close`, by default nothing."""
+    """A scheduler elsewhere, in the shape of a Dask cluster; closing it runs `on_close`, by default nothing.
 
-    scheduler_address: str
+    `delay` says what holds up workers that have not come.
+    """
+
+    scheduler_address: str = ""
     security: Security | None = None
     on_close: list[Callable[[], object]] = field(default_factory=list)
+    delay: Callable[[], str] = str
     status: Status = Status.running
     scaled: Any = None  # a cluster of Dask whose workers come one by one, as their queue lets them
 
@@ -61,6 +65,24 @@ class RunningCluster:
                 self.on_close.pop()()
             except Exception as error:
                 log.warning("not everything of the cluster could be ended: %s: %s", type(error).__name__, error)
+
+
+def start(
+    open_cluster: Callable[[RunningCluster, Cluster, WorkerImports], None], cluster: Cluster, imports: WorkerImports
+) -> RunningCluster:
+    """Start a cluster on other hosts and wait for its first workers.
+
+    `open_cluster` adds to the RunningCluster what it has started, step by step: all of it is ended where a later step
+    fails.
+    """
+    opened = RunningCluster()
+    try:
+        open_cluster(opened, cluster, imports)
+        wait_for_workers(opened, cluster)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 def library(module: str, package: str, kind: str) -> Any:
@@ -154,18 +176,20 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def wait_for_workers(running: Any, wanted: int, cluster: Cluster, why: Callable[[], str] = str) -> None:
-    """Wait for `wanted` workers; when `cluster.start_timeout` is over, go on with those that have come.
+def wait_for_workers(running: RunningCluster, cluster: Cluster) -> None:
+    """Wait for the first workers; when `cluster.start_timeout` is over, go on with those that have come.
 
-    GiveUpError when none came; `why` may tell what holds them up.
+    GiveUpError when none came.
     """
+    wanted = first_workers(cluster)
     with Client(running, set_as_default=False, timeout="30s") as client:
         with suppress(TimeoutError):
             client.wait_for_workers(wanted, timeout=cluster.start_timeout)
         came = len(workers_at(client))
     if came == 0:
         raise GiveUpError(
-            f"no worker has come within {cluster.start_timeout} s", where=f"cluster.kind = {cluster.kind}", why=why(),
+            f"no worker has come within {cluster.start_timeout} s", where=f"cluster.kind = {cluster.kind}",
+            why=running.delay(),
             do="look at the workers' logs; raise cluster.start_timeout if they only wait for their turn",
         )  # fmt: skip
     if came < wanted:
