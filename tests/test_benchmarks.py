@@ -213,7 +213,7 @@ def test_what_grows_in_a_soak_is_found() -> None:
     assert judged()["verdict"] == {"ok": True, "problems": []}
     assert judged(per_minute={"serve_rss_mb": 0.1, "database_mb": 1.0})["verdict"]["ok"]
     assert judged(per_minute={"serve_rss_mb": 0.2})["verdict"]["problems"] == ["serve_rss_mb grows: 12.0 an hour"]
-    assert judged(per_minute={"pymp": 0.5})["fits"]["pymp"]["per_hour"] == 30.0
+    assert judged(per_minute={"temporary_files": 0.5})["fits"]["temporary_files"]["per_hour"] == 30.0
     assert judged(per_minute={"database_mb": 1.0})["database_mb_per_run"] == 0.573
     assert not judged(outputs={"verified": 99, "wrong": 1})["verdict"]["ok"]
     assert not judged(kills={"flow": 2})["verdict"]["ok"]

@@ -287,17 +287,16 @@ def _say_failure(error: Exception, pages: Sequence[str], name: str, api_url: str
     """Say why a run failed, and where its page is; the exit status."""
     from flows.commands.console import UNRECORDED, say_failure
     from flows.run.session import COMMITTED
-    from infra.orchestration.server import expect_answers
-    from infra.orchestration.server_refusals import ANSWER, refusal
+    from infra.orchestration.server import expect_answers, refusal
 
     page = f"\n  run: {pages[0]}" if pages else ""
     if not _foreseen(error) and (lost := _connection_lost(error)):
         expect_answers(False)  # what Prefect would still tell it as this process ends
         status = say_failure(_server_gone(lost, api_url, COMMITTED), f"the flow {name}", page)
         return UNRECORDED if COMMITTED else status
-    if not _foreseen(error) and ANSWER.search(str(error)):
+    if not _foreseen(error) and (why := refusal(error)):
         do = "fix it and give the command again"
-        error = JobError("the Prefect server refuses the run", where=api_url, why=refusal(str(error)), do=do)
+        error = JobError("the Prefect server refuses the run", where=api_url, why=why, do=do)
     return say_failure(error, f"the flow {name}", page)
 
 

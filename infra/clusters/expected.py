@@ -11,7 +11,9 @@ from distributed.system import MEMORY_LIMIT
 
 from infra.clusters.cuda_settings import threads_for
 from infra.clusters.encryption import security_of
+from infra.clusters.model import first_workers
 from infra.clusters.reach import workers_at
+from infra.clusters.remote import GPU_THREADS
 from infra.clusters.resolve import chosen_gpus, resolved
 from infra.sizes import size_in_bytes
 
@@ -81,22 +83,14 @@ def _address(cluster: Cluster, engine: str) -> ExpectedWorkers:
 def _elsewhere(cluster: Cluster, engine: str) -> ExpectedWorkers:
     """The workers that ssh, SLURM or Kubernetes would start, by the job; hosts over ssh count as equal to this one."""
     section: Any = getattr(cluster, cluster.kind)
-    workers = (
-        cluster.workers or (cluster.adapt.minimum if cluster.adapt else len(getattr(section, "hosts", ("one",)))) or 1
-    )
-    workers *= max(getattr(section, "gpus", 0), 1) if cluster.kind == "ssh" else 1
-    cores = int(getattr(section, "cores", CPU_COUNT)) or 1
-    size = getattr(section, "memory", None) or cluster.memory_limit
-    memory = size_in_bytes(str(size), MEMORY_LIMIT) if size else MEMORY_LIMIT
-    like = ", taken to be like this one" if cluster.kind == "ssh" else ""
-    return _expected(
-        engine,
-        workers,
-        workers * (cluster.threads_per_worker or cores),
-        workers * memory,
-        0,
-        f"by {cluster.kind}{like}",
-    )
+    workers, processes = first_workers(cluster), max(1, section.gpus)
+    threads = cluster.threads_per_worker or (GPU_THREADS if section.gpus else int(getattr(section, "cores", CPU_COUNT)))
+    if cluster.memory_limit:
+        memory = size_in_bytes(cluster.memory_limit, MEMORY_LIMIT)
+    else:  # what a host, job or pod has, in equal shares
+        memory = size_in_bytes(getattr(section, "memory", None) or str(MEMORY_LIMIT), MEMORY_LIMIT) // processes
+    where = f"by {cluster.kind}" + (", taken to be like this one" if cluster.kind == "ssh" else "")
+    return _expected(engine, workers, workers * max(1, threads), workers * memory, 0, where)
 
 
 def _expected(engine: str, workers: int, threads: int, memory: int, device: int, where: str) -> ExpectedWorkers:

@@ -1,20 +1,27 @@
-"""One function per kind of cluster: it starts the workers, or connects to them."""
+"""Each kind of cluster by its name: start its workers, or connect to them."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
-from infra.clusters import closed_schedulers
+import dask.config
+
 from infra.clusters.address import address
-from infra.clusters.kubernetes import start as on_kubernetes
+from infra.clusters.kubernetes import open_pods
 from infra.clusters.local import cpu, cuda
 from infra.clusters.model import Cluster
+from infra.clusters.remote import start
 from infra.clusters.resolve import kind_on_this_host
-from infra.clusters.slurm import start as on_slurm
-from infra.clusters.ssh import start as on_ssh
+from infra.clusters.slurm import open_queue
+from infra.clusters.ssh import open_hosts
 from infra.environment import use_settings
 from infra.workers import failed_starts
 from infra.workers.imports import NO_IMPORTS, WorkerImports, preload_settings
+from infra.workers.pages import page_settings
+
+log = logging.getLogger("rowmill.clusters")
+ELSEWHERE = {"ssh": open_hosts, "slurm": open_queue, "kubernetes": open_pods}
 
 
 def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMPORTS) -> Any:
@@ -26,9 +33,12 @@ def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMP
     cluster = cluster or Cluster()
     kind = kind_on_this_host(cluster)
     failed_starts.check_address_space()
-    closed_schedulers.forget()
     use_settings(preload_settings(imports))
+    dask.config.set(page_settings(cluster.dashboard or kind == "address"))
+    if cluster.dashboard:
+        log.warning("every user of this host can read Dask's dashboard (cluster.dashboard)")
     if kind == "address":
         return address(cluster)
-    starts = {"cpu": cpu, "cuda": cuda, "ssh": on_ssh, "slurm": on_slurm, "kubernetes": on_kubernetes}
-    return starts[kind](cluster, imports)
+    if kind in ELSEWHERE:
+        return start(ELSEWHERE[kind], cluster, imports)
+    return (cuda if kind == "cuda" else cpu)(cluster, imports)

@@ -10,19 +10,19 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dask.config
 
 from infra.clusters.encryption import contents_of, protocol_of, security_of
-from infra.clusters.model import Kubernetes
+from infra.clusters.model import Kubernetes, first_workers
 from infra.clusters.remote import (
     IDLE_SECONDS,
     RunningCluster,
     library,
     nested,
-    wait_for_workers,
     worker_arguments,
     worker_settings,
 )
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 CERTIFICATES, PORT = "/etc/rowmill-tls", 8786
 
 
-def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningCluster:
+def open_pods(opened: RunningCluster, cluster: Cluster, imports: WorkerImports) -> None:
     """Create a DaskCluster resource with its certificates; closing deletes both. GiveUpError if it does not start."""
     section = cluster.kubernetes
     assert section is not None
@@ -46,23 +46,18 @@ def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningClust
     from kr8s.objects import Secret
 
     security, name = security_of(cluster), f"rowmill-{uuid.uuid4().hex[:10]}"
+    opened.security = security
     with _errors_explained():
         api = _api()
         namespace = section.namespace or api.namespace
         dask_cluster = _dask_cluster()(resource(cluster, name, namespace, security, imports), api=api)
         dask_cluster.create()
-        opened = RunningCluster("", security, [dask_cluster.delete])
-        try:
-            if security:  # pods wait for the secret; it goes when its owner goes, also after a flow that was killed
-                Secret(secret(name, namespace, _texts(cluster, security), dask_cluster.raw), api=api).create()
-            scheduler = _wait_for_scheduler(dask_cluster, name, namespace, cluster.start_timeout)
-            opened.scheduler_address = f"{protocol_of(cluster, security)}://{scheduler}"
-            wanted = (cluster.workers or max(1, section.gpus)) if cluster.workers or section.gpus else 1
-            wait_for_workers(opened, wanted, cluster, lambda: _pods(name, namespace))
-        except BaseException:
-            opened.close()
-            raise
-    return opened
+        opened.on_close.append(dask_cluster.delete)
+        if security:  # pods wait for the secret; it goes when its owner goes, also after a flow that was killed
+            Secret(secret(name, namespace, _texts(cluster, security), dask_cluster.raw), api=api).create()
+        scheduler = _wait_for_scheduler(dask_cluster, name, namespace, cluster.start_timeout)
+    opened.scheduler_address = f"{protocol_of(cluster, security)}://{scheduler}"
+    opened.delay = partial(_pods, name, namespace)
 
 
 def resource(
@@ -70,14 +65,15 @@ def resource(
 ) -> dict[str, Any]:
     """The DaskCluster: the spec of dask-kubernetes, with encryption, GPUs, shared memory and the volumes of the data.
 
-    The dashboard answers inside the scheduler's pod only: `kubectl port-forward deploy/NAME-scheduler 8787`.
+    With `cluster.dashboard` it answers inside the scheduler's pod only: `kubectl port-forward deploy/NAME-scheduler
+    8787`.
     """
     section = cluster.kubernetes
     assert section is not None
     from dask_kubernetes.operator import make_cluster_spec
 
     processes = max(1, section.gpus)
-    pods = -(-(cluster.workers or 1) // processes)
+    pods = -(-first_workers(cluster) // processes)
     spec: dict[str, Any] = make_cluster_spec(name, image=section.image, n_workers=pods, idle_timeout=IDLE_SECONDS)
     spec["metadata"] |= {"namespace": namespace, "labels": {"app.kubernetes.io/part-of": "rowmill"}}
     protocol = protocol_of(cluster, security)
@@ -90,7 +86,7 @@ def resource(
     memory = size_in_bytes(section.memory, 0)
     threads = ["--nthreads", str(max(1, int(section.cores)))]
     arguments = ["dask", *(["cuda"] if section.gpus else []), "worker", "--name", "$(DASK_WORKER_NAME)",
-                 "--protocol", protocol, "--no-dashboard", "--memory-limit", str(memory // processes),
+                 "--protocol", protocol, "--memory-limit", str(memory // processes),
                  *([] if cluster.threads_per_worker or section.gpus else threads),
                  *worker_arguments(cluster, section.gpus, imports, "memory_limit", "interface")]  # fmt: skip
     quantities = {"cpu": f"{section.cores:g}", "memory": str(memory)}
@@ -100,6 +96,7 @@ def resource(
     worker["containers"][0].pop("ports")
     scheduler = spec["spec"]["scheduler"]["spec"]
     arguments = ["dask", "scheduler", "--protocol", protocol, "--port", str(PORT),
+                 "--dashboard" if cluster.dashboard else "--no-dashboard",
                  "--dashboard-address", "127.0.0.1:8787"]  # fmt: skip
     small = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "8Gi"}}
     _fill(scheduler, section, arguments, variables[:1], small, security, name)
@@ -179,7 +176,8 @@ def _pods(name: str, namespace: str) -> str:
     """The cluster's pods in words: name, phase, and what a container waits for."""
     from kr8s.objects import Pod
 
-    pods = _api().get(Pod, namespace=namespace, label_selector=f"dask.org/cluster-name={name}")
+    with _errors_explained():
+        pods = _api().get(Pod, namespace=namespace, label_selector=f"dask.org/cluster-name={name}")
     return "; ".join(f"{pod.name}: {pod.raw['status'].get('phase')}{_reason(pod.raw['status'])}" for pod in pods)
 
 

@@ -6,7 +6,6 @@ import logging
 import socket
 from typing import Any
 
-import dask.config
 from dask.system import CPU_COUNT
 from distributed import LocalCluster
 from distributed.system import MEMORY_LIMIT
@@ -19,7 +18,6 @@ from infra.environment import GPU_ENVIRONMENT, cpu_environment, local_environmen
 from infra.gpu_errors import not_started
 from infra.sizes import size_in_bytes
 from infra.workers import failed_starts, forkserver
-from infra.workers.dashboard_access import WHEN_OPENED
 from infra.workers.imports import NO_IMPORTS, WorkerImports
 from infra.workers.nanny import Nanny
 from tasks.errors import JobError, near
@@ -37,10 +35,8 @@ def cpu(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> LocalCluster:
     most = cluster.adapt.maximum if cluster.adapt else workers
     threads = cluster.threads_per_worker or max(1, CPU_COUNT // most)
     limit = _host_memory(cluster, most)
-    with local_environment(cpu_environment(threads)), dask.config.set({WHEN_OPENED: True}):
+    with local_environment(cpu_environment(threads)):
         arguments = {"n_workers": workers, "threads_per_worker": threads, "memory_limit": limit, **_common(cluster)}
-        arguments["scheduler_kwargs"] = {"dashboard": False}
-        arguments["config"] = {"rowmill": dask.config.get("rowmill")}  # also of workers that `adapt` starts later
         started = failed_starts.tried(lambda forks: LocalCluster(**arguments, **forkserver.use(imports.tasks, forks)))
     if cluster.adapt:
         started.adapt(minimum=cluster.adapt.minimum, maximum=cluster.adapt.maximum)
@@ -79,7 +75,8 @@ def _common(cluster: Cluster) -> dict[str, Any]:
         "security": security,
         "local_directory": own_folder(cluster.local_directory) if cluster.local_directory else None,
         "dashboard_address": "127.0.0.1:0",
-        "worker_dashboard_address": "127.0.0.1:0",
+        "worker_dashboard_address": "127.0.0.1:0" if cluster.dashboard else None,
+        "scheduler_kwargs": {"dashboard": cluster.dashboard},
         "silence_logs": logging.ERROR,
         "resources": offered(cluster),
         "death_timeout": cluster.start_timeout,

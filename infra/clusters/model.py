@@ -49,6 +49,7 @@ class Cluster(BaseModel):
     address: str | None = Field(None, description="running scheduler, such as tls://10.0.0.5:8786; for kind address")
     tls: Tls | None = Field(None, description="certificates; temporary ones are made for the run if left out")
     unencrypted: bool = Field(False, description="no TLS: whoever reaches a port can run code as you")
+    dashboard: bool = Field(False, description="Dask's dashboard, which every user of the host can read")
     memory_limit: Size = Field(None, description="host memory of a worker: 16GB, or 0.5 of the host")
     device_memory_limit: Size = Field(None, description="GPU memory above which results spill: 60GB, or 0.5 of the GPU")
     rmm_pool_size: Size = Field(None, description="GPU memory that a worker may allocate: 70GB, or 0.7 of the GPU")
@@ -112,10 +113,20 @@ def offered(cluster: Cluster) -> dict[str, float]:
     return most
 
 
+def first_workers(cluster: Cluster) -> int:
+    """The number of worker processes with which a cluster on other hosts begins."""
+    section = getattr(cluster, cluster.kind)
+    if cluster.kind == "ssh":
+        return len(section.hosts) * max(1, section.gpus)
+    if cluster.adapt:
+        return max(1, cluster.adapt.minimum)
+    return cluster.workers or max(1, section.gpus)
+
+
 REMOTE = ("ssh", "slurm", "kubernetes")
 # keys of workers that rowmill starts
-OF_STARTED = ("workers", "threads_per_worker", "visible_devices", "cuda_ipc", "interface", "memory_limit",
-              "device_memory_limit", "rmm_pool_size", "local_directory", "start_timeout")  # fmt: skip
+OF_STARTED = ("workers", "threads_per_worker", "visible_devices", "cuda_ipc", "interface", "dashboard",
+              "memory_limit", "device_memory_limit", "rmm_pool_size", "local_directory", "start_timeout")  # fmt: skip
 
 
 class Tls(BaseModel):

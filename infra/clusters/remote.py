@@ -13,11 +13,12 @@ from distributed import Client, Status
 from distributed.security import Security
 
 from infra.clusters.encryption import settings_of
-from infra.clusters.model import offered
+from infra.clusters.model import first_workers, offered
 from infra.clusters.reach import workers_at
 from infra.environment import DASK_SETTINGS, GPU_ENVIRONMENT, cpu_environment, spawn_environment
 from infra.sizes import size_or_part
 from infra.workers.imports import NO_IMPORTS, WorkerImports, pre_import, pre_import_settings, preload_settings
+from infra.workers.pages import page_settings
 from tasks.errors import GiveUpError
 
 if TYPE_CHECKING:
@@ -29,15 +30,20 @@ IDLE_SECONDS = 1800
 # Threads of a worker on a GPU that is not seen from here; infra/clusters/cuda_settings.py has the rule for those that
 # are.
 GPU_THREADS = 8
+LOOPBACK = "127.0.0.1:0"  # where dashboards elsewhere listen: any port, for no other host
 
 
 @dataclass
 class RunningCluster:
-    """A scheduler elsewhere, in the shape of a Dask cluster; closing it runs `on_close`, by default nothing."""
+    """A scheduler elsewhere, in the shape of a Dask cluster; closing it runs `on_close`, by default nothing.
 
-    scheduler_address: str
+    `delay` says what holds up workers that have not come.
+    """
+
+    scheduler_address: str = ""
     security: Security | None = None
     on_close: list[Callable[[], object]] = field(default_factory=list)
+    delay: Callable[[], str] = str
     status: Status = Status.running
     scaled: Any = None  # a cluster of Dask whose workers come one by one, as their queue lets them
 
@@ -61,6 +67,24 @@ class RunningCluster:
                 log.warning("not everything of the cluster could be ended: %s: %s", type(error).__name__, error)
 
 
+def start(
+    open_cluster: Callable[[RunningCluster, Cluster, WorkerImports], None], cluster: Cluster, imports: WorkerImports
+) -> RunningCluster:
+    """Start a cluster on other hosts and wait for its first workers.
+
+    `open_cluster` adds to the RunningCluster what it has started, step by step: all of it is ended where a later step
+    fails.
+    """
+    opened = RunningCluster()
+    try:
+        open_cluster(opened, cluster, imports)
+        wait_for_workers(opened, cluster)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
 def library(module: str, package: str, kind: str) -> Any:
     """The module that a kind needs; GiveUpError with the command that installs it."""
     try:
@@ -82,6 +106,8 @@ def worker_options(cluster: Cluster, gpus: int, imports: WorkerImports = NO_IMPO
         "memory_limit": size_or_part(cluster.memory_limit) if cluster.memory_limit else None,
         "local_directory": cluster.local_directory,
         "interface": cluster.interface,
+        "dashboard": cluster.dashboard,
+        "dashboard_address": LOOPBACK,
     }
     resources = offered(cluster)
     if gpus:
@@ -110,8 +136,8 @@ def worker_arguments(cluster: Cluster, gpus: int, imports: WorkerImports, *witho
             continue
         if isinstance(value, dict):
             arguments += [flag, ",".join(f"{resource}={amount:g}" for resource, amount in value.items())]
-        elif value is True:
-            arguments += [flag]
+        elif isinstance(value, bool):
+            arguments += [flag if value else flag.replace("--", "--no-")]
         else:
             arguments += [flag, ",".join(value) if isinstance(value, list) else str(value)]
     return arguments
@@ -123,6 +149,7 @@ def worker_settings(
     """Dask's settings for the processes elsewhere: those of every cluster, environment, files of TLS."""
     environment = GPU_ENVIRONMENT if gpus else cpu_environment(cluster.threads_per_worker)
     settings: dict[str, Any] = {**DASK_SETTINGS, **preload_settings(imports), **spawn_environment(environment)}
+    settings |= page_settings(cluster.dashboard)
     settings |= settings_of(files) if files else {}
     settings["distributed.scheduler.idle-timeout"] = f"{IDLE_SECONDS}s"
     if gpus:  # the workers spill device -> host -> disk themselves; a nanny that kills would only get in the way
@@ -149,18 +176,20 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def wait_for_workers(running: Any, wanted: int, cluster: Cluster, why: Callable[[], str] = str) -> None:
-    """Wait for `wanted` workers; when `cluster.start_timeout` is over, go on with those that have come.
+def wait_for_workers(running: RunningCluster, cluster: Cluster) -> None:
+    """Wait for the first workers; when `cluster.start_timeout` is over, go on with those that have come.
 
-    GiveUpError when none came; `why` may tell what holds them up.
+    GiveUpError when none came.
     """
+    wanted = first_workers(cluster)
     with Client(running, set_as_default=False, timeout="30s") as client:
         with suppress(TimeoutError):
             client.wait_for_workers(wanted, timeout=cluster.start_timeout)
         came = len(workers_at(client))
     if came == 0:
         raise GiveUpError(
-            f"no worker has come within {cluster.start_timeout} s", where=f"cluster.kind = {cluster.kind}", why=why(),
+            f"no worker has come within {cluster.start_timeout} s", where=f"cluster.kind = {cluster.kind}",
+            why=running.delay(),
             do="look at the workers' logs; raise cluster.start_timeout if they only wait for their turn",
         )  # fmt: skip
     if came < wanted:

@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any
 import dask.config
 
 from infra.clusters.encryption import protocol_of, security_of
-from infra.clusters.model import Slurm
-from infra.clusters.remote import RunningCluster, library, nested, wait_for_workers, worker_arguments, worker_settings
+from infra.clusters.model import Slurm, first_workers
+from infra.clusters.remote import (
+    LOOPBACK,
+    RunningCluster,
+    library,
+    nested,
+    worker_arguments,
+    worker_settings,
+)
 from infra.workers.imports import NO_IMPORTS, WorkerImports
 from tasks.errors import GiveUpError, JobError
 
@@ -26,27 +33,21 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 30
 
 
-def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningCluster:
-    """A scheduler in this process and jobs for its workers; GiveUpError when SLURM refuses them or none starts."""
+def open_queue(opened: RunningCluster, cluster: Cluster, imports: WorkerImports) -> None:
+    """Start a scheduler in this process and submit jobs for its workers; GiveUpError when SLURM refuses them."""
     library("dask_jobqueue", "dask-jobqueue", "slurm")
     if shutil.which("sbatch") is None:
         raise GiveUpError("SLURM's commands are not here", where="cluster.kind = slurm", why="no sbatch in PATH",
                           do="run rowmill on a login node of the cluster")  # fmt: skip
     jobs = make(cluster, imports)
-    opened = RunningCluster(jobs.scheduler_address, jobs.security, [partial(end, jobs)], scaled=jobs)
-    try:
-        _ask_first(jobs.job_script())
-        wanted = cluster.adapt.minimum if cluster.adapt else cluster.workers or (cluster.slurm and cluster.slurm.gpus)
-        wanted = wanted or 1
-        if cluster.adapt:
-            jobs.adapt(minimum=wanted, maximum=cluster.adapt.maximum)
-        else:
-            jobs.scale(wanted)
-        wait_for_workers(opened, wanted, cluster, lambda: _queue(jobs.job_name))
-    except BaseException:
-        opened.close()
-        raise
-    return opened
+    opened.on_close.append(partial(end, jobs))
+    opened.scheduler_address, opened.security, opened.scaled = jobs.scheduler_address, jobs.security, jobs
+    opened.delay = partial(_queue, jobs.job_name)
+    _ask_first(jobs.job_script())
+    if cluster.adapt:
+        jobs.adapt(minimum=first_workers(cluster), maximum=cluster.adapt.maximum)
+    else:
+        jobs.scale(first_workers(cluster))
 
 
 def make(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
@@ -63,7 +64,7 @@ def make(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
     ]
     extra = [f"--gres=gpu:{section.gpus}"] if section.gpus else []
     scheduler = {"protocol": f"{protocol_of(cluster, security)}://", "security": security, "port": 0,
-                 "dashboard_address": "127.0.0.1:0"}  # fmt: skip
+                 "dashboard": cluster.dashboard, "dashboard_address": LOOPBACK}  # fmt: skip
     return SLURMCluster(
         job_name="rowmill", queue=section.queue, account=section.account, walltime=section.walltime,
         cores=section.cores, memory=section.memory, processes=processes,

@@ -17,13 +17,13 @@ from infra.clusters.encryption import contents_of, protocol_of, security_of
 from infra.clusters.model import Ssh
 from infra.clusters.remote import (
     IDLE_SECONDS,
+    LOOPBACK,
     RunningCluster,
     library,
-    wait_for_workers,
     worker_options,
     worker_settings,
 )
-from infra.workers.imports import NO_IMPORTS, WorkerImports
+from infra.workers.imports import WorkerImports
 from tasks.errors import GiveUpError
 
 if TYPE_CHECKING:
@@ -35,27 +35,20 @@ for name in sys.argv[1].split(): print("" if importlib.util.find_spec(name) else
 for path in sys.argv[2:]: print("" if os.path.isfile(path) else f"the file {path}")"""
 
 
-def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningCluster:
-    """Scheduler and workers, each on its host; GiveUpError names the host that cannot be had, and why."""
+def open_hosts(opened: RunningCluster, cluster: Cluster, imports: WorkerImports) -> None:
+    """Start scheduler and workers, each on its host; GiveUpError names the host that cannot be had, and why."""
     section = cluster.ssh
     assert section is not None
     library("asyncssh", "asyncssh", "ssh")
-    security = security_of(cluster)
+    security = opened.security = security_of(cluster)
     texts, folder = contents_of(security), f"{cluster.local_directory or '/tmp'}/rowmill-ssh-{uuid.uuid4().hex}"
     files = {name: f"{folder}/{name}.pem" for name in texts} or (cluster.tls.model_dump() if cluster.tls else None)
-    opened = RunningCluster("", security)
     _aside(_everywhere(section, _check, cluster))
-    try:
-        opened.on_close.append(lambda: _aside(_everywhere(section, _remove, folder)))
-        _aside(_everywhere(section, _place, texts, folder))
-        started = _start_processes(cluster, security, files, folder, imports)
-        opened.on_close.append(started.close)
-        opened.scheduler_address = started.scheduler_address
-        wait_for_workers(opened, len(section.hosts) * max(1, section.gpus), cluster)
-    except BaseException:
-        opened.close()
-        raise
-    return opened
+    opened.on_close.append(lambda: _aside(_everywhere(section, _remove, folder)))
+    _aside(_everywhere(section, _place, texts, folder))
+    started = _start_processes(cluster, security, files, folder, imports)
+    opened.on_close.append(started.close)
+    opened.scheduler_address = started.scheduler_address
 
 
 def _start_processes(
@@ -67,8 +60,8 @@ def _start_processes(
     if section.gpus and "resources" in options:  # CUDAWorker takes them as its command does
         options["resources"] = ",".join(f"{name}={amount:g}" for name, amount in options["resources"].items())
     scheduler: dict[str, Any] = {
-        "protocol": f"{protocol_of(cluster, security)}://", "port": 0, "dashboard_address": "127.0.0.1:0",
-        "idle_timeout": f"{IDLE_SECONDS}s",
+        "protocol": f"{protocol_of(cluster, security)}://", "port": 0, "dashboard": cluster.dashboard,
+        "dashboard_address": LOOPBACK, "idle_timeout": f"{IDLE_SECONDS}s",
     }  # fmt: skip
     if cluster.interface:
         scheduler["interface"] = cluster.interface

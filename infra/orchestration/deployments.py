@@ -33,8 +33,7 @@ from infra.orchestration.deployment_file import (
     offered,
     read_file,
 )
-from infra.orchestration.server import prefect_home, ui_url
-from infra.orchestration.server_refusals import refusals, refused_output
+from infra.orchestration.server import MOST_LETTERS, prefect_home, refusals, ui_url
 from tasks.errors import GiveUpError, JobError, visible
 
 LIGHT_LIMIT = 2  # light runs at once, beside the jobs
@@ -252,7 +251,7 @@ def _prefect(folder: str, on_progress: Callable[[str], None], *arguments: str) -
             if registered := re.search(r"Deployment '(.+)' successfully created", line):
                 on_progress(registered[1])
     if process.returncode:
-        why = refused_output("\n".join(line for line in lines if line))
+        why = "\n       ".join(line[:MOST_LETTERS] for line in lines if line)[-MOST_LETTERS:]
         raise GiveUpError("the deployments could not be registered", where=f"prefect {arguments[0]}", why=why)
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +18,16 @@ import httpx
 import psutil
 
 from infra.environment import ENVIRONMENT
-from infra.workers.dashboard_access import ROOT, listener
-from tasks.errors import GiveUpError
+from tasks.errors import GiveUpError, JobError
 
 HOST = "127.0.0.1"
 START_SECONDS = 120
+MOST_LETTERS = 2000  # of a text of Prefect
 RETRIES = "PREFECT_CLIENT_MAX_RETRIES"
+ROOT = 0  # the user
+SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+LOCAL, STATE, USER = 1, 3, 7  # columns of these tables, see proc(5)
+LISTENING = "0A"
 _chosen: dict[str, str] = {}  # the number of retries as the user set it, while `expect_answers(False)` holds
 
 
@@ -101,6 +105,29 @@ def expect_answers(answers: bool) -> None:
         _use({RETRIES: "0"})
 
 
+def refusal(error: BaseException | None) -> str:
+    """Prefect's own text of a request that the server refuses, its beginning; empty for other errors.
+
+    The whole text repeats the request and the schema of the form, 25 kB.
+    """
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    while error is not None and not isinstance(error, PrefectHTTPStatusError):
+        error = error.__cause__
+    return str(error)[:MOST_LETTERS] if error else ""
+
+
+@contextmanager
+def refusals(what: str, where: str) -> Iterator[None]:
+    """A JobError where the server refuses a request in this block."""
+    try:
+        yield
+    except Exception as error:
+        if not (why := refusal(error)):
+            raise
+        raise JobError(what, where=where, why=why, do="fix it and give the command again") from None
+
+
 def ui_url() -> str:
     """The address at which people see the configured server."""
     settings = _settings()
@@ -142,6 +169,21 @@ def _running_port(home: Path) -> int | None:
     return next((port for port in candidates if _is_ours(port) and listener(port) in users), None)
 
 
+def listener(port: int) -> int | None:
+    """The user whose process listens on a port of the loopback, or of all addresses; None where no process does.
+
+    >>> listener(1) is None
+    True
+    """
+    places = tuple(f"{address}:{port:04X}" for address in ("0100007F", "00000000"))  # 127.0.0.1 and 0.0.0.0
+    for table in SOCKETS:
+        with suppress(OSError):
+            for row in (line.split() for line in table.read_text().splitlines()[1:]):
+                if row[STATE] == LISTENING and row[LOCAL].endswith(places):
+                    return int(row[USER])
+    return None
+
+
 def _is_ours(port: int) -> bool:
     """True if a healthy Prefect server with the API of this version answers on a port of the loopback."""
     import prefect
@@ -176,7 +218,6 @@ def _start(home: Path) -> int:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment |= ENVIRONMENT | {"PREFECT_HOME": str(home), "PYTHONSAFEPATH": "1", "PYTHONWARNINGS": "ignore"}
     environment.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "WARNING")
-    environment.setdefault("PREFECT_SERVER_EVENTS_CAUSAL_ORDERING", "infra.orchestration.event_order")
     with log_path.open("ab") as log:
         # The folder is Prefect's own: a pyproject.toml or a decoy package of the current one is none of its business.
         server = subprocess.Popen(

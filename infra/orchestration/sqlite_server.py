@@ -11,10 +11,8 @@ minute that SQLite waits. A transaction that takes the lock when it begins waits
 from __future__ import annotations
 
 import runpy
-import sys
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 from prefect.server.database.configurations import AioSqliteConfiguration
@@ -32,8 +30,5 @@ def writers_wait() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.append(
-        str(Path(__file__).resolve().parents[2])
-    )  # for infra.orchestration.event_order, of a rowmill not installed
     writers_wait()
     runpy.run_module("prefect", run_name="__main__", alter_sys=True)

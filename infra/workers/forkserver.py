@@ -24,7 +24,6 @@ import yaml
 
 from infra.environment import BEFORE_START, ENVIRONMENT, ROOT, cpu_environment, local_variables, packages_on
 from infra.workers.forked import FORKED, IMPORTS_VARIABLE
-from infra.workers.multiprocessing_leftovers import remove_leftovers
 
 METHOD = "distributed.worker.multiprocessing-method"
 # Variables that an interpreter, the C library or a library reads once, at its start. A fork gets the others later.
@@ -39,7 +38,6 @@ def start(modules: Sequence[str] = ()) -> bool:
     """Begin to load what workers need, `modules` among it; False if that has begun before. Returns at once."""
     if _server or sys.platform != "linux" or _finds_others():
         return False
-    remove_leftovers()
     _load_settings_of_workers()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["infra.workers.preimport"])
     with _variables({**_of_server(), IMPORTS_VARIABLE: repr(list(modules))}):

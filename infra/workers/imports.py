@@ -9,7 +9,7 @@ from typing import Any
 from infra.workers.forked import WORKER_IMPORTS
 
 WORKER_PRELOADS = ("infra.workers.preload",)
-SCHEDULER_PRELOADS = ("infra.workers.dashboard_access",)
+SCHEDULER_PRELOADS = ("infra.workers.pages",)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,9 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-import dask.config
 import distributed
 import psutil
 from distributed.core import Status
-
-from infra.workers.dashboard_access import WHEN_OPENED
 
 PATIENCE = 60.0  # seconds
 
@@ -29,13 +26,9 @@ class Nanny(distributed.Nanny):
     in time that it runs, Dask stumbles over the state that it left it in, and whoever closes the nanny waits for ever.
 
     Where a fork server is killed, its forks seem to have ended with it, but live: their place would be taken twice.
-
-    Where its settings have `WHEN_OPENED`, its worker loads the dashboard with its first page.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if dask.config.get(WHEN_OPENED, False, config=kwargs.get("config") or {}):
-            kwargs["dashboard"] = False
         super().__init__(*args, **kwargs)
         self._one_start = asyncio.Lock()
         self._last: psutil.Process | None = None

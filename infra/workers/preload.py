@@ -12,7 +12,7 @@ from typing import Any
 import dask.config
 
 from infra.environment import INTERNAL_LEVEL
-from infra.workers import dashboard_access
+from infra.workers import pages
 from infra.workers.forked import adopt
 
 SWITCH_SECONDS = 0.001
@@ -25,14 +25,15 @@ def dask_setup(worker: Any) -> None:
     hands out tasks and moves results, waits for many of them at each step.
 
     The worker ignores Ctrl-C, which a terminal sends to every process: the process that started the cluster closes it.
-    Its HTTP pages answer this user alone.
+
+    Its HTTP pages are closed unless they are to be shown.
 
     The worker prints no tracebacks: the run reports a failed task once, readably. Over SSH the worker prints only that
     it has started, for which SSHCluster waits. Where the command keeps Prefect's own lines from the screen, the worker
     does not print that a server has gone either: the command warns of that.
     """
     adopt()
-    dashboard_access.dask_setup(worker)
+    pages.dask_setup(worker)
     sys.setswitchinterval(SWITCH_SECONDS)
     if os.environ.get(INTERNAL_LEVEL) == "CRITICAL":
         logging.raiseExceptions = False

@@ -20,7 +20,7 @@ import psutil
 import pytest
 from distributed import Client
 
-from infra.clusters import encryption
+from infra.clusters import encryption, kinds
 from infra.clusters.model import Cluster
 from infra.environment import own_folder
 from tasks.cluster.dask_pool import workers_at
@@ -129,16 +129,16 @@ def running(engine: str) -> Iterator[tuple[Any, Client]]:
 
 
 @pytest.mark.promise("A client that shows no certificate of that authority is refused")
-@pytest.mark.promise("answers the user of the run and root alone")
+@pytest.mark.promise("Dask's dashboard is off")
 @as_root
 def test_no_port_of_a_run_opens_for_another_user_of_the_host(running: Any, tmp_path: Path) -> None:
     cluster, client = running
     nannies = [port(nanny.address) for nanny in cluster.workers.values()]
-    pages = [port(cluster.dashboard_link.removeprefix("http://")), *client.run(http_port).values()]
     workers = [port(address) for address in workers_at(client)]
-    known = {port(cluster.scheduler_address), *nannies, *workers, *pages}
+    assert client.dashboard_link == ""
+    known = {port(cluster.scheduler_address), *nannies, *workers}
     ports = ports_of_this_run()
-    assert len(known) == 2 + 3 * len(workers)
+    assert len(known) == 1 + 2 * len(workers)
     assert known <= set(ports)
     assert as_nobody(tmp_path, port(cluster.scheduler_address), ports) == {"user": NOBODY, "opened": []}
     assert client.submit(sum, [1, 2]).result(timeout=30) == 3
@@ -154,31 +154,15 @@ def test_the_same_attempts_open_a_run_that_is_not_encrypted(tmp_path: Path, engi
     assert opened == [f"plain {place}", "a client, plain"]
 
 
-@pytest.mark.promise("The Dask dashboard is loaded when it is opened")
-@pytest.mark.promise("answers the user of the run and root alone")
-def test_the_user_of_the_run_sees_the_dashboard(running: Any) -> None:
-    cluster, client = running
-    links = [cluster.dashboard_link, *(f"http://127.0.0.1:{p}/status" for p in client.run(http_port).values())]
-    assert [httpx.get(link, trust_env=False, timeout=60).status_code for link in links] == [200] * len(links)
-
-
-def has_bokeh() -> bool:
-    return "bokeh" in sys.modules
-
-
-@pytest.mark.promise("The Dask dashboard is loaded when it is opened")
-def test_workers_load_the_dashboard_when_somebody_opens_it() -> None:
-    with (
-        make_cluster(Cluster(kind="cpu", threads_per_worker=1)) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        (port_of_worker,) = client.run(http_port).values()
-        pages = {page: f"http://127.0.0.1:{port_of_worker}/{page}" for page in ("health", "nothing", "status")}
-        assert httpx.get(pages["health"], trust_env=False).status_code == 200
-        assert list(client.run(has_bokeh).values()) == [False]
-        status = {name: httpx.get(page, trust_env=False, timeout=60).status_code for name, page in pages.items()}
-        assert status == {"health": 200, "nothing": 404, "status": 200}
-        assert list(client.run(has_bokeh).values()) == [True]
+@pytest.mark.promise("`cluster.dashboard: true` shows it, and says in the log that every user of the host can read it")
+def test_a_dashboard_is_shown_on_request_and_said_to_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(kinds.log, "warning", lines.append)
+    asked = Cluster(kind="cpu", threads_per_worker=1, dashboard=True)
+    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
+        links = [client.dashboard_link, *(f"http://127.0.0.1:{p}/status" for p in client.run(http_port).values())]
+        assert [httpx.get(link, trust_env=False, timeout=60).status_code for link in links] == [200, 200]
+    assert "every user of this host can read Dask's dashboard" in lines[0]
 
 
 @pytest.mark.promise("Scheduler, workers and their nannies speak TLS, on this host as between hosts")
@@ -250,15 +234,11 @@ def test_certificates_cost_less_than_a_tenth_of_a_second() -> None:
     assert encryption.security_of(Cluster(kind="cpu", unencrypted=True)) is None
 
 
-def test_a_server_whose_user_nobody_knows_is_a_strangers() -> None:
-    from infra.workers.dashboard_access import listener, user_of
+def test_the_kernel_says_whose_server_listens() -> None:
+    from infra.orchestration.server import listener
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert listener(server.getsockname()[1]) == os.getuid()
-        with socket.create_connection(server.getsockname()) as ours:
-            theirs, _ = server.accept()
-            with theirs:
-                assert user_of(theirs) == user_of(ours) == os.getuid()
     assert listener(1) is None
 
 

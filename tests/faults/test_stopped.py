@@ -163,7 +163,7 @@ def check_nothing_left(folder: Path, family: list[psutil.Process]) -> None:
 
 
 @pytest.mark.promise(
-    "What rowmill starts on this host (Prefect server, Dask scheduler, workers, dashboards) listens on the loopback"
+    "What rowmill starts on this host (Prefect server, Dask scheduler, workers, dashboard) listens on the loopback"
 )
 @pytest.mark.promise("within seconds the workers are gone, the lock is free and the target is as it was")
 def test_sigterm_stops_the_command_whose_ports_are_of_the_loopback(

@@ -205,6 +205,7 @@ CLUSTER: dict[str, Cluster | str] = {
     "tls.cert": "tests/infra/test_address.py::test_certificates_that_are_not_there_or_none",
     "tls.key": "tests/infra/test_address.py::test_certificates_that_are_not_there_or_none",
     "unencrypted": Cluster(kind="cpu", unencrypted=True),
+    "dashboard": Cluster(kind="cpu", dashboard=True),
     "memory_limit": Cluster(kind="cpu", memory_limit="1GB"),
     "device_memory_limit": LOCAL + "test_allocator_and_spilling_fit_the_gpus_found",
     "rmm_pool_size": LOCAL + "test_allocator_and_spilling_fit_the_gpus_found",

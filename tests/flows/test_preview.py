@@ -294,7 +294,9 @@ def test_workers_elsewhere_are_those_that_run_or_were_asked_for(cluster: Any, en
     assert running.text.endswith(f"at {cluster.scheduler_address}; engine {engine}")
     slurm = {"cores": 8, "memory": "64GB", "gpus": 2}
     found = expected(Cluster(kind="slurm", workers=3, slurm=slurm))
-    assert (found.engine, len(found.workers), found.threads, found.memory) == ("cudf", 3, 24, 3 * 64 * 10**9)
+    assert (found.engine, len(found.workers), found.threads, found.memory) == ("cudf", 3, 24, 3 * 32 * 10**9)
+    found = expected(Cluster(kind="slurm", slurm=slurm))  # a job with a worker for each GPU
+    assert (len(found.workers), found.memory) == (2, 64 * 10**9)
     pods = {"image": "rowmill", "cores": 4, "memory": "16GiB"}
     found = expected(Cluster(kind="kubernetes", workers=2, kubernetes=pods))
     assert (found.engine, found.threads, found.memory) == ("pandas", 8, 2 * 16 * 2**30)

@@ -52,7 +52,7 @@ def of_worker(dask_worker: Any) -> dict[str, Any]:
 
 @pytest.mark.promise("one worker per GPU, or one with a thread per core")
 @pytest.mark.promise(
-    "What rowmill starts on this host (Prefect server, Dask scheduler, workers, dashboards) listens on the loopback"
+    "What rowmill starts on this host (Prefect server, Dask scheduler, workers, dashboard) listens on the loopback"
 )
 def test_one_worker_with_a_thread_per_core_on_the_loopback_only() -> None:
     with make_cluster(Cluster(kind="cpu")) as cluster, Client(cluster, set_as_default=False) as client:
@@ -60,7 +60,7 @@ def test_one_worker_with_a_thread_per_core_on_the_loopback_only() -> None:
         assert client.gather(client.map(lambda x: x * x, range(4))) == [0, 1, 4, 9]
         assert cluster.scheduler.allowed_failures == 0
         ours = {c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
-        assert cluster.dashboard_link.startswith("http://127.0.0.1:")
+        assert cluster.dashboard_link == ""
     assert seen["pid"] != os.getpid()
     assert seen["threads"] == seen["arrow"] == local.CPU_COUNT
     assert seen["listens"] == ours == {"127.0.0.1"}

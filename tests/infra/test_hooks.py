@@ -1,8 +1,8 @@
 """Names of other libraries that are not public, whose loss nobody would notice: what uses them goes on with less.
 
 Each is shown to be there, by name, in the version that is installed. A hook that fails loudly, or that has a test of
-what it does, needs none here: those are in test_local_server, test_nanny, test_closed_schedulers, test_handshake,
-test_profiler, and, of what only a GPU host has, in test_same_on_both_engines and test_cuda.
+what it does, needs none here: those are in test_local_server, test_nanny, test_handshake, test_profiler, test_doors,
+and, of what only a GPU host has, in test_same_on_both_engines and test_cuda.
 """
 
 from __future__ import annotations
@@ -88,10 +88,6 @@ HOOKS = {
         "tasks/cluster/stalled_tasks.py", "plan observed",
         "a stage that waits for workers in a queue does not count as one that stands still",
         "such a stage is ended as one that stands still",
-    ),
-    "pages of a server": Hook(
-        "infra/workers/dashboard_access.py", "http_application default_router rules",
-        "other users of the host do not see the names of columns and files", "they see them",
     ),
     "certificates of Slurm's jobs": Hook(
         "infra/clusters/slurm.py", "_job_",
@@ -262,15 +258,6 @@ def test_a_cluster_knows_which_workers_it_expects(run: Mapping[str, Any]) -> Non
     cluster = run["cluster"]
     assert len(cluster.plan) == len(cluster.observed) == 1
     assert cluster.plan - cluster.observed == set()
-
-
-@pytest.mark.system
-def test_pages_of_a_server_can_be_refused(run: Mapping[str, Any]) -> None:
-    from infra.workers.dashboard_access import _Stranger, dask_setup
-
-    for server in (run["cluster"].scheduler, run["worker"]):
-        dask_setup(server)
-        assert isinstance(server.http_application.default_router.rules.pop(0).matcher, _Stranger)
 
 
 def test_a_slurm_cluster_has_its_certificates() -> None:

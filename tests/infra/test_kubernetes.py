@@ -62,8 +62,9 @@ def test_the_resource_is_what_the_crd_takes(crd: Any) -> None:
     assert worker["replicas"] == 3  # five worker processes, two in a pod
     assert container["image"] == "rowmill:cuda"
     assert container["args"] == [
-        "dask", "cuda", "worker", "--name", "$(DASK_WORKER_NAME)", "--protocol", "tls", "--no-dashboard",
+        "dask", "cuda", "worker", "--name", "$(DASK_WORKER_NAME)", "--protocol", "tls",
         "--memory-limit", str(32 * 2**30), "--nthreads", "8",
+        "--no-dashboard", "--dashboard-address", "127.0.0.1:0",
         "--device-memory-limit", "0.45", "--set-rmm-allocator-for-libs", "cupy",
         "--pre-import", "cudf,cupy,infra.workers.gpu_preload,tasks.cluster.transfer.gpu_worker,infra.workers.preimport",
         "--resources", "GPU=1",
@@ -90,7 +91,8 @@ def test_the_scheduler_is_encrypted_and_its_dashboard_stays_in_its_pod() -> None
     scheduler = made(Cluster(kind="kubernetes", kubernetes=ASKED))["spec"]["scheduler"]
     (container,) = scheduler["spec"]["containers"]
     assert container["args"] == [
-        "dask", "scheduler", "--protocol", "tls", "--port", "8786", "--dashboard-address", "127.0.0.1:8787",
+        "dask", "scheduler", "--protocol", "tls", "--port", "8786", "--no-dashboard",
+        "--dashboard-address", "127.0.0.1:8787",
     ]  # fmt: skip
     assert [port["port"] for port in scheduler["service"]["ports"]] == [8786]
     assert "nvidia.com/gpu" not in container["resources"]["limits"]
@@ -105,8 +107,9 @@ def test_a_resource_without_gpus_and_without_tls(crd: Any) -> None:
     assert [error.message for error in crd.iter_errors(resource)] == []
     (container,) = resource["spec"]["worker"]["spec"]["containers"]
     assert container["args"] == [
-        "dask", "worker", "--name", "$(DASK_WORKER_NAME)", "--protocol", "tcp", "--no-dashboard",
+        "dask", "worker", "--name", "$(DASK_WORKER_NAME)", "--protocol", "tcp",
         "--memory-limit", "8000000000", "--nthreads", "4",
+        "--no-dashboard", "--dashboard-address", "127.0.0.1:0",
     ]  # fmt: skip
     assert container["env"][1]["value"] == "tcp://rowmill-1-scheduler.data.svc:8786"
     assert [volume["name"] for volume in resource["spec"]["worker"]["spec"]["volumes"]] == ["shm"]

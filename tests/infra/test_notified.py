@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from infra.orchestration import deployments
 from infra.orchestration import server as orchestration_server
 from tests.conftest import python_path
 from tests.infra.elsewhere import until
-from tests.infra.test_deployments import ended, final_state, runs_of, started
+from tests.infra.test_deployments import ended, final_state, started
 
 pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.slow]
 POOL = "rowmill-notified"
@@ -208,27 +208,14 @@ def worker(api: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     ended(process)
 
 
-def scheduled(api: Any, name: str) -> Any:
-    """A run that the server's scheduler makes: unlike one that is made by hand, its first state has no event."""
-    from prefect.client.schemas.schedules import IntervalSchedule
-
-    deployment, soon = api.read_deployment_by_name(name), datetime.now(UTC) + timedelta(seconds=1)
-    before = {run.id for run in runs_of(api, deployment.name)}
-    api.create_deployment_schedules(
-        deployment.id, [(IntervalSchedule(interval=timedelta(days=1), anchor_date=soon), True)]
-    )
-    body = {"min_runs": 1, "max_runs": 1}
-    api.request("POST", "/deployments/{id}/schedule", path_params={"id": deployment.id}, json=body)
-
-    def new() -> list[Any]:
-        return [run for run in runs_of(api, deployment.name) if run.id not in before]
-
-    return min(until(new, "the scheduler makes a run"), key=lambda run: run.expected_start_time)
+def requested(api: Any, name: str) -> Any:
+    """A run by hand: its first state has an event, unlike that of a run that the scheduler has just made."""
+    return api.create_flow_run_from_deployment(api.read_deployment_by_name(name).id)
 
 
 @pytest.mark.promise("the process that a worker starts ends before the flow begins (a module is missing) | seconds")
 def test_a_run_that_crashes_before_it_begins_is_told(api: Any, worker: Path, heard: list[Any]) -> None:
-    run = scheduled(api, "sleeper/gone")
+    run = requested(api, "sleeper/gone")
     assert final_state(api, run.id, worker) == "Crashed"
     crashed = api.read_flow_run(run.id).state.timestamp.timestamp()
     when, text = text_of(heard, run.name)
@@ -243,7 +230,7 @@ def test_a_run_that_crashes_before_it_begins_is_told(api: Any, worker: Path, hea
 
 @pytest.mark.promise("a run fails, or its process is killed | seconds")
 def test_a_running_one_whose_process_is_killed_is_told(api: Any, worker: Path, heard: list[Any]) -> None:
-    run = scheduled(api, "sleeper/works")
+    run = requested(api, "sleeper/works")
     until(lambda: api.read_flow_run(run.id).state_name == "Running", "it runs")
     os.kill(int(api.read_flow_run(run.id).infrastructure_pid.rpartition(":")[2]), signal.SIGKILL)
     killed = time.time()

@@ -205,7 +205,8 @@ def test_the_job_of_a_worker_on_the_cores(tmp_path: Path) -> None:
         "rowmill_scratch=$(mkdir -p /scratch && mktemp -d /scratch/rowmill-XXXXXXXX) || exit 1",
         "trap 'rm -rf \"$rowmill_scratch\"' EXIT",
         "/env/bin/python -P -m distributed.cli.dask_worker ADDRESS --name dummy-name --nthreads 16"
-        ' --memory-limit 59.60GiB --nanny --death-timeout 60 --local-directory "$rowmill_scratch" --interface lo'
+        " --memory-limit 59.60GiB --nanny --death-timeout 60"
+        ' --no-dashboard --dashboard-address 127.0.0.1:0 --local-directory "$rowmill_scratch" --interface lo'
         " --protocol tcp://",
     ]
 
@@ -222,7 +223,7 @@ def test_the_job_of_workers_on_gpus(tmp_path: Path) -> None:
     command, tls = lines[-1].split(" --tls-ca-file ")
     assert command == (
         "python -P -m dask cuda worker ADDRESS --name dummy-name --nthreads 8 --memory-limit 128.00GiB"
-        " --death-timeout 60 --nthreads 8 --device-memory-limit 0.45"
+        " --death-timeout 60 --nthreads 8 --no-dashboard --dashboard-address 127.0.0.1:0 --device-memory-limit 0.45"
         " --set-rmm-allocator-for-libs cupy --pre-import"
         " cudf,cupy,infra.workers.gpu_preload,tasks.cluster.transfer.gpu_worker,infra.workers.preimport"
         ' --resources GPU=1 --local-directory "$rowmill_scratch"'

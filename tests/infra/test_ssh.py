@@ -149,13 +149,14 @@ def test_gpus_of_other_hosts_are_used_by_dask_cuda() -> None:
     one = Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 1}, rmm_pool_size="60GB")
     assert resolved(one) == ("ssh", "cudf")
     assert worker_options(one, 1, IMPORTS) == {
-        "nthreads": 8, "device_memory_limit": 0.45,
+        "nthreads": 8, "dashboard": False, "dashboard_address": "127.0.0.1:0", "device_memory_limit": 0.45,
         "rmm_allocator_external_lib_list": ["cupy"], "pre_import": LOADED, "resources": {"GPU": 1},
     }  # fmt: skip
     hosts = {"hosts": ["a"], "gpus": 4}
     four = Cluster(kind="ssh", ssh=hosts, memory_limit="0.2", threads_per_worker=4, protocol="ucx", unencrypted=True)
     assert worker_options(four, 4, IMPORTS) == {
-        "nthreads": 4, "memory_limit": 0.2, "rmm_pool_size": 0.6, "device_memory_limit": 0.45,
+        "nthreads": 4, "memory_limit": 0.2, "dashboard": False, "dashboard_address": "127.0.0.1:0",
+        "rmm_pool_size": 0.6, "device_memory_limit": 0.45,
         "rmm_allocator_external_lib_list": ["cupy"], "pre_import": LOADED, "resources": {"GPU": 1},
     }  # fmt: skip
 
@@ -180,7 +181,8 @@ def test_workers_elsewhere_are_told_what_to_load() -> None:
     cores = worker_settings(Cluster(), 0, imports=IMPORTS)
     assert "rowmill.worker-imports" not in cores
     assert cores["distributed.worker.preload"] == ["infra.workers.preload", "tasks.cluster.transfer.host_memory"]
-    assert cores["distributed.scheduler.preload"] == ["infra.workers.dashboard_access"]
+    assert cores["distributed.scheduler.preload"] == ["infra.workers.pages"]
+    assert cores["distributed.dashboard.link"] == ""
 
 
 def test_a_missing_library_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
