@@ -55,6 +55,11 @@ def packages_missing() -> list[str]:
     return [name for name in ("cudf", "dask_cuda", "rmm", "cupy") if find_spec(name) is None]
 
 
+def is_usable() -> bool:
+    """Return whether this process has cuDF and sees a GPU: a CPU worker may have the packages, too."""
+    return find_spec("cudf") is not None and bool(visible())
+
+
 def _by_nvml() -> list[Gpu] | None:
     try:
         import pynvml

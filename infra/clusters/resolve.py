@@ -105,8 +105,7 @@ def engine_at(address: str, security: Security | None = None) -> Engine:
             raise GiveUpError(
                 "workers without rowmill", where=", ".join(strangers[:3]), do="install this rowmill where they run",
             )  # fmt: skip
-        on_gpus = all(spec is not None for spec in answers_of(client, find_spec, "cudf").values())
-        return "cudf" if on_gpus else "pandas"
+        return "cudf" if all(answers_of(client, gpus.is_usable).values()) else "pandas"
 
 
 def _kind(cluster: Cluster) -> str:

@@ -151,6 +151,18 @@ def test_a_gpu_is_taken_if_its_packages_are_there(monkeypatch: pytest.MonkeyPatc
         make_cluster(Cluster(kind="cuda"))
 
 
+def test_a_worker_with_the_packages_but_no_visible_gpu_is_one_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "find_spec", lambda name: object())
+    monkeypatch.setattr(gpus, "installed", lambda: [gpus.Gpu(0, "GPU-a", "T4", 16)])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpus.is_usable()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert not gpus.is_usable()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(gpus, "find_spec", lambda name: None)
+    assert not gpus.is_usable()
+
+
 @pytest.mark.promise("`no GPU`", "infra/README.md#when-it-fails")
 def test_a_gpu_asked_for_and_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "installed", list)
