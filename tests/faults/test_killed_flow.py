@@ -87,6 +87,7 @@ def test_killed_everywhere_and_started_again_it_completes_without_doing_work_twi
     assert {p.name for p in out.iterdir()} == {
         *digests(out),
         "_manifest.json",
+        "_published.json",
         "_report.html",
         "_workflow",
     }

@@ -148,6 +148,7 @@ def test_nothing_is_left_beside_the_output(out: Path) -> None:
     assert sorted(path.name for path in out.parent.iterdir()) == ["data", "out"]
     assert sorted(path.name for path in out.iterdir()) == [
         "_manifest.json",
+        "_published.json",
         "_report.html",
         "_workflow",
         "part-00000.parquet",

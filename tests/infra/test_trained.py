@@ -70,6 +70,7 @@ def job_of(folder: Path, day: str, level: str = "warn") -> dict[str, Any]:
 @pytest.mark.promise("It never starts for a night that failed, was refused or waits")
 def test_each_version_is_trained_on_once(folder: Path, api: Any, cluster: Any) -> None:
     from prefect import tags
+    from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
     first, second, third, missing, nulls = DAYS
     killed(folder, job_of(folder, first), "after")  # the event is sent, and not marked
@@ -95,7 +96,7 @@ def test_each_version_is_trained_on_once(folder: Path, api: Any, cluster: Any) -
     assert [run.parameters for run in runs] == [
         {"path": str(folder / "out" / version), "version": version} for version in versions
     ]
-    logs = api.read_logs(log_filter={"flow_run_id": {"any_": [str(runs[0].id)]}})
+    logs = api.read_logs(log_filter=LogFilter(flow_run_id=LogFilterFlowRunId(any_=[runs[0].id])))
     assert [log.message[:8] for log in logs if log.message.startswith("epoch")] == ["epoch 0:", "epoch 1:"]
 
 
