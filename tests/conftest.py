@@ -153,7 +153,7 @@ def prefect_server() -> Any:
     """A real Prefect server, one for the session and all its xdist workers; flows of this process report to it."""
     from infra.orchestration.server import ensure_server
 
-    importlib.import_module("prefect.main")  # sets up logging, which drops pytest's handlers: not in the midst of a test
+    importlib.import_module("prefect.main")  # sets up logging, which drops the handlers of pytest: not within a test
     with (SESSION / "server.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         server = ensure_server()
