@@ -165,6 +165,7 @@ class Categorify(Keyed):
         return out
 
     def _ids(self, columns: list[Any], lookup: Any, context: Context) -> Any:
+        """The ids of the rows' values; the kernel `vocabulary_ids` assigns them to the codes of the lookup."""
         engine, codes = context.engine, lookup.codes(columns)
         xp = engine.xp
         wide = self.dtype == "int64" or lookup.size + self.first_id > 2**31 - 1

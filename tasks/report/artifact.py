@@ -1,4 +1,7 @@
-"""The artifacts of a stage: one Markdown and one table, both far below Prefect's limit of some 100 kB."""
+"""The texts of a stage's two artifacts, Markdown and a table, which `flows/run/artifacts.py` writes to Prefect.
+
+Both are far below Prefect's limit of some 100 kB.
+"""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_each_stage_has_a_text_and_a_table_that_can_be_read(
         assert {(f"{key}-summary", "markdown"), (f"{key}-table", "table")} <= kinds
 
 
-@pytest.mark.promise("keys have flow, output and stage, and stay the same from run to run")
+@pytest.mark.promise("keys contain flow, output and stage and do not change between runs")
 def test_a_key_holds_the_artifacts_of_the_runs_to_one_output(
     by_form: ByForm, nightly: Any, served: Served, page: Any, api: Any
 ) -> None:

@@ -39,7 +39,8 @@ def broken_verify(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.promise(
-    "An unforeseen error says that it is a defect, with the place and the versions that a report needs: exit status 70"
+    "An unexpected error is reported as a defect of rowmill or of a library, with the code location and the versions "
+    "to include in a bug report: exit status 70"
 )
 def test_a_command_says_what_to_report(broken_verify: None, tmp_path: Path) -> None:
     done = typed("verify", str(tmp_path))

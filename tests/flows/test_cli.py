@@ -86,7 +86,7 @@ def test_the_first_line_of_a_run_comes_before_anything_heavy(tmp_path: Path) -> 
     assert done.stdout == "starting job.yaml: loads Prefect, looks for its server, starts workers\n[]\n"
 
 
-@pytest.mark.promise("unless its file or a `--set` has the word `cluster`")
+@pytest.mark.promise("If the job file or a `--set` contains the word `cluster`, they wait")
 @pytest.mark.parametrize(("text", "change", "begins"), [
     ("source: {path: a}", "output.seed=1", True),
     ("source: {path: a}", "cluster.kind=slurm", False),

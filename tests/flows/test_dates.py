@@ -387,9 +387,7 @@ def test_a_night_of_another_folder_is_finished_first_too(
     assert [path.name[:11] for path in (tmp_path / "scratch").iterdir()] == [".2026-11-25"]
 
 
-@pytest.mark.promise(
-    "A job without a date that writes to the same output is refused while the work of a night is there"
-)
+@pytest.mark.promise("While a night's unfinished work is there, a job without a date is refused for the same output")
 def test_a_job_without_a_date_does_not_throw_away_a_night(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,7 +477,7 @@ def test_the_command_of_a_day_without_data_ends_with_0(tmp_path: Path, prefect_s
     assert dates(tmp_path / "out") == {"v0001": "2026-11-23"}
 
 
-@pytest.mark.promise("The same is true of missing validation data whose `source.valid` has no date")
+@pytest.mark.promise("Missing validation data are an error too if `source.valid` has no date")
 @pytest.mark.parametrize("files", ["none", "without rows"])
 @pytest.mark.parametrize("if_empty", ["fail", "skip"])
 def test_validation_data_without_a_date_that_are_missing_are_a_clear_error(
@@ -519,7 +517,7 @@ def test_validation_data_of_a_day_may_be_missing(tmp_path: Path, run: Any, files
     assert run({**data, "run": {**data["run"], "if_empty": "skip"}}) == []
 
 
-@pytest.mark.promise("a mistyped path is not an empty day")
+@pytest.mark.promise("If the folder before the first pattern is missing, that is still an error")
 def test_a_mistyped_path_is_no_empty_day(tmp_path: Path, run: Any) -> None:
     data = nightly(tmp_path, date="2026-11-22", if_empty="skip")
     data["source"]["path"] = f"{tmp_path}/inn/{{date-1}}"

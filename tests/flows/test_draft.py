@@ -151,7 +151,7 @@ def test_na_between_numbers_and_times_is_null(folder: Path, engine: str) -> None
     assert ran(text, folder, engine)["price"].null_count == 0
 
 
-@pytest.mark.promise("Times and numbers in texts are read by an expression")
+@pytest.mark.promise("An expression reads times and numbers written as text")
 def test_times_and_numbers_in_texts_are_read_by_expressions(folder: Path, engine: str) -> None:
     day = datetime.date(2026, 1, 1)
     days = [day + datetime.timedelta(days=i) for i in range(ROWS)]
@@ -285,7 +285,7 @@ def test_files_that_share_most_of_their_columns_are_one_table(folder: Path) -> N
     assert yaml.safe_load(draft(["a.csv", "b.csv"]))["source"] == {"path": ["a.csv", "b.csv"], "missing": "null"}
 
 
-@pytest.mark.promise("numbers that are named like a time and count from 1970, and texts that list values")
+@pytest.mark.promise("numbers since 1970 in a column named like a time; and texts that list values")
 def test_numbers_that_are_times_become_their_parts(folder: Path, engine: str) -> None:
     second = 1_767_225_600 + np.arange(ROWS) * 86_400  # from 2026-01-01
     days = [datetime.date(2026, 1, 1) + datetime.timedelta(days=i) for i in range(ROWS)]
@@ -320,7 +320,7 @@ def test_a_number_without_an_end_is_no_time() -> None:
     assert "#   watch_time: it has infinities" in text
 
 
-@pytest.mark.promise("numbers that are named like a time and count from 1970, and texts that list values")
+@pytest.mark.promise("numbers since 1970 in a column named like a time; and texts that list values")
 def test_texts_that_list_values_are_split(folder: Path, engine: str) -> None:
     kinds = ["Comedy", "Drama", "Crime", "War", "Horror"]
     lists = ["|".join(k for j, k in enumerate(kinds) if (i % 31 + 1) >> j & 1) for i in range(ROWS)]
@@ -394,7 +394,7 @@ def flights(rows: int, late: str = "5") -> str:
     return "\n".join(["month,delay,tail", *lines[:-1], f"12,{late},N7"]) + "\n"
 
 
-@pytest.mark.promise("values, nulls and skewness are those of 20,000 rows at most, in ranges over the whole source")
+@pytest.mark.promise("values, nulls and skewness come from at most 20,000 rows, in ranges spread over the source")
 @pytest.mark.parametrize("form", ["csv", "csv.gz", "utf-16", "parquet", "frame"])
 def test_a_column_that_changes_late_is_no_constant(folder: Path, engine: str, form: str) -> None:
     text = flights(60_000)
@@ -416,7 +416,7 @@ def test_a_column_that_changes_late_is_no_constant(folder: Path, engine: str, fo
     assert found == draft(name)
 
 
-@pytest.mark.promise("values, nulls and skewness are those of 20,000 rows at most, in ranges over the whole source")
+@pytest.mark.promise("values, nulls and skewness come from at most 20,000 rows, in ranges spread over the source")
 def test_blocks_that_are_too_large_to_be_read_whole_show_their_first_rows(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -484,7 +484,9 @@ FIRST_LINES = {  # content, whether the first line names the columns, rows, what
 }  # fmt: skip
 
 
-@pytest.mark.promise("Where the first line may be names or values, or a date day or month first, the draft says so")
+@pytest.mark.promise(
+    "If the first line could be either names or values, or a date could be day-first or month-first, the draft says so"
+)
 @pytest.mark.parametrize("name", FIRST_LINES)
 def test_the_first_line_has_names_or_values(folder: Path, name: str) -> None:
     content, named, rows, doubt = FIRST_LINES[name]
@@ -495,7 +497,9 @@ def test_the_first_line_has_names_or_values(folder: Path, name: str) -> None:
     assert (doubt in seen.doubt) if doubt else not seen.doubt
 
 
-@pytest.mark.promise("Where the first line may be names or values, or a date day or month first, the draft says so")
+@pytest.mark.promise(
+    "If the first line could be either names or values, or a date could be day-first or month-first, the draft says so"
+)
 def test_rows_are_exact_where_the_first_line_is_sure(folder: Path, engine: str) -> None:
     content = FIRST_LINES["one comes again"][0]
     (folder / "rows.csv").write_text(content.replace("x\n", "x,k\n").replace("a,b,c\n", "a,b,c,d\n"))
@@ -508,7 +512,9 @@ def test_rows_are_exact_where_the_first_line_is_sure(folder: Path, engine: str) 
     assert ran(text, folder, engine).num_rows == 60
 
 
-@pytest.mark.promise("Quotes that are letters are seen where each line then has as many values as the others")
+@pytest.mark.promise(
+    "A quote sign that is part of a text is recognized as such if all lines then have the same number of values"
+)
 def test_quotes_in_text_of_tabs_may_be_letters(folder: Path, engine: str) -> None:
     lines = [f"{i}\t{COLORS[i % 3]}\t{i % 7}" for i in range(30_000)]
     lines[20_000] = '7\t"Hello" he said\t3'

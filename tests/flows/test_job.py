@@ -198,7 +198,7 @@ MEAN = {"columns": ["k"], "ops": [{"op": "JoinGroupby", "cont_cols": ["x"], "sta
 LARGE = {"columns": ["k"], "ops": [{"op": "Filter", "expression": "x > 4"}]}
 
 
-@pytest.mark.promise("then in what the entries above make, the last one first, then in the source")
+@pytest.mark.promise("then in the entries above (nearest first), then in the source")
 @pytest.mark.parametrize(
     ("features", "found"),
     [

@@ -60,7 +60,7 @@ def test_a_recipe_makes_them_at_its_own_path_alone() -> None:
     assert sample_of(load_job("ecommerce", ["source.valid=mine"]))[1:] == ("mine", (1_000_000, False))
 
 
-@pytest.mark.promise("unless `--sample` is given", "flows/README.md#recipes")
+@pytest.mark.promise("they are left out unless you give `--sample`", "flows/README.md#recipes")
 def test_a_sample_that_is_written_with_a_path_counts(tmp_path: Path) -> None:
     job = written(tmp_path, "{recipe: toy, source: {path: mine, sample: {rows: 7}}}")
     assert sample_of(load_job(job)) == ("mine", None, (7, True))

@@ -80,7 +80,7 @@ def test_the_flow_run_and_its_four_tasks_are_completed(out: Path, api: Any) -> N
     "The page of the run has its four stages, their progress, and a summary and a table of each",
     "README.md#what-you-see",
 )
-@pytest.mark.promise("keys have flow, output and stage, and stay the same from run to run")
+@pytest.mark.promise("keys contain flow, output and stage and do not change between runs")
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_leaves_a_summary_and_a_table(out: Path, api: Any, stage: str) -> None:
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId

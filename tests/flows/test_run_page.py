@@ -61,7 +61,7 @@ def test_the_stages_follow_each_other_in_the_graph_of_the_run(runs: list[UUID], 
     }
 
 
-@pytest.mark.promise("keys have flow, output and stage, and stay the same from run to run")
+@pytest.mark.promise("keys contain flow, output and stage and do not change between runs")
 def test_two_jobs_have_no_key_in_common(runs: list[UUID], api: Any) -> None:
     first, second = (keys_of(api, run) for run in runs)
     assert "preprocess-out-shop-1-links" in first

@@ -60,7 +60,7 @@ def nights_of(folder: Path, *crons: str, timezone: str = "UTC", **job: Any) -> D
     return DeployedJob("preprocess/n", "id", datetime(2026, 3, 1, tzinfo=UTC), schedules, whole, folder)
 
 
-@pytest.mark.promise("a manifest in the output says that it is of them")
+@pytest.mark.promise("days named by the manifest of an output or version that is not discarded")
 def test_the_days_of_versions_are_those_that_their_manifests_name(tmp_path: Path) -> None:
     for number, day in enumerate(["2026-03-02", "2026-03-01", "2026-03-02"], 1):
         output_of(tmp_path / f"out/v{number:04d}", day)
@@ -82,7 +82,7 @@ def test_a_day_whose_version_is_discarded_is_missing(tmp_path: Path) -> None:
     assert nights.missing(*days) == []
 
 
-@pytest.mark.promise("those whose versions `output.keep_versions` has removed")
+@pytest.mark.promise("days whose versions `output.keep_versions` has removed")
 def test_a_day_whose_version_was_removed_is_not_missing(tmp_path: Path) -> None:
     nights = nights_of(tmp_path)
     today = nights.today()

@@ -49,7 +49,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     answer(started(STOP, place))
 
 
-@pytest.mark.promise("else one on this host, which they start if there is none and which stays")
+@pytest.mark.promise("otherwise one on this host. They start it if needed and leave it running")
 def test_two_processes_that_start_at_once_share_one_server_that_outlives_them(home: Path) -> None:
     port = free_port()
     both = [started(ENSURE, home, PREFECT_SERVER_API_PORT=port) for _ in range(2)]

@@ -65,7 +65,7 @@ def test_schemas_before_and_after_fitting(engine: str) -> None:
     assert made.output_schema.with_tag(Tags.TARGET) == ["t"]
 
 
-@pytest.mark.promise("`fit_transform` gives out-of-fold encodings where an operator has them")
+@pytest.mark.promise("For operators with out-of-fold encodings, `fit_transform` returns those")
 def test_fit_transform_is_out_of_fold_and_transform_is_not(engine: str) -> None:
     fitted = workflow(engine)
     dataset = Dataset(TABLE, engine=engine)

@@ -37,7 +37,7 @@ def daily(nights: int) -> list[date]:
     return [FIRST + timedelta(days=night) for night in range(nights)]
 
 
-@pytest.mark.promise("From the seventh night on, 40 % fewer or 70 % more is a finding however much the nights vary")
+@pytest.mark.promise("A drop by 40 % or a rise by 70 % is a finding however much the nights vary")
 @pytest.mark.parametrize("name", SHOPS_OF_ROWS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_sixty_clean_nights_make_no_false_alarm(name: str, seed: int) -> None:
@@ -68,7 +68,7 @@ def test_faults_of_rows_are_found_in_each_of_four_weeks(name: str, fault: str) -
     assert all(share >= least for share, least in zip(found.values(), FOUND[fault], strict=True)), found
 
 
-@pytest.mark.promise("From the seventh night on, 40 % fewer or 70 % more is a finding however much the nights vary")
+@pytest.mark.promise("A drop by 40 % or a rise by 70 % is a finding however much the nights vary")
 @pytest.mark.parametrize("night", [8, 12, 14, 19, 20, 27])
 @pytest.mark.parametrize("name", SHOPS_OF_ROWS)
 def test_half_a_night_stops_the_run_from_the_second_week_on(name: str, night: int) -> None:

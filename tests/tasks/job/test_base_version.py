@@ -445,7 +445,7 @@ def ks(out: Path, versions: str) -> list[int]:
     return [k for batch in loader(out, versions=versions, shuffle=False) for k in batch["k"].to_pylist()]
 
 
-@pytest.mark.promise("other versions are left out with a warning, and refused where they are named")
+@pytest.mark.promise("Other versions are left out with a warning; naming one (`v0002..v0004`) is an error")
 def test_readers_of_several_versions_take_the_newest_and_its_ancestors(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -534,7 +534,7 @@ def test_a_damaged_version_is_set_aside_and_brought_back(tmp_path: Path) -> None
     assert rows_of(out / "v0004")["k"].to_pylist() == [6]  # another value than in v0003
 
 
-@pytest.mark.promise("the run stops: that the version is damaged is not proven")
+@pytest.mark.promise("the run stops, because this does not prove that the version is damaged")
 @pytest.mark.parametrize("what", ["a link that leads nowhere", "a version without a manifest", "an I/O error"])
 def test_a_version_that_cannot_be_read_stops_the_run(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch

@@ -77,7 +77,7 @@ class Ids:
         return [self.ids.get(value, 2) for value in values]
 
 
-@pytest.mark.promise("A step goes on with what the base has learned if the base has the same operator on the same")
+@pytest.mark.promise("A step goes on with what the base has learned if three things are the same in the base")
 def test_nights_with_changes_between_them(tmp_path: Path, engine: str) -> None:
     k, c, x, codes = Ids(2, 40), Ids(), list[float](), list[pd.DataFrame]()
     thresholds = [(2, 40), (2, 40), (3, 60), (1, 60), (1, 0), (1, 0)]
@@ -158,7 +158,7 @@ def test_what_would_move_an_id_is_refused(tmp_path: Path, base: Path, changed: d
     assert not (tmp_path / "out/v0002").exists()
 
 
-@pytest.mark.promise("A step goes on with what the base has learned if the base has the same operator on the same")
+@pytest.mark.promise("A step goes on with what the base has learned if three things are the same in the base")
 def test_what_leaves_ids_where_they_are_is_taken(tmp_path: Path, base: Path) -> None:
     """Order, names and tags of entries, columns that are cut elsewhere; the same column under another name is new."""
     listed = entry("u", {"op": "Categorify"}, {"op": "ListSlice", "start": 1}, {"op": "AddTags", "tags": ["item"]})
@@ -200,7 +200,7 @@ def test_new_steps_learn_from_older_rows_first(tmp_path: Path, engine: str) -> N
         night(tmp_path, 4, [*more, HASHED], engine, refit={"learn_from": str(tmp_path / "nowhere")})
 
 
-@pytest.mark.promise('Several versions together (`versions="all"`, a range) have the columns that all of them')
+@pytest.mark.promise('Several versions together (`versions="all"`, a range) have the columns that exist in all of them')
 def test_versions_of_several_jobs_are_read_by_their_common_columns(
     tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -194,7 +194,9 @@ def test_which_steps_take_fractions(features: Any, takes: bool) -> None:
     assert bound.taking_wider({"price": pa.float64()}) == ({"price"} if takes else set())
 
 
-@pytest.mark.promise("is learned from in float64 from that night on, and the gate names its new type")
+@pytest.mark.promise(
+    "steps that take fractions learn from it in float64 from that night on, and the gate names its new type"
+)
 def test_nights_of_a_job_go_on_in_the_wider_type_and_the_gate_hears_of_it(tmp_path: Path, engine: str) -> None:
     out = tmp_path / "out"
 

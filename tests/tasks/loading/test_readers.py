@@ -35,7 +35,7 @@ def remove_replaced(out: Path) -> None:
     Staging(out)._sweep(time.time() + 10_000)
 
 
-@pytest.mark.promise("an epoch that began before a `replace` ends with the old rows")
+@pytest.mark.promise("An epoch that began before a `replace` finishes with the old rows")
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_an_epoch_that_began_before_a_replace_has_the_old_rows_alone(tmp_path: Path, device: str | None) -> None:
     write(tmp_path / "out", 1)
@@ -62,7 +62,7 @@ def in_process(pickled: bytes, found: Any) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.promise("an epoch that began before a `replace` ends with the old rows")
+@pytest.mark.promise("An epoch that began before a `replace` finishes with the old rows")
 def test_a_loader_in_another_process_finds_the_output_that_was_replaced(tmp_path: Path) -> None:
     write(tmp_path / "out", 1)
     source = loader(tmp_path / "out")
@@ -83,7 +83,7 @@ def test_a_loader_in_another_process_finds_the_output_that_was_replaced(tmp_path
     assert ask() == "the output that is read is gone"
 
 
-@pytest.mark.promise("after that there is one error, never a mix")
+@pytest.mark.promise("it fails with one error; it never mixes old and new rows")
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_once_a_replaced_output_is_removed_there_is_one_clear_error(tmp_path: Path, device: str | None) -> None:
     write(tmp_path / "out", 1)

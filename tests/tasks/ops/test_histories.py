@@ -247,8 +247,8 @@ def test_lags_are_those_of_pandas_for_any_partition(
 
 
 @pytest.mark.promise(
-    "one row per visitor: put `{op: Lag, shift: -1, ..}`, the next product, next to the products, make lists of both "
-    "with `Groupby`"
+    "one row per visitor: (1) add the next product as a column with `{op: Lag, shift: -1, ..}`; (2) collect both "
+    "columns into lists with `Groupby`; (3) drop the last element with `ListSlice`"
 )
 def test_lists_of_items_and_of_the_next_items_stand_side_by_side(engine: str) -> None:
     clicks = CLICKS.filter(pa.compute.is_valid(CLICKS["item"]))
