@@ -72,7 +72,7 @@ class NodeForm(Form):
     name: str = ""
 
 
-class NightForm(Form):
+class BatchForm(Form):
     day: Day
     rows: Count
     files: Count
@@ -82,7 +82,7 @@ class NightForm(Form):
 
 class HistoryForm(Form):
     rows: Count
-    nights: list[NightForm]
+    batches: list[BatchForm] = Field(alias="nights")  # the name in the file
     files: TableForm | None = None
 
 
@@ -107,7 +107,7 @@ class FittedNotes:
     source: how the rows were read (`tasks.sources.reading_rules`), for who applies it.
     made_up: the look-alike data among the rows (`tasks.storage.sample_data`).
     dated: the date of the run that fitted it.
-    history: the nights that it has learned, and the table of their files (`tasks.graph.refit_history`).
+    history: the batches that it has learned, and the table of their files (`tasks.graph.refit_history`).
     gate: the checks and the contract of the job, of an output that has no manifest to say them.
     ancestors: the digests of the states that it was learned on top of, the first one first: its ids are theirs, but
         those of columns that one of them lacks.

@@ -266,6 +266,26 @@ def test_names_say_what_a_thing_is() -> None:
     assert breaking(lambda path: [name for name in house.identifiers(path) if name in WORDS]) == {}
 
 
+CORE = tuple(f"tasks/{room}" for room in ("ops", "graph", "learning", "shuffle", "sources"))
+
+
+def of_nights(path: Path) -> list[str]:
+    return [text for text in (path.stem, *house.identifiers(path), *house.docstrings(path)) if "night" in text.lower()]
+
+
+def test_the_core_does_not_know_nights() -> None:
+    """Its words are refit, batch and date: a refit may come at any time. Names in files are texts, and stay."""
+    assert breaking(lambda path: of_nights(path) if within(path, *CORE) else []) == {}
+
+
+def test_a_night_is_seen_in_names_and_docstrings(tmp_path: Path) -> None:
+    source = (
+        '"""A night."""\nclass NightForm:\n    def f(self, of_night):\n        """Nights."""\n        self.night = ""'
+    )
+    (module := tmp_path / "by_night.py").write_text(source)
+    assert {*of_nights(module)} == {"by_night", "NightForm", "of_night", "night", "A night.", "Nights."}
+
+
 def test_nothing_is_registered_upwards() -> None:
     assert house.lazily_registered(ROOT / "tasks") == []
 
