@@ -19,7 +19,6 @@ from tasks.graph.binding import Bound
 from tasks.graph.node import Node, graph_from_json, graph_to_json
 from tasks.graph.refit_history import check_history, save_history
 from tasks.graph.state import FORMAT, State, TableForm, copy_saved, read_json
-from tasks.manifest import DatedForm, current, seal
 from tasks.ops.base import Learned, make_operator
 from tasks.sources.reading_rules import checked_reading, reading_lines
 from tasks.storage.atomic import write_json
@@ -27,6 +26,7 @@ from tasks.storage.documents import (
     DIGEST,
     ColumnForm,
     Count,
+    DatedForm,
     Day,
     Form,
     Names,
@@ -35,8 +35,9 @@ from tasks.storage.documents import (
     damaged,
     parsed,
     refuse_former,
+    seal,
 )
-from tasks.storage.own_files import FITTED, WORKFLOW
+from tasks.storage.own_files import FITTED, WORKFLOW, current
 from tasks.storage.sample_data import made_up_text
 
 log = logging.getLogger("rowmill")
