@@ -15,7 +15,6 @@ from pydantic import Field
 from tasks.core.dtypes import is_list, leaf_type
 from tasks.core.merlin import merlin_text
 from tasks.core.schema import Schema
-from tasks.core.versions import stable_json
 from tasks.errors import DataError, JobError, near
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import read_json
@@ -25,27 +24,24 @@ from tasks.storage.documents import (
     RESTORE,
     ColumnForm,
     Count,
-    Day,
+    DatedForm,
     Form,
     Inside,
     Names,
     Number,
     check_columns,
-    damaged,
     parsed,
     refuse_former,
-    sealed,
+    seal,
 )
 from tasks.storage.own_files import (
     CHANGES,
     FITTED,
-    LATEST,
     MANIFEST,
     SPLITS,
-    VERSION,
     WORKFLOW,
+    current,
     described_by,
-    read_latest,
     versions_of,
 )
 
@@ -93,19 +89,6 @@ class OutputForm(Form):
     files: Count
     format: Literal["parquet", "arrow", "csv", "orc"]
     partition_on: Names = []
-
-
-class BecameForm(Form):
-    pattern: str
-    text: str
-
-
-class DatedForm(Form):
-    date: Day
-    run_date: str = ""
-    timezone: str = ""
-    origin: str = ""
-    became: dict[str, BecameForm] = {}
 
 
 class BaseForm(Form):
@@ -255,16 +238,6 @@ class Manifest:
         parsed(ManifestForm, data, path / MANIFEST)
         check_columns(data["schema"], path / MANIFEST, "schema")
         return Manifest(str(path), data)
-
-
-def current(folder: Path) -> Path:
-    """The folder itself, or the version that its `_latest` names; a DataError where that is not a name in it."""
-    name = read_latest(folder)
-    if name is None:
-        return folder
-    if not VERSION.fullmatch(name):
-        raise damaged(folder / LATEST, "", f"{name[:100]!r} is not a version in this folder")
-    return folder / name
 
 
 def dated_lines(dated: Mapping[str, Any]) -> list[str]:
@@ -437,12 +410,6 @@ def _ends(text: str, names: list[str], folder: Path) -> tuple[int, int]:
     if first > last:
         raise JobError(f"{text!r} ends before it begins", where="versions", do=f"write {wanted[1]}..{wanted[0]}")
     return first, last
-
-
-def seal(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a manifest with its digest."""
-    plain = {name: value for name, value in data.items() if name != DIGEST}
-    return sealed(plain, stable_json(plain))
 
 
 def outputs(folder: Path) -> list[Path]:

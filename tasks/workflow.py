@@ -42,7 +42,7 @@ from tasks.job.apply_fitted import (
 from tasks.learning.growth import Base
 from tasks.learning.observe import learn
 from tasks.learning.refit_modes import modes
-from tasks.manifest import Manifest, current
+from tasks.manifest import Manifest
 from tasks.ops.base import Context, RefitDate
 from tasks.ops.categorify import Categorify
 from tasks.shuffle.group_by_keys import check_runs, keys_of
@@ -50,6 +50,7 @@ from tasks.sources.formats.conform import conform, first_fraction, with_fields
 from tasks.stages.without_prefect import Origin, write_transformed
 from tasks.storage.discarded import check_discarded
 from tasks.storage.files import check_unchanged, local_folder
+from tasks.storage.own_files import current
 
 log = logging.getLogger("rowmill")
 

@@ -25,9 +25,9 @@ def convert(
       rowmill convert out/nightly
     """
     from tasks.graph.saved_workflow import seal as seal_workflow
-    from tasks.manifest import seal as seal_manifest
     from tasks.storage.atomic import read_json, write_json
     from tasks.storage.documents import FORMER, NAME, is_former
+    from tasks.storage.documents import seal as seal_manifest
     from tasks.storage.own_files import FITTED, MANIFEST
 
     console = terminal(soft_wrap=True)

@@ -71,8 +71,8 @@ def contract(
 def _output(path: Path) -> Path:
     """The folder of an output, of its newest version where it has several; DataError if it is none."""
     from flows.commands.inspect import folders_of
-    from tasks.manifest import current
     from tasks.storage.discarded import discarded_line
+    from tasks.storage.own_files import current
 
     folders_of(path)
     folder = current(path)

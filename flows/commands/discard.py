@@ -126,6 +126,7 @@ def restored(out: Path) -> list[str]:
         )
     if what := broken(version):
         raise DataError(f"{version.name} is damaged", where=str(out), why=what, do="restore it from a copy first")
+    _check_place(version, out)
     unmark(version)
     lines = [f"{out} is back"]
     if VERSION.fullmatch(version.name):
@@ -134,6 +135,27 @@ def restored(out: Path) -> list[str]:
         if version in of_other_ids(good):
             lines.append(f"{good[-1].name} was learned without it: readers of several versions leave it out")
     return lines
+
+
+def _check_place(version: Path, out: Path) -> None:
+    """A JobError for a version whose base is discarded, or beside which another one has the rows of the same date."""
+    from tasks.errors import JobError
+    from tasks.manifest import base_of, manifest_of
+    from tasks.storage.discarded import is_discarded
+    from tasks.storage.own_files import versions_of
+
+    base = version.parent / base_of(version)[0]
+    if base != version.parent and is_discarded(base):
+        raise JobError(f"{base.name} is discarded, and {version.name} was learned on top of it", where=str(out),
+                       do=f"bring that back first: rowmill discard {Path(out).parent / base.name} --undo")  # fmt: skip
+    dated = manifest_of(version).get("dated")
+    for other in versions_of(version.parent):
+        if dated and other != version and not is_discarded(other) and manifest_of(other).get("dated") == dated:
+            raise JobError(
+                f"{other.name} has the rows of {dated['date']}, too", where=str(out),
+                why="readers of all versions would have them twice",
+                do=f"take that one back first: rowmill discard {Path(out).parent / other.name}",
+            )  # fmt: skip
 
 
 def _listed(versions: list[Path]) -> str:

@@ -26,7 +26,8 @@ from tasks.graph.binding import Step
 from tasks.graph.changes import read_changes
 from tasks.graph.refit_history import history_lines
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
-from tasks.manifest import Manifest, current, dated_lines, outputs
+from tasks.job.output_check import damages
+from tasks.manifest import Manifest, dated_lines, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.docstrings import docstring_of
 from tasks.ops.installed import classes_of, entries
@@ -41,11 +42,10 @@ from tasks.report.learned import (
     value_text,
 )
 from tasks.sources.formats.bounds import validated
-from tasks.sources.output_check import damages
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.discarded import discarded_line, is_discarded, read_mark
 from tasks.storage.documents import damaged
-from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, VERSION, WORKFLOW, splits_of
+from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, VERSION, WORKFLOW, current, splits_of
 from tasks.storage.sample_data import made_up_text
 
 NEEDED = "needed"

@@ -21,7 +21,7 @@ from flows.published.outbox import deliver, put_in
 from flows.run.artifacts import later, write_markdown, write_table
 from flows.run.links import flow_run_id
 from tasks.errors import GateAskedError, GateStoppedError, RowmillError
-from tasks.gate.decide import decide, judge
+from tasks.gate.decide import Decision, decide, judge
 from tasks.gate.earlier_outputs import MOST_NIGHTS, Past, good_versions
 from tasks.gate.locate import with_files
 from tasks.gate.notes import GateNote, digest_of, read_note, write_note
@@ -61,7 +61,9 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
     decision = decide(_accepted(request, stage, of), stage, verdict)
     write_note(folder, decision.note)
     for one in decision.findings:
-        log.warning("gate: %s", one.text)
+        log.warning("gate: %s (checks.%s)", one.text, one.check)
+    if line := _only_warned(request, verdict, decision):
+        log.warning("gate: %s", line)
     if by_hand := len(verdict.findings) - len(decision.findings):
         log.warning("gate: %s finding(s) were accepted by hand", by_hand)
     if verdict.findings or stage == "commit":
@@ -131,9 +133,26 @@ def stopped(job: AnyJob, request: Request, findings: Sequence[Finding]) -> GateS
     return GateStoppedError(
         f"the gate stops {_night(job, request)}: nothing is published", where=str(request.staging.target),
         why=_sentences(findings),
-        do="fix the data, or, where they are right, set the level of these checks to warn; the same job then goes on "
-           "from what is done",
+        do=f"fix the data, or, where they are right, set {_levels(findings)} to warn; the same job then goes on from "
+           "what is done",
     )  # fmt: skip
+
+
+def _levels(findings: Sequence[Finding]) -> str:
+    """The keys of the levels of these findings' checks."""
+    return ", ".join(dict.fromkeys(f"checks.{one.check}.level" for one in findings))
+
+
+def _only_warned(request: Request, verdict: Verdict, decision: Decision) -> str:
+    """Why findings only warn that would do more once there are enough good versions, in a line; "" if none does."""
+    nights, level = len(verdict.compared_with), request.gate.on_finding
+    waiting = [one for one in decision.findings if one.level == "warn" and request.gate.check(one.check).level is None]
+    if level == "warn" or not waiting or nights >= request.gate.nights:
+        return ""
+    return (
+        f"these findings only warn, since {nights} of {request.gate.nights} good versions are there to compare with: "
+        f"{_levels(waiting)}: {level} counts at once; to take the version back: rowmill discard"
+    )
 
 
 def asks(question: Question) -> GateAskedError:

@@ -1,4 +1,4 @@
-"""The history of a fitted workflow: the nights that it has learned, and a table of their files."""
+"""The history of a fitted workflow: the batches that it has learned, and a table of their files."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from tasks.storage.documents import damaged
 from tasks.storage.own_files import FITTED, PARTIALS, tables_of
 
 FILES = "files.vocab"
-NIGHTS_SHOWN, COLUMNS = 30, 4  # of a table for people
+BATCHES_SHOWN, COLUMNS = 30, 4  # of a table for people
+# A batch is the rows of one fit or refit. Files call it a night: the column here, and the key `nights` of a history.
 SCHEMA = pa.schema([("path", pa.string()), ("size", pa.int64()), ("digest", pa.string()), ("night", pa.int32())])
 
 
-def files_table(files: Sequence[tuple[str, int, str]], night: int) -> pa.Table:
-    """A row for each (path, size, digest), of the night with this number."""
-    rows = [(*file, night) for file in files]
+def files_table(files: Sequence[tuple[str, int, str]], batch: int) -> pa.Table:
+    """A row for each (path, size, digest), of the batch with this number."""
+    rows = [(*file, batch) for file in files]
     columns = zip(*rows, strict=True) if rows else ([] for _ in SCHEMA)
     return pa.table(
         [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
     )
 
 
-def with_night(before: Mapping[str, Any], night: Mapping[str, Any]) -> dict[str, Any]:
-    """The history without its table of files, longer by a night ({day, rows, files, ids, rowmill})."""
-    nights = [*before.get("nights", ()), dict(night)]
-    return {"rows": int(before.get("rows", 0)) + int(night["rows"]), "nights": nights}
+def with_batch(before: Mapping[str, Any], batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The history without its table of files, longer by a batch ({day, rows, files, ids, rowmill})."""
+    batches = [*before.get("nights", ()), dict(batch)]
+    return {"rows": int(before.get("rows", 0)) + int(batch["rows"]), "nights": batches}
 
 
 def save_history(folder: Path, history: Mapping[str, Any], files: pa.Table) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def save_history(folder: Path, history: Mapping[str, Any], files: pa.Table) -> d
 
 
 def read_files(folder: Path, history: Mapping[str, Any]) -> pa.Table:
-    """The table of files (path, size, digest, night) of a history; empty where it has none."""
+    """The table of files of a history, as `SCHEMA` has it; empty where it has none."""
     if not history.get("files"):
         return SCHEMA.empty_table()
     table = read_table(folder, history["files"])
@@ -52,41 +53,41 @@ def read_files(folder: Path, history: Mapping[str, Any]) -> pa.Table:
 def check_history(folder: Path, data: Mapping[str, Any]) -> None:
     """A DataError if the table of files that a `workflow.json` names is missing or damaged."""
     history = data.get("history") or {}
-    nights = history.get("nights", [])
+    batches = history.get("nights", [])
     if history.get("files"):
         check_table(folder, history["files"])
-    if sum(night["rows"] for night in nights) > history.get("rows", 0):
+    if sum(batch["rows"] for batch in batches) > history.get("rows", 0):
         raise damaged(folder / FITTED, "history.rows", "its nights have more rows")
 
 
 def history_lines(folder: Path, data: Mapping[str, Any]) -> list[str]:
-    """The nights that a fitted workflow has learned, and the sizes of what applying and what a refit needs, for
+    """The batches that a fitted workflow has learned, and the sizes of what applying and what a refit needs, for
     people."""
     apply_bytes, refit_bytes = saved_sizes(folder)
     sizes = f"saved: {amount(apply_bytes)} for applying, {amount(refit_bytes)} more for a refit"
     history = data.get("history")
     if not history or not history["nights"]:
         return [sizes]
-    nights = history["nights"]
-    first, last, files = nights[0]["day"], nights[-1]["day"], sum(night["files"] for night in nights)
-    days = f"the night of {last}" if len(nights) == 1 else f"{len(nights):,} nights, {first} to {last}"
+    batches = history["nights"]
+    first, last, files = batches[0]["day"], batches[-1]["day"], sum(batch["files"] for batch in batches)
+    days = f"the night of {last}" if len(batches) == 1 else f"{len(batches):,} nights, {first} to {last}"
     return [f"learned: {history['rows']:,} rows in {files:,} files of {days}", sizes]
 
 
-def night_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The last nights of a `workflow.json`, the newest first: day, rows, files, and how many values had an id in all,
+def batch_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The last batches of a `workflow.json`, the newest first: day, rows, files, and how many values had an id in all,
     with those of the columns that have the most."""
-    nights = (data.get("history") or {}).get("nights", [])[-NIGHTS_SHOWN:]
-    most = sorted((ids := nights[-1].get("ids", {}) if nights else {}), key=lambda name: (-ids[name], name))[:COLUMNS]
+    batches = (data.get("history") or {}).get("nights", [])[-BATCHES_SHOWN:]
+    most = sorted((ids := batches[-1].get("ids", {}) if batches else {}), key=lambda name: (-ids[name], name))[:COLUMNS]
     return [
         {
-            "day": night["day"],
-            "rows": f"{night['rows']:,}",
-            "files": f"{night['files']:,}",
-            "ids": f"{sum(night.get('ids', {}).values()):,}",
-            **{f"ids of {name}": f"{night.get('ids', {}).get(name, 0):,}" for name in most},
+            "day": batch["day"],
+            "rows": f"{batch['rows']:,}",
+            "files": f"{batch['files']:,}",
+            "ids": f"{sum(batch.get('ids', {}).values()):,}",
+            **{f"ids of {name}": f"{batch.get('ids', {}).get(name, 0):,}" for name in most},
         }
-        for night in reversed(nights)
+        for batch in reversed(batches)
     ]
 
 

@@ -19,7 +19,6 @@ from tasks.graph.binding import Bound
 from tasks.graph.node import Node, graph_from_json, graph_to_json
 from tasks.graph.refit_history import check_history, save_history
 from tasks.graph.state import FORMAT, State, TableForm, copy_saved, read_json
-from tasks.manifest import DatedForm, current, seal
 from tasks.ops.base import Learned, make_operator
 from tasks.sources.reading_rules import checked_reading, reading_lines
 from tasks.storage.atomic import write_json
@@ -27,6 +26,7 @@ from tasks.storage.documents import (
     DIGEST,
     ColumnForm,
     Count,
+    DatedForm,
     Day,
     Form,
     Names,
@@ -35,8 +35,9 @@ from tasks.storage.documents import (
     damaged,
     parsed,
     refuse_former,
+    seal,
 )
-from tasks.storage.own_files import FITTED, WORKFLOW
+from tasks.storage.own_files import FITTED, WORKFLOW, current
 from tasks.storage.sample_data import made_up_text
 
 log = logging.getLogger("rowmill")
@@ -72,7 +73,7 @@ class NodeForm(Form):
     name: str = ""
 
 
-class NightForm(Form):
+class BatchForm(Form):
     day: Day
     rows: Count
     files: Count
@@ -82,7 +83,7 @@ class NightForm(Form):
 
 class HistoryForm(Form):
     rows: Count
-    nights: list[NightForm]
+    batches: list[BatchForm] = Field(alias="nights")  # the name in the file
     files: TableForm | None = None
 
 
@@ -107,7 +108,7 @@ class FittedNotes:
     source: how the rows were read (`tasks.sources.reading_rules`), for who applies it.
     made_up: the look-alike data among the rows (`tasks.storage.sample_data`).
     dated: the date of the run that fitted it.
-    history: the nights that it has learned, and the table of their files (`tasks.graph.refit_history`).
+    history: the batches that it has learned, and the table of their files (`tasks.graph.refit_history`).
     gate: the checks and the contract of the job, of an output that has no manifest to say them.
     ancestors: the digests of the states that it was learned on top of, the first one first: its ids are theirs, but
         those of columns that one of them lacks.

@@ -42,7 +42,9 @@ BATCH = 1 << 16  # rows that are encoded at once
 VOCABULARY = {"values", "size", "distinct", "occurrences"}  # what a step has learned that is a vocabulary with counts
 CHANGES_FORMAT = 1
 SECTIONS = {PARTIALS: "partials", CHANGES: "changes"}  # files beside state.json, by which it names their digests
-NIGHT = "of_night.json"  # names tables that only the run that has learned them uses
+# Names tables that only the run that has learned them uses. On disk a refit is called a night: in this name, in the key
+# `of_night` of each step, and in the names of the tables.
+REFIT_TABLES = "of_night.json"
 SUFFIX = ".vocab"  # Parquet, under a name that no reader of a folder takes for data
 
 
@@ -95,22 +97,23 @@ class State:
 
     `partials` (by step) are for a refit, `changes` are what the refit that made this state changed ({} for a fit):
     `base` and `rows` as in `changes.json`, and `steps`. If they are functions, these are called when they are first
-    needed. `rows` is how many rows were learned from (0: unknown), which is saved with the partials. `of_night` are
-    tables of steps that a refit has just learned (`Grown.of_night`), which are not saved with it: `save_night`. `rules`
-    is the number of the rules by which its operators hash and join values (`VALUE_RULES`): a refit keeps its base's.
+    needed. `rows` is how many rows were learned from (0: unknown), which is saved with the partials. `refit_tables` are
+    the tables of steps that a refit has just learned (`Grown.refit_table`); they are not saved with the state, but by
+    `save_refit_tables`. `rules` is the number of the rules by which its operators hash and join values (`VALUE_RULES`):
+    a refit keeps its base's.
     """
 
     def __init__(
         self, values: Mapping[str, dict[str, Any]] | None = None,
         partials: Mapping[str, dict[str, Any]] | Callable[[], tuple[dict[str, dict[str, Any]], int]] | None = None,
         changes: Mapping[str, Any] | Callable[[], dict[str, Any]] | None = None, rows: int = 0,
-        of_night: Mapping[str, pa.Table] | None = None, rules: int = VALUE_RULES,
+        refit_tables: Mapping[str, pa.Table] | None = None, rules: int = VALUE_RULES,
     ) -> None:  # fmt: skip
         self.values: dict[str, dict[str, Any]] = dict(values or {})
         self._partials = partials if callable(partials) else dict(partials or {})
         self._changes = changes if callable(changes) else dict(changes or {})
         self._rows, self.rules = rows, rules
-        self.of_night = dict(of_night or {})
+        self.refit_tables = dict(refit_tables or {})
         self.check_table: Callable[[str], dict[str, Any]] = self.values.__getitem__  # the values with all tables
         self._prepared: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
@@ -150,9 +153,9 @@ class State:
         with self._lock:
             if (key, engine.NAME) not in self._prepared:
                 whole = partial(self._prepare, key, op, engine)
-                of_night = self.of_night.get(key)
+                table = self.refit_tables.get(key)
                 self._prepared[key, engine.NAME] = (
-                    whole() if of_night is None else op.prepare_night(of_night, self.values[key], whole, engine)
+                    whole() if table is None else op.prepare_refit(table, self.values[key], whole, engine)
                 )
                 engines.synchronize()
             return self._prepared[key, engine.NAME]
@@ -228,44 +231,44 @@ class State:
     def load_for_run(folder: Path) -> State:
         """The state in the staging folder of a run, to be applied.
 
-        Of steps whose table of the night `save_night` has saved there, the other tables stay in the folder until a row
-        has a value that the night does not have.
+        Of steps whose table `save_refit_tables` has saved there, the other tables stay in the folder until a row has a
+        value that the rows of the refit do not have.
         """
-        of_night = _read_night(folder)
-        if not of_night:
+        refit_tables = _read_refit_tables(folder)
+        if not refit_tables:
             return State.load(folder, partials=False)
         data = _checked(folder)
         fitted = data["fitted"]
         first = {
-            key: {n: v for n, v in values.items() if key not in of_night or not _files(v)}
+            key: {n: v for n, v in values.items() if key not in refit_tables or not _files(v)}
             for key, values in fitted.items()
         }
-        state = State(_read(folder, first), of_night=of_night, rules=data.get("rules", 1))
+        state = State(_read(folder, first), refit_tables=refit_tables, rules=data.get("rules", 1))
         state.check_table = lambda key: _read(folder, {key: fitted[key]})[key]
         return state
 
 
-def save_night(folder: Path, of_night: Mapping[str, pa.Table], digest: str) -> None:
-    """Save the tables of the night (`Grown.of_night`), by step, beside the state of this digest for workers of the run.
+def save_refit_tables(folder: Path, tables: Mapping[str, pa.Table], digest: str) -> None:
+    """Save the tables of a refit (`Grown.refit_table`), by step, beside the state of this digest, for workers.
 
     They are not part of the state: a copy of it does not have them.
     """
     with Saving(folder) as saving:
-        steps = _packed({key: {"of_night": table} for key, table in of_night.items()}, "night-", saving)
+        steps = _packed({key: {"of_night": table} for key, table in tables.items()}, "night-", saving)
         content = {"state": digest, "steps": encoded(_waited(steps, _noted))}
-    _write(folder / NIGHT, _text(content).encode())
+    _write(folder / REFIT_TABLES, _text(content).encode())
 
 
-def _read_night(folder: Path) -> dict[str, pa.Table]:
-    """What `save_night` has saved; {} where it has not, or not for this state, or where it is damaged: the state has it
-    all."""
-    if not (folder / NIGHT).exists():
+def _read_refit_tables(folder: Path) -> dict[str, pa.Table]:
+    """What `save_refit_tables` has saved; {} where it has not, or not for this state, or where it is damaged: the state
+    has it all."""
+    if not (folder / REFIT_TABLES).exists():
         return {}
     try:
-        content = read_json(folder / NIGHT)
+        content = read_json(folder / REFIT_TABLES)
         if content["state"] != _digest(folder / "state.json"):
             return {}
-        _check_tables(folder / NIGHT, "steps", content["steps"])
+        _check_tables(folder / REFIT_TABLES, "steps", content["steps"])
         return {key: values["of_night"] for key, values in _read(folder, content["steps"]).items()}
     except (DataError, KeyError, TypeError, AttributeError):
         return {}

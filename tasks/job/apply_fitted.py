@@ -23,13 +23,13 @@ from tasks.graph.saved_workflow import fitted_folder, ids_since, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.request import Fitted, Request, new_request
 from tasks.job.source_rules import exact_columns, with_weight
-from tasks.manifest import current
 from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.reading_rules import TEXTS, Fit, differences, with_values
 from tasks.sources.uniting import GROWN
 from tasks.storage.allowed_roots import allowed_name
 from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
 from tasks.storage.discarded import check_discarded, marked_folder
+from tasks.storage.own_files import current
 
 
 def applying_request(source: Source, fitted: Path, output: Output, run: Run, engine: str) -> Request:

@@ -17,9 +17,9 @@ from tasks.errors import DataError, HostError, JobError
 from tasks.graph.refit_history import check_history
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.graph.state import check_saved
+from tasks.job.output_check import damages
 from tasks.job.request import PlanOf, Request
 from tasks.manifest import Manifest, base_of, fitted_of, has_ids, is_state, manifest_of, outputs, state_of
-from tasks.sources.output_check import damages
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import no_space, read_json
 from tasks.storage.checksum import digest

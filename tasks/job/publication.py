@@ -15,9 +15,8 @@ from typing import Any
 
 from tasks.graph.node import topological
 from tasks.job.request import Request
-from tasks.manifest import DIGEST
 from tasks.storage.atomic import read_json, write_json
-from tasks.storage.documents import Number, dumped, parsed
+from tasks.storage.documents import DIGEST, Number, dumped, parsed
 from tasks.storage.own_files import CHANGES, PUBLISHED, VERSION, WORKFLOW
 
 NAMESPACE = uuid.UUID("6d696c6c-7261-4365-8000-7075626c6973")

@@ -18,7 +18,7 @@ from tasks.core.versions import rowmill_version
 from tasks.graph.binding import Bound
 from tasks.graph.matching import Matched, matched
 from tasks.graph.node import graph_from_json, graph_to_json
-from tasks.graph.refit_history import FILES, files_table, read_files, with_night
+from tasks.graph.refit_history import FILES, files_table, read_files, with_batch
 from tasks.graph.saved_workflow import ids_since, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.apply_fitted import made_up_of, subject, targets_of
@@ -111,7 +111,7 @@ def history_of(request: Request, values: Mapping[str, Mapping[str, Any]]) -> tup
     plans = PlanOf(request)
     learned = plans.learned_files
     vocabularies = {key: known for key, known in values.items() if "values" in known and "size" in known}
-    night = {
+    batch = {
         "day": night_of(request),
         "rows": plans.plan(request.splits[0]).rows,
         "files": len(learned),
@@ -119,7 +119,7 @@ def history_of(request: Request, values: Mapping[str, Mapping[str, Any]]) -> tup
         "rowmill": rowmill_version(),
     }
     own = files_table(learned, len(before.get("nights", ())))
-    return with_night(before, night), pa.concat_tables([files, own])
+    return with_batch(before, batch), pa.concat_tables([files, own])
 
 
 def base_note(request: Request) -> dict[str, Any]:

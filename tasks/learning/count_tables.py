@@ -69,7 +69,7 @@ def _sketched(table: pa.Table, engine: str) -> tuple[Sketch, float]:
     """The sketch of a table of counts, and the CPU seconds that it took."""
     start, counts = time.thread_time(), raw(one_array(table["count"]))
     if len(counts) and not counts.min():
-        table = table.filter(pa.array(counts > 0))  # values that have an id of earlier nights
+        table = table.filter(pa.array(counts > 0))  # values that have an id, but no row since their counts began anew
     try:
         sketch = _sketch(table, engine)
     except Exception as error:

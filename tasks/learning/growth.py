@@ -28,12 +28,12 @@ __all__ = ["Base", "Mode"]
 
 
 class Finished(NamedTuple):
-    """What a step has learned: its values, those for a refit, what changed; and its `Grown.of_night`."""
+    """What a step has learned: its values, those for a refit, what changed; and its `Grown.refit_table`."""
 
     fitted: dict[str, Any]
     for_refit: dict[str, Any]
     change: dict[str, Any]
-    of_night: pa.Table | None = None
+    refit_table: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Base:
     state: what was learned so far, with what a refit needs beside it (`State.partials`).
     rows: how many rows it was learned from: row numbers of the new rows go on from there.
     modes: by the key of each learned step, what happens to it (`tasks.learning.refit_modes`).
-    night: the day of the new rows, and what is forgotten.
+    refit: the day of the new rows, and what is forgotten.
     version: the name of the base, for `changes.json`; "" where it has none.
     """
 
     state: State
     rows: int
     modes: Mapping[str, Mode]
-    night: RefitDate
+    refit: RefitDate
     version: str = ""
 
     @staticmethod
@@ -62,15 +62,15 @@ class Base:
     @property
     def first_row(self) -> int:
         """The number of the first new row: rows are numbered on, unless everything is learned anew."""
-        return 0 if self.night.keep_ids_only else self.rows
+        return 0 if self.refit.keep_ids_only else self.rows
 
     def mode(self, step: Step) -> Mode:
         """What happens to a step; a JobError if the base has not learned it, unless all is learned anew (its column
         was dropped before)."""
         if step.key in self.modes and self.modes[step.key].mode == "new":
             return self.modes[step.key]
-        known = {*self.state.values, *(self.state.partials if self.night.keep_ids_only else ())}
-        if self.night.keep_ids_only and step.key in self.modes and step.key not in known:
+        known = {*self.state.values, *(self.state.partials if self.refit.keep_ids_only else ())}
+        if self.refit.keep_ids_only and step.key in self.modes and step.key not in known:
             return Mode("merged", "the base had no such column")
         if step.key not in self.modes or step.key not in known:
             raise JobError(
@@ -90,7 +90,7 @@ class Base:
         fitted, saved = self.state.values.get(step.key), self.state.partials.get(step.key, {})
         if fitted is None:  # its column was left out; it comes back with the ids that it had
             fitted, saved = saved, {}
-        return Start(self.mode(step), fitted, saved, self.night)
+        return Start(self.mode(step), fitted, saved, self.refit)
 
     def left_out(self, steps: Collection[str]) -> dict[str, Any]:
         """By step, the vocabularies of the base whose step is not among `steps`, since its column is left out now.
@@ -109,12 +109,12 @@ class Start:
     mode: Mode
     fitted: Mapping[str, Any]
     saved: Mapping[str, Any]
-    night: RefitDate
+    refit: RefitDate
 
     @property
     def anew(self) -> bool:
         """Whether the step learns as in a fit: it is new, or it is merged, and only ids stay."""
-        return self.mode.mode == "new" or (self.night.keep_ids_only and self.mode.mode == "merged")
+        return self.mode.mode == "new" or (self.refit.keep_ids_only and self.mode.mode == "merged")
 
 
 def frozen_values(base: Base, bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -148,7 +148,7 @@ def finalize(observed: Observed, starts: Mapping[str, Start]) -> tuple[dict[str,
             if start.anew and (question := op.refine(whole)) is not None:
                 questions[key] = question
                 continue
-            done[key] = _finished(partial.step, whole, start)._replace(of_night=None)
+            done[key] = _finished(partial.step, whole, start)._replace(refit_table=None)
         except Exception as error:
             raise explained(error, partial.step, "statistics") from error
     engines.synchronize()
@@ -156,7 +156,7 @@ def finalize(observed: Observed, starts: Mapping[str, Start]) -> tuple[dict[str,
 
 
 def _finished(step: Step, partial: Any, start: Start) -> Finished:
-    """What a step has learned of the rows of its base and those of the night."""
+    """What a step has learned of the rows of its base and those of the refit."""
     op, unit, fitted, saved = step.op, step.unit, start.fitted, start.saved
     assert isinstance(op, Learned)
     if start.anew:
@@ -164,8 +164,8 @@ def _finished(step: Step, partial: Any, start: Start) -> Finished:
         new, for_refit = op.parted(partial, learned)
         return Finished(new, for_refit, {} if start.mode.mode == "new" else op.change(fitted, new, unit))
     if start.mode.mode == "appended" or (start.mode.mode == "merged" and isinstance(op, Keyed)):
-        grown = Grown(*op.grown(partial, fitted, saved, unit, start.night))
-        return Finished(*op.parted(None, grown.learned), grown.change, grown.of_night)
+        grown = Grown(*op.grown(partial, fitted, saved, unit, start.refit))
+        return Finished(*op.parted(None, grown.learned), grown.change, grown.refit_table)
     try:
         whole = op.merge(op.restored(fitted, saved, unit), partial)
     except KeyError:
@@ -238,6 +238,6 @@ def _on(engine: str, step: Step, table: pa.Table, start: Start) -> Finished:
     """`engine` looks up values of vocabularies; groups, whose sums are in host memory anyway, are merged there."""
     engine = engine if start.mode.mode == "appended" else "pandas"
     with engines.computing(engine, 4 * nbytes(table)):
-        done = _finished(step, table, replace(start, night=replace(start.night, engine=engine)))
+        done = _finished(step, table, replace(start, refit=replace(start.refit, engine=engine)))
         engines.synchronize()
     return done

@@ -83,16 +83,16 @@ def learn(
     value_rules = VALUE_RULES if is_fit else base.state.rules
     state = State(*from_parameters(bound, base), rules=value_rules)
     changes = _changes_of_parameters(bound, state, base)
-    if not base.night.keep_ids_only:
+    if not base.refit.keep_ids_only:
         bound = Bound(final, schema, base.state.values)
     fitted, partials = frozen_values(base, bound)
     state = State({**state.values, **fitted}, {**state.partials, **partials}, rules=value_rules)
     unchanged = frozenset(step.key for step in bound.learning if not base.learns(step))
     changes |= {s.key: change_of(s, base.mode(s), {"would": None}) for s in bound.learning if s.key in unchanged}
-    result, passes_seen, of_night = LearningResult(state), list[Seen](), dict[str, pa.Table]()
+    result, passes_seen, refit_tables = LearningResult(state), list[Seen](), dict[str, pa.Table]()
     for number, depth in enumerate(sorted({s.depth for s in bound.learning})):
         done = functools.partial(_report, options.progress, plan, number) if options.progress else None
-        learned = State(_applied_values(bound, depth, state, unchanged), of_night=of_night, rules=value_rules)
+        learned = State(_applied_values(bound, depth, state, unchanged), refit_tables=refit_tables, rules=value_rules)
         of_phase = replace(work, state=learned, training=True, depth=depth, first_row=base.first_row)
         phase = Phase(of_phase, depth, options.floor, unchanged=unchanged)
         columns: dict[str, str] = {}
@@ -107,7 +107,8 @@ def learn(
             result.failed.append(concluded.failed)
             passes_seen.append(concluded.seen)
             fitted, partials = concluded.each("fitted"), concluded.each("for_refit")
-            of_night |= {key: one.of_night for key, one in concluded.done.items() if one.of_night is not None}
+            finished = concluded.done.items()
+            refit_tables |= {key: one.refit_table for key, one in finished if one.refit_table is not None}
             changes |= {k: change_of(steps[k], base.mode(steps[k]), c) for k, c in concluded.each("change").items()}
             state = State({**state.values, **fitted}, {**state.partials, **partials}, rules=value_rules)
             if columns:
@@ -126,7 +127,7 @@ def learn(
         "rows": {"old": base.rows, "new": plan.rows},
         "steps": {key: changes[key] for key in order if key in changes},
     }
-    result.state = State(values, partials, {} if is_fit else changed, rows, of_night, value_rules)
+    result.state = State(values, partials, {} if is_fit else changed, rows, refit_tables, value_rules)
     return result
 
 

@@ -19,6 +19,7 @@ WORDS = ("freeze", "merge")  # what a setting may say of a step
 SHOWN = 4  # columns, steps or tables that a sentence names
 APPENDED = "ids stay, new values come behind them"
 MERGED = "equal to a fit of all rows"
+# Sentences of `changes.json`, which stay as they were written: to them the rows of a refit are a night.
 ON_DISK = "ids do not move, and rows of earlier nights were learned under the ids that they have on disk"
 
 
@@ -29,7 +30,7 @@ def modes(
 
     `settings` are what a job says under `refit`: freeze or merge, by step, column, entry (`features[2]`) or operator.
     The first of these that names a step decides. A step whose input comes from a merged step is frozen: what it learned
-    is about values in the older scale, which the partials of earlier nights hold. With `refit_all` every step learns
+    is about values in the older scale, which the partials of the base hold. With `refit_all` every step learns
     anew from these rows alone, as in a fit, but ids stay. `new` are the steps that the base does not have, and why.
 
     A JobError for a setting that names no learned step (with near names), or that is impossible (with the reason).
@@ -138,7 +139,7 @@ class _ModeDecision:
         ids = [s for s in before if self.of(s).mode == "appended"]
         clauses = [nature_why or (APPENDED if nature == "appended" else MERGED)]
         clauses += [f"behind {_few([titled(s) for s in ids])}: {ON_DISK}"] if ids else []
-        clauses += [clause for clause in (_by_night(self.bound, step),) if clause]
+        clauses += [clause for clause in (_within_one_refit(self.bound, step),) if clause]
         return nature, "; ".join(clauses)
 
     def _moves(self, step: Step) -> bool:
@@ -158,8 +159,8 @@ def _learned_from(bound: Bound, step: Step) -> list[tuple[int, str]]:
     return [*step.fit_inputs.values(), *(place for f in filters for place in f.inputs.values())]
 
 
-def _by_night(bound: Bound, step: Step) -> str:
-    """What a step's input is made of, or filtered by, that does not reach over the night: groups and runs of rows."""
+def _within_one_refit(bound: Bound, step: Step) -> str:
+    """What a step's input is made of, or filtered by, that ends with the rows of a refit: groups and runs of rows."""
     makers = {s.key: s for s in bound.needed_steps(_learned_from(bound, step)) if s.key != step.key}.values()
     names = dict.fromkeys(type(s.op).__name__ for s in makers if s.op.groups_rows or s.op.run_columns)
     return f"{_few(names)} works within a night: a key in two nights is two runs of rows" if names else ""

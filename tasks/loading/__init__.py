@@ -32,10 +32,11 @@ from tasks.core.schema import Schema
 from tasks.engines import engine
 from tasks.errors import DataError, HostError, JobError, near
 from tasks.loading.batch_arrays import Arrays, GroupColumn, arrays, filled, group_columns, in_order, jagged, joined
-from tasks.manifest import Manifest, alike, chosen_versions, common_columns, current
+from tasks.manifest import Manifest, alike, chosen_versions, common_columns
 from tasks.storage.discarded import check_discarded
 from tasks.storage.documents import DIGEST
 from tasks.storage.files_being_read import OpenFolder, gone, open_output
+from tasks.storage.own_files import current
 
 __all__ = ["Arrays", "Batches", "Group", "Loader", "Shard", "arrays", "check_order", "jagged", "loader"]
 

@@ -13,10 +13,9 @@ import numpy as np
 from tasks.errors import DataError, JobError, near
 from tasks.graph.saved_workflow import fitted_folder
 from tasks.graph.state import ChangesForm, read_json
-from tasks.manifest import current
 from tasks.storage.discarded import check_discarded
 from tasks.storage.documents import damaged, parsed
-from tasks.storage.own_files import CHANGES
+from tasks.storage.own_files import CHANGES, current
 
 OUTSIDE = 2  # the first id of values without an id of their own
 EMPTY_DEVIATION = 0.01

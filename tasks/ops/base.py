@@ -27,6 +27,9 @@ Unit = tuple[str, ...]  # the input columns that an operator treats together: on
 Entry = str | tuple[str, ...]  # what stands in a selection: a column or a group (nested list)
 Columns = dict[str, Any]  # name -> column of the engine (pandas Series on Arrow, or cuDF Series)
 
+# Former name of a verb -> its name. Nothing calls the former one, so a class that defines it is refused.
+RENAMED_VERBS = {"prepare_night": "prepare_refit"}
+
 
 @dataclass(frozen=True)
 class Context:
@@ -78,12 +81,12 @@ class Context:
 
 @dataclass(frozen=True)
 class RefitDate:
-    """What a refit knows of its night.
+    """The date of a refit, and what the refit forgets.
 
-    day: the date of the night: values of its rows are seen on it.
+    day: the date of the refit: values of its rows are seen on it.
     forget_days: counts of values without an id that were not seen for so many days are dropped; None: none are.
-    keep_ids_only: of what was learned, only ids stay; all counts begin anew with the rows of the night.
-    since: the day of the base; values that were learned without a day were seen on it. None: the day of the night.
+    keep_ids_only: of what was learned, only ids stay; all counts begin anew with the rows of the refit.
+    since: the day of the base; values that were learned without a day were seen on it. None: the day of the refit.
     engine: the engine that looks up values in this process; the vocabularies are in host memory.
     """
 
@@ -111,13 +114,13 @@ def _day_number(day: date) -> int:
 class Grown(NamedTuple):
     """What an operator has learned in a refit (`Learned.grown`).
 
-    learned: the learned values of all nights. change: what changed, for changes.json.
-    of_night: a table in host memory of which `prepare_night` makes what `apply` takes for rows of the night.
+    learned: the values learned from all rows so far. change: what changed, for changes.json.
+    refit_table: a table in host memory of which `prepare_refit` makes what `apply` takes for the rows of the refit.
     """
 
     learned: dict[str, Any]
     change: dict[str, Any]
-    of_night: pa.Table | None = None
+    refit_table: pa.Table | None = None
 
 
 def _described(schema: dict[str, Any], cls: type[BaseModel]) -> None:
@@ -161,6 +164,10 @@ class Operator(BaseModel):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        for former, verb in RENAMED_VERBS.items():
+            if hasattr(cls, former):
+                what = f"{cls.__name__} defines {former}, which is now called {verb}"
+                raise JobError(what, where=f"{cls.__module__}.{cls.__qualname__}", do=f"rename the method to {verb}")
         if not cls.__name__.startswith("_") and cls.__name__ not in ("Learned", "Keyed"):
             Operator.registry[cls.__name__ if _built_in(cls) else f"{cls.__module__}:{cls.__qualname__}"] = cls
 
@@ -400,13 +407,13 @@ class Learned(Operator):
             ) from None
 
     def grown(
-        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: RefitDate
+        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
     ) -> Grown | tuple[dict[str, Any], dict[str, Any]]:
         """(the learned values after a refit, what changed) of an operator with `on_refit` "appended".
 
-        `partial` is of the rows of the night alone, `fitted` and `saved` are as in `restored`. What changed are plain
+        `partial` is of the rows of the refit alone, `fitted` and `saved` are as in `restored`. What changed are plain
         JSON values and Arrow tables, which changes.json names beside operator and columns. A `Grown` may have besides
-        what `prepare_night` takes.
+        what `prepare_refit` takes.
         """
         raise TypeError(f"{type(self).__name__} does not define grown")
 
@@ -422,7 +429,7 @@ class Learned(Operator):
     def would(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> str | None:
         """What a fit would make different now, of a frozen operator that defines it; None: nothing.
 
-        `old` are the learned values, which stay; `new` are those of all rows so far, or of the night's rows alone where
+        `old` are the learned values, which stay; `new` are those of all rows so far, or of the refit's rows alone where
         no partial is saved.
         """
         return None
@@ -446,13 +453,14 @@ class Learned(Operator):
         """What `apply` gets as `fitted`, made once per process and engine (look-up tables)."""
         return fitted
 
-    def prepare_night(
-        self, of_night: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: Kernels
+    def prepare_refit(
+        self, refit_table: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: Kernels
     ) -> Any:
-        """What `apply` gets as `fitted` in the run of a refit, made of `Grown.of_night`: it costs what the night costs.
+        """What `apply` gets as `fitted` in the run of a refit, made of `Grown.refit_table`: its cost depends on
+        the rows of the refit alone.
 
-        `fitted` has no tables. `whole` makes what `prepare` makes, for values that the night does not have. Default:
-        that.
+        `fitted` has no tables. `whole` makes what `prepare` makes, for values that the rows of the refit do not have.
+        Default: that.
         """
         return whole()
 

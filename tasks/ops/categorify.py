@@ -18,7 +18,7 @@ from tasks.engines.algorithms.reductions import any_true, total
 from tasks.errors import DataError, JobError, near
 from tasks.ops import fixed_vocabulary, vocabulary_growth
 from tasks.ops.base import Columns, Context, Entry, Grown, RefitDate, Unit
-from tasks.ops.keyed import Keyed, NightLookup, ascending_place, names_of
+from tasks.ops.keyed import Keyed, RefitLookup, ascending_place, names_of
 
 PADDING, NULL, FIRST = 0, 1, 2
 
@@ -305,18 +305,18 @@ class Categorify(Keyed):
             )
 
     def grown(
-        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: RefitDate
+        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
     ) -> Grown:
         """The vocabulary with new values behind it (`tasks.ops.vocabulary_growth`); the dimension stays."""
         dimension = embedding_size(self.first_id + int(fitted["size"]))["dimension"]
         threshold, limit = self.limit(self.freq_threshold, unit), self.limit(self.max_size, unit)
         rule = vocabulary_growth.Admission(self.first_id, threshold, limit)
-        return vocabulary_growth.grow(partial, {"dimension": dimension, **fitted}, saved, unit, night, rule)
+        return vocabulary_growth.grow(partial, {"dimension": dimension, **fitted}, saved, unit, refit, rule)
 
-    def prepare_night(
-        self, of_night: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: Kernels
+    def prepare_refit(
+        self, refit_table: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: Kernels
     ) -> Any:
-        return NightLookup(of_night, fitted["size"], whole, engine)
+        return RefitLookup(refit_table, fitted["size"], whole, engine)
 
     # parameters by unit
 

@@ -76,11 +76,11 @@ class Keyed(Learned):
         return {}
 
     def grown(
-        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: RefitDate
+        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
     ) -> Grown | tuple[dict[str, Any], dict[str, Any]]:
         """The learned values of all rows, and how many groups are new or changed.
 
-        The keys of the base are looked up among those of the night, part by part. So hashing costs what the night's
+        The keys of the base are looked up among those of the refit, part by part. So hashing costs what the refit's
         keys cost, and the base is neither grouped nor sorted again: new keys are put between its keys by bisection.
         """
         engine = engines.engine_of(partial)
@@ -104,30 +104,30 @@ class Keyed(Learned):
         return learned, change | {"groups": {"old": len(old), "new": len(table), "changed": len(places)}}
 
 
-class NightLookup:
-    """The places of the values of a night in the vocabulary that it has made larger, as the engine's `Lookup` has them.
+class RefitLookup:
+    """The places of the values of a refit in the vocabulary that it has made larger, as the engine's `Lookup` has them.
 
-    `night` are the values of the night, of which there are few, as columns; the last column is their `place` in the
-    vocabulary of `size` values, -1 without one. `whole` makes the `Lookup` of the vocabulary, once a row has another
-    value. Any thread may use it.
+    `values` are the values of the refit's rows, of which there are few, as columns; the last column is their `place` in
+    the vocabulary of `size` values, -1 without one. `whole` makes the `Lookup` of the vocabulary, once a row has
+    another value. Any thread may use it.
     """
 
-    def __init__(self, night: pa.Table, size: int, whole: Callable[[], Any], engine: Kernels) -> None:
-        *keys, places = (one_array(column) for column in night.columns)
-        self.night, self.places = engine.Lookup(keys), engine.xp.asarray(raw(places))
+    def __init__(self, values: pa.Table, size: int, whole: Callable[[], Any], engine: Kernels) -> None:
+        *keys, places = (one_array(column) for column in values.columns)
+        self.lookup, self.places = engine.Lookup(keys), engine.xp.asarray(raw(places))
         self.size, self.engine = size, engine
         self._make, self._whole, self._lock = whole, None, threading.Lock()
 
     def codes(self, columns: Sequence[Any]) -> Any:
         """The place of each row in the vocabulary, int64; -1 for a row that is not in the vocabulary."""
         if self._whole is None:
-            xp, of_night = self.engine.xp, self.night.codes(columns)
-            absent = of_night < 0
+            xp, codes = self.engine.xp, self.lookup.codes(columns)
+            absent = codes < 0
             if not any_true(absent):
-                return self.places.take(of_night)
+                return self.places.take(codes)
             null = self.engine.null_rows(columns)
             if null is not None and not any_true(absent & ~null):
-                return xp.where(absent, -1, self.places.take(xp.maximum(of_night, 0)))
+                return xp.where(absent, -1, self.places.take(xp.maximum(codes, 0)))
         return self._of_all().codes(columns)
 
     def _of_all(self) -> Any:
@@ -148,7 +148,7 @@ def names_of(table: Any) -> list[str]:
 
 
 def in_types(table: pa.Table, base: pa.Table, keys: Sequence[str], unit: Unit) -> pa.Table:
-    """A table of a night with its keys in the types of the base; a DataError for a key that they do not hold."""
+    """A table of a refit with its keys in the types of the base; a DataError for a key that they do not hold."""
     for name in keys:
         place, dtype = table.column_names.index(name), base.schema.field(name).type
         if table.column(place).type == dtype or pa.types.is_null(dtype):

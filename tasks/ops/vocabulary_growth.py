@@ -80,48 +80,48 @@ class Admitted:
 
 
 def grow(
-    partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: RefitDate, rule: Admission
+    partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate, rule: Admission
 ) -> Grown:
     """The vocabulary with the newcomers behind it: values whose count over all dates reaches the threshold.
 
     Newcomers are ordered by count over all dates, largest first, then by value; the limit takes the first of them that
-    have room. Waiting values that were not seen for `night.forget_days` are dropped. `fitted` has the dimension of the
+    have room. Waiting values that were not seen for `refit.forget_days` are dropped. `fitted` has the dimension of the
     base, which stays.
     """
-    kernels, engine = engines.engine_of(partial), engines.engine(night.engine)
+    kernels, engine = engines.engine_of(partial), engines.engine(refit.engine)
     table, nulls = kernels.split_nulls(partial, names_of(partial)[:-1])
     values, host = fitted["values"].slice(0, fitted["size"]), kernels.host_table(table)
     keys = names_of(host)[:-1]  # those of a GPU may have marks of types
     host = in_types(host, values, keys, unit)
     lookup = engine.Lookup([one_array(host[key]) for key in keys]) if len(host) else None
     new = NewValues(host, keys, lookup, engine)
-    waiting = waiting_values(saved, values if len(values) else host, night)
+    waiting = waiting_values(saved, values if len(values) else host, refit)
     values = values if len(values) else values.cast(waiting.schema.remove(len(waiting.schema) - 1))
 
-    matched = match(values, waiting, new, night)
-    admitted = admit(matched, keys, night, rule, engine)
-    nulls = int(nulls) + (0 if night.keep_ids_only else int(fitted["nulls"]))
+    matched = match(values, waiting, new, refit)
+    admitted = admit(matched, keys, refit, rule, engine)
+    nulls = int(nulls) + (0 if refit.keep_ids_only else int(fitted["nulls"]))
     return result(matched, admitted, new, rule, nulls, int(fitted["dimension"]))
 
 
-def waiting_values(saved: Mapping[str, Any], like: pa.Table, night: RefitDate) -> pa.Table:
+def waiting_values(saved: Mapping[str, Any], like: pa.Table, refit: RefitDate) -> pa.Table:
     """The values without an id, with the day on which each was seen last; none where counts begin anew."""
-    rest = None if night.keep_ids_only else saved.get("rest")
+    rest = None if refit.keep_ids_only else saved.get("rest")
     if rest is None:
         return like.slice(0, 0).append_column("seen", pa.array([], pa.int32()))
     if "seen" in rest.column_names:
         return rest
-    return rest.append_column("seen", pa.array(np.full(len(rest), night.since_number, dtype=np.int32)))
+    return rest.append_column("seen", pa.array(np.full(len(rest), refit.since_number, dtype=np.int32)))
 
 
-def match(values: pa.Table, waiting: pa.Table, new: NewValues, night: RefitDate) -> Matched:
+def match(values: pa.Table, waiting: pa.Table, new: NewValues, refit: RefitDate) -> Matched:
     """Add the counts of the new values to those of the base; what the base does not have is a newcomer."""
     counts = raw(one_array(new.table["count"]))
     is_new, places = np.ones(len(counts), dtype=bool), np.full(len(counts), -1, dtype=np.int64)
-    value_counts, waiting_counts = _counts(values, night.keep_ids_only), _counts(waiting)
+    value_counts, waiting_counts = _counts(values, refit.keep_ids_only), _counts(waiting)
     seen, is_forgotten = raw(one_array(waiting["seen"])).copy(), np.zeros(len(waiting), dtype=bool)
-    if night.forget_days is not None:  # before the new rows count: a value that comes back begins anew
-        is_forgotten = night.number - seen >= night.forget_days
+    if refit.forget_days is not None:  # before the new rows count: a value that comes back begins anew
+        is_forgotten = refit.number - seen >= refit.forget_days
         waiting_counts[is_forgotten] = 0
 
     def of_vocabulary(start: int, rows: np.ndarray, of: np.ndarray) -> None:
@@ -132,7 +132,7 @@ def match(values: pa.Table, waiting: pa.Table, new: NewValues, night: RefitDate)
     def of_waiting(start: int, rows: np.ndarray, of: np.ndarray) -> None:
         waiting_counts[start:][rows] += counts.take(of)
         is_new[of] = False
-        seen[start:][rows] = np.maximum(seen[start:][rows], night.number)  # the night may have come late
+        seen[start:][rows] = np.maximum(seen[start:][rows], refit.number)  # a refit's rows may come late
 
     for base, add in ((values, of_vocabulary), (waiting, of_waiting)):
         if len(base) and new.lookup is not None:
@@ -146,12 +146,12 @@ def match(values: pa.Table, waiting: pa.Table, new: NewValues, night: RefitDate)
     )
 
 
-def admit(matched: Matched, keys: list[str], night: RefitDate, rule: Admission, engine: Kernels) -> Admitted:
+def admit(matched: Matched, keys: list[str], refit: RefitDate, rule: Admission, engine: Kernels) -> Admitted:
     """Choose the values that get an id among those that wait and the newcomers."""
     newcomers = matched.newcomers
     if rule.limit or rule.threshold > 1:  # some may stay without an id: in an order that does not depend on partitions
         newcomers = _in_order(newcomers, keys, engine)
-    seen_now = pa.array(np.full(len(newcomers), night.number, dtype=np.int32))
+    seen_now = pa.array(np.full(len(newcomers), refit.number, dtype=np.int32))
     without_id = [matched.waiting, newcomers.append_column("seen", seen_now)]
     frequent = [raw(one_array(table["count"])) >= max(rule.threshold, 1) for table in without_id]
     rare = [table.filter(pa.array(~often)) for table, often in zip(without_id, frequent, strict=True)]
@@ -199,7 +199,7 @@ def _places(places: np.ndarray, appended: pa.Table, old_size: int, new: NewValue
     codes = new.lookup.codes(list(new.engine.from_arrow(one_chunk(appended.select(new.keys))).values()))
     of = on_host(codes).astype(np.int64, copy=False)
     places = places.copy()
-    places[of[of >= 0]] = old_size + np.flatnonzero(of >= 0)  # others have waited since nights before
+    places[of[of >= 0]] = old_size + np.flatnonzero(of >= 0)  # others have waited since earlier refits
     return pa.table([*new.table.select(new.keys).columns, pa.array(places)], [*new.keys, "place"])
 
 

@@ -15,7 +15,7 @@ from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.changes import read_changes
 from tasks.graph.node import Node
-from tasks.graph.refit_history import history_lines, night_rows
+from tasks.graph.refit_history import batch_rows, history_lines
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.manifest import Manifest, outputs
 from tasks.report import page
@@ -113,7 +113,7 @@ def _nights(folder: Path) -> tuple[list[str], list[dict[str, Any]], list[dict[st
     """What a report says of the nights that a fitted workflow has learned: lines, the last nights, what the last refit
     changed by step."""
     data = read_fitted(folder)
-    return history_lines(folder, data), night_rows(data), growth_rows(read_changes(folder).get("steps", {}))
+    return history_lines(folder, data), batch_rows(data), growth_rows(read_changes(folder).get("steps", {}))
 
 
 def _subject(final: Node, schema: Schema, manifest: Manifest) -> tuple[Node, Schema]:

@@ -35,10 +35,11 @@ from tasks.job.publication import paths_of, write_publication
 from tasks.job.refitting import base_note, history_of
 from tasks.job.request import PlanOf, Request
 from tasks.job.source_rules import counted, described
-from tasks.manifest import FORMAT, Manifest, seal
+from tasks.manifest import FORMAT, Manifest
 from tasks.report.redaction import plain_url
 from tasks.sources.reading_rules import rows_of
 from tasks.storage.atomic import flush, no_space, partial_folder, write_json
+from tasks.storage.documents import seal
 from tasks.storage.own_files import GATE, MANIFEST, WORKFLOW
 from tasks.storage.parquet_footers import write_footers
 from tasks.storage.retention import publish

@@ -16,7 +16,6 @@ from tasks.job import profiles
 from tasks.job.apply_fitted import subject
 from tasks.job.request import PlanOf, Request
 from tasks.job.source_rules import row_rules
-from tasks.manifest import seal
 from tasks.shuffle.choice import Choice, Exchange, make_exchange
 from tasks.shuffle.parts import Part, written
 from tasks.shuffle.pieces import CutSummary
@@ -25,7 +24,7 @@ from tasks.shuffle.rows_to_files import RowsToFiles, rows_to_files
 from tasks.stages.cache_policy import taking_key
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.checksum import is_whole
-from tasks.storage.documents import DIGEST
+from tasks.storage.documents import DIGEST, seal
 from tasks.storage.staging import Staging
 
 log = logging.getLogger("rowmill")

@@ -26,7 +26,7 @@ from tasks.graph.changes import Mode
 from tasks.graph.failed_casts import largest
 from tasks.graph.matching import Matched, learned_steps
 from tasks.graph.partition_work import Work
-from tasks.graph.state import Saving, State, check_saved, save_night
+from tasks.graph.state import Saving, State, check_saved, save_refit_tables
 from tasks.job import profiles
 from tasks.job.apply_fitted import subject
 from tasks.job.refitting import LEARN_FROM, copied_base, matched_to_base
@@ -117,8 +117,8 @@ def _learned(
             if request.base:
                 tables = {f"On top of {request.base.version}": growth_rows(state.changes)[:GROWTH_ROWS], **tables}
             digest = state.save(partial, saving, run.keep_partials)
-            if state.of_night:
-                save_night(partial, state.of_night, digest)
+            if state.refit_tables:
+                save_refit_tables(partial, state.refit_tables, digest)
             casts = largest(result.failed)
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": result.halved}
             manifest |= {"failed_casts": casts, "left_out": dict(result.left_out)}
@@ -151,12 +151,12 @@ def base_of(request: Request, source: Schema) -> Base | None:
         return None
     folder = copied_base(request)
     since = date.fromisoformat(base.since) if base.since else None
-    night = RefitDate(date.fromisoformat(base.day), base.forget, base.all, since)
+    refit = RefitDate(date.fromisoformat(base.day), base.forget, base.all, since)
     state = State.load(folder, digest=base.state)
     state.partials  # noqa: B018  # a JobError where they were not saved, before any row is read
     if changes := matched_to_base(request, source):
         state = _as_matched(state, changes, learned_steps(Bound(*subject(request, source))))
-    return Base(state, request.first_row, modes_of(request, source), night, base.version)
+    return Base(state, request.first_row, modes_of(request, source), refit, base.version)
 
 
 def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:

@@ -19,13 +19,14 @@ from tasks.graph.node import Node, graph_to_json
 from tasks.graph.partition_work import StateFolder, Work
 from tasks.graph.saved_workflow import FittedNotes, read_fitted, save_fitted
 from tasks.job.source_rules import counted
-from tasks.manifest import Manifest, seal
+from tasks.manifest import Manifest
 from tasks.shuffle.memory_exchange import memory_exchange
 from tasks.shuffle.parts import check_types
 from tasks.shuffle.rows_to_files import rows_to_files, write_files
 from tasks.stages.commit import describe
 from tasks.storage import hive
 from tasks.storage.atomic import write_json
+from tasks.storage.documents import seal
 from tasks.storage.files import check_unchanged
 from tasks.storage.own_files import MANIFEST, WORKFLOW
 from tasks.storage.parquet_footers import write_footers

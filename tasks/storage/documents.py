@@ -22,6 +22,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from tasks.core.dtypes import parse_dtype
 from tasks.core.schema import ROW, check_names
 from tasks.core.strict_json import decoded, encoded
+from tasks.core.versions import stable_json
 from tasks.errors import DataError, RowmillError
 
 RESTORE = "restore the folder from where it came, or make it again"
@@ -86,6 +87,19 @@ class ColumnForm(Form):
     tags: Names = []
     cardinality: Count = 0
     embedding: Embedding | None = None
+
+
+class BecameForm(Form):
+    pattern: str
+    text: str
+
+
+class DatedForm(Form):
+    date: Day
+    run_date: str = ""
+    timezone: str = ""
+    origin: str = ""
+    became: dict[str, BecameForm] = {}
 
 
 @functools.cache
@@ -154,6 +168,7 @@ def check_columns(columns: list[dict[str, Any]], path: Path, field: str) -> None
         raise damaged(path, field, error.what) from None
 
 
-def sealed(data: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """The content of a file with the digest of that content, given as JSON with sorted keys."""
-    return {**data, DIGEST: hashlib.sha256(text.encode()).hexdigest()}
+def seal(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a file with the digest of that content."""
+    plain = {name: value for name, value in data.items() if name != DIGEST}
+    return {**plain, DIGEST: hashlib.sha256(stable_json(plain).encode()).hexdigest()}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.storage.checksum import digest as digest_of
+from tasks.storage.documents import damaged
 
 MANIFEST, WORKFLOW = "_manifest.json", "_workflow"
 FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, written last as well
@@ -92,6 +93,16 @@ def read_latest(folder: Path) -> str | None:
         return None
     with latest.open("rb") as file:
         return os.fsdecode(file.read(1000).strip())
+
+
+def current(folder: Path) -> Path:
+    """The folder itself, or the version that its `_latest` names; a DataError where that is not a name in it."""
+    name = read_latest(folder)
+    if name is None:
+        return folder
+    if not VERSION.fullmatch(name):
+        raise damaged(folder / LATEST, "", f"{name[:100]!r} is not a version in this folder")
+    return folder / name
 
 
 def versions_of(folder: Path) -> list[Path]:

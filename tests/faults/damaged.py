@@ -397,7 +397,7 @@ def _whole_output(folder: Path) -> Path:
 
 def sealed_again(name: str, data: Any) -> Any:
     """A manifest or workflow.json with the digest of what it now says: damage that is meant."""
-    from tasks.manifest import seal
+    from tasks.storage.documents import seal
 
     return seal(data) if isinstance(data, dict) and "digest" in data else data
 

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from flows.job.job import make_application
 from tasks.errors import DataError
-from tasks.manifest import Manifest, seal
+from tasks.manifest import Manifest
+from tasks.storage.documents import seal
 from tasks.workflow import Workflow
 from tests.faults.damaged import _whole_output, outcomes, wrong
 

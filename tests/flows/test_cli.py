@@ -496,7 +496,7 @@ def test_verify_names_a_part_that_cannot_be_read_and_looks_at_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tasks.dataset import Dataset
-    from tasks.sources import output_check
+    from tasks.job import output_check
     from tasks.storage import checksum
     from tasks.workflow import Workflow
 

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
+from tasks.job.output_check import damages
 from tasks.manifest import Manifest
-from tasks.sources.output_check import damages
 from tests.flows.runs import key_of, run_flow
 from tests.flows.test_preprocess import job, logs
 

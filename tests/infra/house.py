@@ -97,6 +97,13 @@ def width(folder: Path) -> int:
     return sum(entry.name not in ("__init__.py", "__pycache__") for entry in entries)
 
 
+def docstrings(path: Path) -> Iterator[str]:
+    """The docstrings of a module, and of the classes and functions in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, WITH_BODY):
+            yield ast.get_docstring(node) or ""
+
+
 def identifiers(path: Path) -> Iterator[str]:
     """The names in a module: variables, arguments, functions, classes and attributes."""
     for node in ast.walk(ast.parse(path.read_text())):

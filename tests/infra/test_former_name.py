@@ -18,9 +18,10 @@ from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.graph import saved_workflow
 from tasks.loading import loader
-from tasks.manifest import Manifest, seal
+from tasks.manifest import Manifest
 from tasks.ops import Categorify
 from tasks.storage.atomic import write_json
+from tasks.storage.documents import seal
 from tasks.workflow import Workflow
 from tests.conftest import python_path
 from tests.stages import run_stages

@@ -167,6 +167,11 @@ FUNCTION, TYPES = "\n\ndef planted():\n    {}\n", "\n\nif TYPE_CHECKING:\n    {}
 # By contract: a module, and an import that the contract forbids there, hidden as well as one can.
 PLANTED = {
     "tasks, from top to ground": ("tasks/core/units.py", FUNCTION.format("from tasks.storage import files")),
+    "the core knows no gate, no flows": ("tasks/learning/growth.py", TYPES.format("from tasks.gate import verdict")),
+    "the core knows no run dates, no versions": (
+        "tasks/shuffle/parts.py",
+        FUNCTION.format("from tasks.manifest import chosen_versions"),
+    ),
     "engines, from expressions to types": (
         "tasks/engines/gpu/device_frames.py",
         FUNCTION.format("from tasks.engines.cpu import columns"),
@@ -264,6 +269,26 @@ WORDS = ("found", "given", "asked", "told", "said", "kept", "made", "held")
 def test_names_say_what_a_thing_is() -> None:
     """These words say that something happened to a thing, not what the thing is: the style of the code has none."""
     assert breaking(lambda path: [name for name in house.identifiers(path) if name in WORDS]) == {}
+
+
+CORE = tuple(f"tasks/{room}" for room in ("ops", "graph", "learning", "shuffle", "sources"))
+
+
+def of_nights(path: Path) -> list[str]:
+    return [text for text in (path.stem, *house.identifiers(path), *house.docstrings(path)) if "night" in text.lower()]
+
+
+def test_the_core_does_not_know_nights() -> None:
+    """Its words are refit, batch and date: a refit may come at any time. Names in files are texts, and stay."""
+    assert breaking(lambda path: of_nights(path) if within(path, *CORE) else []) == {}
+
+
+def test_a_night_is_seen_in_names_and_docstrings(tmp_path: Path) -> None:
+    source = (
+        '"""A night."""\nclass NightForm:\n    def f(self, of_night):\n        """Nights."""\n        self.night = ""'
+    )
+    (module := tmp_path / "by_night.py").write_text(source)
+    assert {*of_nights(module)} == {"by_night", "NightForm", "of_night", "night", "A night.", "Nights."}
 
 
 def test_nothing_is_registered_upwards() -> None:

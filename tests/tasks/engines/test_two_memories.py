@@ -17,7 +17,7 @@ from tasks.engines.expression.syntax import parse
 from tasks.graph.node import Node, as_node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import Downsampling, RowRules, RowSet, Splitting
-from tasks.ops.keyed import NightLookup
+from tasks.ops.keyed import RefitLookup
 from tests.frames import make_column, to_arrow
 from tests.learning import applied, cut, learned
 from tests.tasks.engines import two_memories
@@ -92,10 +92,10 @@ def test_rules_on_rows_keep_the_memories_apart(
     assert sum(len(rows) for rows, _ in out)
 
 
-def test_a_lookup_of_a_night_keeps_the_memories_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_of_a_refit_keeps_the_memories_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     two_memories.use(monkeypatch)
     kernels = engines.engine(two_memories.NAME)
-    night = pa.table({"v0": ["b", "c"], "place": [1, -1]})
-    lookup = NightLookup(night, 2, lambda: kernels.Lookup([pa.array(["a", "b"])]), kernels)
-    for values, expected in ((["b", "c"], [1, -1]), (["c", None, "b"], [-1, -1, 1]), (["a", "b", "d"], [0, 1, -1])):
-        assert lookup.codes([kernels.column(pa.array(values, pa.string()))]).get().tolist() == expected
+    values = pa.table({"v0": ["b", "c"], "place": [1, -1]})
+    lookup = RefitLookup(values, 2, lambda: kernels.Lookup([pa.array(["a", "b"])]), kernels)
+    for column, expected in ((["b", "c"], [1, -1]), (["c", None, "b"], [-1, -1, 1]), (["a", "b", "d"], [0, 1, -1])):
+        assert lookup.codes([kernels.column(pa.array(column, pa.string()))]).get().tolist() == expected

@@ -31,8 +31,8 @@ from tasks.gate.output_profile import ColumnProfile, Profile, StepProfile, bin_e
 from tasks.graph import row_sample
 from tasks.graph.seen import Seen, added, unpacked
 from tasks.job import profiles
+from tasks.job.output_check import damages
 from tasks.manifest import Manifest
-from tasks.sources.output_check import damages
 from tasks.stages import ingest
 from tasks.stages import statistics as statistics_stage
 from tasks.storage.documents import parsed

@@ -553,7 +553,7 @@ def test_a_version_that_cannot_be_read_stops_the_run(
         def failing(path: Path) -> str:
             raise OSError(5, "Input/output error", str(path))
 
-        monkeypatch.setattr("tasks.sources.output_check.digest", failing)
+        monkeypatch.setattr("tasks.job.output_check.digest", failing)
         monkeypatch.setattr("tasks.job.base_version.digest", failing)
     with pytest.raises(HostError, match=r"whether v0002 is whole is not known"):
         newest_good(out)

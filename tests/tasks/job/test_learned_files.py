@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks.errors import DataError
-from tasks.graph.refit_history import check_history, files_table, read_files, save_history, with_night
+from tasks.graph.refit_history import check_history, files_table, read_files, save_history, with_batch
 from tasks.job.learned_files import PART, check_new, learned_before, sampled_digest
 from tasks.storage.source_changes import file_of
 from tests.tasks.job.test_base_version import job, night, nights
@@ -85,7 +85,7 @@ def test_the_night_of_a_known_file_is_named() -> None:
 
 
 def test_a_history_is_read_as_it_was_saved(tmp_path: Path) -> None:
-    history = with_night(with_night({}, NIGHTS[0]), NIGHTS[1])
+    history = with_batch(with_batch({}, NIGHTS[0]), NIGHTS[1])
     saved = save_history(tmp_path, history, KNOWN)
 
     assert (saved["rows"], saved["nights"]) == (4, NIGHTS)

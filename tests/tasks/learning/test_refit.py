@@ -20,7 +20,7 @@ from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound
 from tasks.graph.changes import read_changes
 from tasks.graph.node import as_node
-from tasks.graph.state import State, copy_saved, save_night
+from tasks.graph.state import State, copy_saved, save_refit_tables
 from tasks.learning import large_table_types, large_tables
 from tasks.learning.growth import Base
 from tasks.learning.refit_modes import modes
@@ -42,13 +42,13 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refitted(
-    made_of: Any, rows: pa.Table, base: State, engine: str = "pandas", *, night: RefitDate | None = None,
+    made_of: Any, rows: pa.Table, base: State, engine: str = "pandas", *, refit_date: RefitDate | None = None,
     partitions: int = 1, threads: int = 2, settings: dict[str, str] | None = None,
 ) -> State:  # fmt: skip
-    """What a graph has learned after a night."""
-    final, source, night = as_node(made_of), cut(rows, 16, partitions), night or RefitDate(DAY)
+    """What a graph has learned after a refit."""
+    final, source, refit_date = as_node(made_of), cut(rows, 16, partitions), refit_date or RefitDate(DAY)
     bound = Bound(final, source.plan.schema, base.values)
-    begin = Base(base, base.rows, modes(bound, settings or {}, night.keep_ids_only), night, "v0006")
+    begin = Base(base, base.rows, modes(bound, settings or {}, refit_date.keep_ids_only), refit_date, "v0006")
     return learned_on(LocalPool(threads), final, source, engine, begin)
 
 
@@ -132,14 +132,18 @@ def test_values_without_an_id_are_forgotten_never_ids(engine: str) -> None:
     coded = ["s"] >> ops.Categorify(freq_threshold=2)
     base = learned(coded, cut(pa.table({"s": ["a", "a", "b", "c"]}), 16), engine)
     late = RefitDate(DAY, forget_days=30, since=DAY - timedelta(days=30))
-    after = refitted(coded, pa.table({"s": ["c", "d"]}), base, engine, night=late)
+    after = refitted(coded, pa.table({"s": ["c", "d"]}), base, engine, refit_date=late)
     values, saved, change = one(after)
     assert vocabulary(values) == ["a"]
     assert {r["v0"]: r["count"] for r in saved["rest"].to_pylist()} == {"c": 1, "d": 1}  # c begins anew
     assert (change["forgotten"], values["distinct"], values["occurrences"]) == (2, 3, 4)
-    again = refitted(coded, pa.table({"s": ["b"]}), after, engine, night=RefitDate(DAY + timedelta(29), forget_days=30))
+    again = refitted(
+        coded, pa.table({"s": ["b"]}), after, engine, refit_date=RefitDate(DAY + timedelta(29), forget_days=30)
+    )
     assert sorted(one(again)[1]["rest"]["v0"].to_pylist()) == ["b", "c", "d"]
-    gone = refitted(coded, pa.table({"s": ["b"]}), after, engine, night=RefitDate(DAY + timedelta(30), forget_days=30))
+    gone = refitted(
+        coded, pa.table({"s": ["b"]}), after, engine, refit_date=RefitDate(DAY + timedelta(30), forget_days=30)
+    )
     assert one(gone)[1]["rest"]["v0"].to_pylist() == ["b"]
 
 
@@ -148,8 +152,8 @@ def test_what_is_forgotten_does_not_depend_on_the_nights_between(engine: str, be
     coded = ["s"] >> ops.Categorify(freq_threshold=3)
     state = learned(coded, cut(pa.table({"s": ["a", "a", "a"]}), 16), engine)
     for day, rows in [(1, ["b", "b"]), *((day, ["a"]) for day in between), (12, ["b"])]:
-        night = RefitDate(date(2026, 1, day), forget_days=5)
-        state = refitted(coded, pa.table({"s": rows}), state, engine, night=night)
+        refit_date = RefitDate(date(2026, 1, day), forget_days=5)
+        state = refitted(coded, pa.table({"s": rows}), state, engine, refit_date=refit_date)
     assert vocabulary(one(state)[0]) == ["a"]
     assert {r["v0"]: r["count"] for r in one(state)[1]["rest"].to_pylist()} == {"b": 1}
 
@@ -159,8 +163,8 @@ def test_a_night_that_came_late_makes_no_count_older(engine: str) -> None:
     state = learned(coded, cut(pa.table({"s": ["a", "a", "a"]}), 16), engine)
     nights = [(20, ["y"]), (1, ["y"]), (21, ["a"]), (22, ["y"])]  # January 1 comes after January 20
     for day, rows in nights:
-        night = RefitDate(date(2026, 1, day), forget_days=10)
-        state = refitted(coded, pa.table({"s": rows}), state, engine, night=night)
+        refit_date = RefitDate(date(2026, 1, day), forget_days=10)
+        state = refitted(coded, pa.table({"s": rows}), state, engine, refit_date=refit_date)
         assert one(state)[2]["forgotten"] == 0
     assert vocabulary(one(state)[0]) == ["a", "y"]
 
@@ -184,7 +188,7 @@ def test_to_learn_all_anew_keeps_ids_and_counts_these_rows_alone(engine: str) ->
     rows = {"s": ["a", "a", "b", "b", "c"], "x": [1.0, 2.0, 3.0, 4.0, 5.0]}
     base = learned(nodes, cut(pa.table(rows), 16), engine)
     new = pa.table({"s": ["b", "d", "d", "c", None], "x": [7.0, 7.0, 9.0, None, 9.0]})
-    after = refitted(nodes, new, base, engine, night=RefitDate(DAY, keep_ids_only=True))
+    after = refitted(nodes, new, base, engine, refit_date=RefitDate(DAY, keep_ids_only=True))
     fresh = learned(nodes, cut(new, 16), engine)
     coded, *others = after.values
     assert vocabulary(after.values[coded]) == ["a", "b", "d"]
@@ -240,10 +244,10 @@ def test_a_refit_knows_what_a_fit_of_all_rows_knows(engine: str, large: bool, re
 
 def test_large_tables_are_learned_anew_as_in_a_fit_but_for_ids(engine: str, tiny: None) -> None:
     rows = table(400)
-    new, night = rows.slice(250), RefitDate(DAY, keep_ids_only=True)
+    new, refit_date = rows.slice(250), RefitDate(DAY, keep_ids_only=True)
     base = learned(nodes(), cut(rows.slice(0, 250), 16, 2), engine)
     alone = learned(nodes(), cut(new, 16, 2), engine)
-    first = refitted(nodes(), new, base, engine, night=night)
+    first = refitted(nodes(), new, base, engine, refit_date=refit_date)
     assert list(first.values) == list(alone.values)
     for key, fitted in alone.values.items():
         if "/Categorify/" not in key:
@@ -254,7 +258,7 @@ def test_large_tables_are_learned_anew_as_in_a_fit_but_for_ids(engine: str, tiny
         keys = [name for name in after["values"].column_names if name != "count"]
         old, start = (values["values"].slice(0, before["size"]).select(keys) for values in (before, after))
         assert start.combine_chunks().equals(old.combine_chunks()), key
-    other = refitted(nodes(), new, base, engine, night=night, partitions=3, threads=4)
+    other = refitted(nodes(), new, base, engine, refit_date=refit_date, partitions=3, threads=4)
     assert close(other.values, first.values)
     assert close(other.partials, first.partials)
     assert close(other.changed, first.changed)
@@ -435,14 +439,14 @@ def test_a_vocabulary_behind_a_vocabulary_goes_on(engine: str) -> None:
     assert groups["t0_sum_0"].to_pylist() == [1, 2, 1]
 
 
-def test_the_places_of_the_values_of_the_night_are_handed_on(engine: str, tmp_path: Path) -> None:
+def test_the_places_of_the_values_of_the_refit_are_handed_on(engine: str, tmp_path: Path) -> None:
     coded = ["s"] >> ops.Categorify(freq_threshold=2)
     base = learned(coded, cut(pa.table({"s": ["b", "b", "a", "a", "d", "d", "e", "e", "c"]}), 16), engine)
     after = refitted(coded, pa.table({"s": ["z", "z", "b", None, "c", "q"]}), base, engine)
     (key,), op = after.values, ops.Categorify(freq_threshold=2)
     assert vocabulary(after.values[key]) == ["a", "b", "d", "e", "c", "z"]
-    night = after.of_night[key]
-    assert dict(zip(*night.to_pydict().values(), strict=True)) == {"b": 1, "c": 4, "q": -1, "z": 5}
+    table = after.refit_tables[key]
+    assert dict(zip(*table.to_pydict().values(), strict=True)) == {"b": 1, "c": 4, "q": -1, "z": 5}
     kernels = engines.engine(engine)
 
     def places(state: State, *values: str | None) -> list[int]:
@@ -450,20 +454,20 @@ def test_the_places_of_the_values_of_the_night_are_handed_on(engine: str, tmp_pa
         return [int(code) for code in codes]
 
     digest = after.save(tmp_path)
-    save_night(tmp_path, after.of_night, digest)
-    [table] = tmp_path.glob("v*-values.vocab")
-    table.rename(tmp_path / "elsewhere")
-    of_night = State.load_for_run(tmp_path)
-    assert places(of_night, "z", None, "q", "b") == [5, -1, -1, 1]
-    assert places(of_night) == []
+    save_refit_tables(tmp_path, after.refit_tables, digest)
+    [vocabulary_file] = tmp_path.glob("v*-values.vocab")
+    vocabulary_file.rename(tmp_path / "elsewhere")
+    state = State.load_for_run(tmp_path)
+    assert places(state, "z", None, "q", "b") == [5, -1, -1, 1]
+    assert places(state) == []
     with pytest.raises(DataError, match=r"the table v000-values\.vocab is missing"):  # other values need the vocabulary
-        places(of_night, "z", "a")
-    (tmp_path / "elsewhere").rename(table)
-    assert places(of_night, "z", "a", "x", None) == [5, 0, -1, -1]
-    assert places(of_night, "z", "q", "b") == [5, -1, 1]
+        places(state, "z", "a")
+    (tmp_path / "elsewhere").rename(vocabulary_file)
+    assert places(state, "z", "a", "x", None) == [5, 0, -1, -1]
+    assert places(state, "z", "q", "b") == [5, -1, 1]
 
 
-def test_without_the_night_or_with_that_of_another_state_the_whole_vocabulary_is_read(tmp_path: Path) -> None:
+def test_without_the_tables_of_this_refit_the_whole_vocabulary_is_read(tmp_path: Path) -> None:
     coded = ["s"] >> ops.Categorify()
     base = learned(coded, cut(pa.table({"s": ["a", "b", "c"]}), 16), "pandas")
     after = refitted(coded, pa.table({"s": ["d", "b"]}), base)
@@ -471,7 +475,7 @@ def test_without_the_night_or_with_that_of_another_state_the_whole_vocabulary_is
     digest = after.save(tmp_path / "state")
     for name, damage in {
         "none": lambda folder: (folder / "of_night.json").unlink(),
-        "of another": lambda folder: save_night(folder, after.of_night, "0" * 64),
+        "of another": lambda folder: save_refit_tables(folder, after.refit_tables, "0" * 64),
         "cut off": lambda folder: (folder / "of_night.json").write_text("{"),
         "of another form": lambda folder: (folder / "of_night.json").write_text("[]"),
         "without its table": lambda folder: next(folder.glob("night-*.vocab")).unlink(),
@@ -479,7 +483,7 @@ def test_without_the_night_or_with_that_of_another_state_the_whole_vocabulary_is
     }.items():
         folder = tmp_path / name
         copy_saved(tmp_path / "state", folder)
-        save_night(folder, after.of_night, digest)
+        save_refit_tables(folder, after.refit_tables, digest)
         damage(folder)
         state = State.load_for_run(folder)
         assert ("values" in state.values[key]) == (name != "whole"), name

@@ -83,17 +83,17 @@ def fit(nodes: Any, table: pa.Table, engine: str = "pandas", pool: Pool | None =
 
 def refit(
     nodes: Any, table: pa.Table, state: State, rows: int, engine: str = "pandas", pool: Pool | None = None,
-    block: int = 7, settings: Mapping[str, str] | None = None, night: RefitDate | None = None,
+    block: int = 7, settings: Mapping[str, str] | None = None, refit_date: RefitDate | None = None,
 ) -> State:  # fmt: skip
-    """What a graph has learned after a night: `state` is of the `rows` rows before."""
+    """What a graph has learned after a refit: `state` is of the `rows` rows before."""
     source, final = cut(table, block, 2), as_node(nodes)
-    decided = modes(Bound(final, source.plan.schema), settings or {}, bool(night and night.keep_ids_only))
-    base = Base(state, rows, decided, night or RefitDate(DAY))
+    decided = modes(Bound(final, source.plan.schema), settings or {}, bool(refit_date and refit_date.keep_ids_only))
+    base = Base(state, rows, decided, refit_date or RefitDate(DAY))
     return learned_on(pool or LocalPool(2), final, source, engine, base)
 
 
 def reread(state: State, folder: Path) -> State:
-    """The state as the next night finds it."""
+    """The state as the next refit finds it."""
     state.save(folder)
     return State.load(folder)
 
@@ -278,7 +278,7 @@ def test_after_thirty_nights_ids_are_where_they_were_and_all_else_is_a_fit_of_al
             now = vocabulary(state.values[key])
             assert now[: len(order)] == order
             given[key] = now
-        state = refit(node, table, state, rows, engine, night=RefitDate(DAY + datetime.timedelta(number)))
+        state = refit(node, table, state, rows, engine, refit_date=RefitDate(DAY + datetime.timedelta(number)))
         rows += table.num_rows
         grown(ids, counts, table["s"].to_pylist())
     (limited,) = [k for k, s in steps(node, first).items() if isinstance(s.op, ops.Categorify) and s.op.max_size]
@@ -480,7 +480,7 @@ def test_learning_all_anew_is_a_fit_of_these_rows_but_for_ids(engine: str) -> No
     node = nightly() + (["x"] >> ops.FillMedian() >> ops.Rename(name="x_median"))
     old = refit(node, tables[1], fit(node, tables[0], engine), tables[0].num_rows, engine)
     rows = tables[0].num_rows + tables[1].num_rows
-    anew = refit(node, tables[2], old, rows, engine, night=RefitDate(DAY, keep_ids_only=True))
+    anew = refit(node, tables[2], old, rows, engine, refit_date=RefitDate(DAY, keep_ids_only=True))
     alone = fit(node, tables[2], engine)
     for key, mode in modes(Bound(node, cut(tables[0], ROWS).plan.schema), {}, refit_all=True).items():
         if mode.mode == "appended":
@@ -499,7 +499,7 @@ def test_a_column_that_was_dropped_comes_back_when_all_is_learned_anew(engine: s
     assert applied(node, one, old, engine=engine).column_names == ["a"]
     night = refit(node, two, old, 3, engine)
     assert applied(node, two, night, 3, engine).to_pydict() == {"a": [6, 6]}
-    anew = refit(node, two, night, 5, engine, night=RefitDate(DAY, keep_ids_only=True))
+    anew = refit(node, two, night, 5, engine, refit_date=RefitDate(DAY, keep_ids_only=True))
     assert applied(node, two, anew, 5, engine).to_pydict() == {"b": [3, 4]}
     again = refit(node, pa.table({"a": [2, 5], "b": ["x", "y"]}), night, 5, engine)
     assert {change["would"] for key, change in again.changes.items() if "Drop" in key} == {

@@ -10,9 +10,9 @@ import pytest
 
 from tasks import engines, ops
 from tasks.core.strict_json import marked, unmarked
-from tasks.errors import DataError
+from tasks.errors import DataError, JobError
 from tasks.graph.state import State
-from tasks.ops.base import Context, Learned, Unit
+from tasks.ops.base import RENAMED_VERBS, Context, Learned, Operator, Unit
 from tests.learning import close
 
 
@@ -30,6 +30,7 @@ def saved(op: Learned, partial: Any, unit: Unit, folder: Path) -> tuple[dict[str
     return loaded.values["0/Op/x"], loaded.partials["0/Op/x"]
 
 
+PAGE = Path(__file__).resolve().parents[3] / "tasks/ops/OWN_OPERATOR.md"
 TABLE = pa.table(
     {
         "x": [1.5, None, -2.25, 1e9, 0.1],
@@ -137,3 +138,21 @@ def test_a_named_tuple_is_refused_when_it_is_read(tmp_path: Path) -> None:
     beside = Learned.kept_partial(op, Pair(1, 2), {})
     with pytest.raises(DataError, match=r"cannot be read again(.|\n)*Pair(.|\n)*define restored"):
         Learned.restored(op, {}, beside, ("x",))
+
+
+@pytest.mark.promise(
+    "A class that defines a method under its former name is refused when it is imported; the error says the new name",
+    "tasks/ops/OWN_OPERATOR.md#the-operators",
+)
+@pytest.mark.parametrize(("former", "verb"), RENAMED_VERBS.items())
+def test_a_verb_under_its_former_name_is_refused(former: str, verb: str) -> None:
+    def method(self: Any) -> None: ...
+
+    registered = {**Operator.registry}
+    with pytest.raises(JobError, match=f"Old defines {former}, which is now called {verb}"):
+        type("Old", (Learned,), {former: method, "__module__": __name__})
+    with pytest.raises(JobError, match=f"Old defines {former}, which is now called {verb}"):
+        type("Old", (type("Mixin", (), {former: method}), Learned), {"__module__": __name__})
+    assert Operator.registry == registered
+    assert hasattr(Learned, verb)
+    assert f"| `{former}` | `{verb}` |" in PAGE.read_text()

@@ -14,10 +14,10 @@ import pytest
 from flows.job.job import make_job
 from tasks.errors import DataError
 from tasks.job.base_version import newest_good
+from tasks.job.output_check import damages
 from tasks.manifest import Manifest
 from tasks.report.html import reports_of
 from tasks.report.redaction import job_text
-from tasks.sources.output_check import damages
 from tests.stages import run_stages
 
 

@@ -22,9 +22,9 @@ from tasks.core.settings import Output, Run, Source, checked
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError, RowmillError
 from tasks.graph.node import as_node
+from tasks.job.output_check import damages
 from tasks.job.request import make_request
 from tasks.manifest import Manifest
-from tasks.sources.output_check import damages
 from tasks.sources.planning import make_plan
 from tasks.storage import hive
 from tasks.storage.own_files import own_output

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tasks.errors import DataError, JobError
-from tasks.manifest import current
 from tasks.storage.files import expand, refuse_inside
+from tasks.storage.own_files import current
 
 
 def files_in(folder: Path, *names: str) -> Path:

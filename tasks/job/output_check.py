@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from tasks.core.dtypes import dtype_name, plain_type
 from tasks.core.plan import File
 from tasks.core.schema import Schema
-from tasks.manifest import Manifest, current
+from tasks.manifest import Manifest
 from tasks.sources.formats import arrow
 from tasks.storage.checksum import digest
-from tasks.storage.own_files import MANIFEST
+from tasks.storage.own_files import MANIFEST, current
 
 
 def damages(folder: Path) -> list[str]:
