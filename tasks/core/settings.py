@@ -605,7 +605,7 @@ class Checks(Section):
     associations: Check = Field(Check(), description="what is lost of how strongly a column goes with others")
     constant: Check = Field(Check(), description="one value in all rows of a column that had several")
     swapped: Check = Field(Check(), description="two columns, each of which looks as the other did")
-    duplicated: Check = Field(Check(), description="rows that were delivered twice")
+    duplicated: Check = Field(Check(), description="a whole delivery that came twice; a part of one: repeated")
     columns: Check = Field(Check(), description="columns that are new, missing or of another type")
     contract: Check = Field(Check(level="stop"), description="what the contract does not allow")
 

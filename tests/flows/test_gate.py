@@ -23,6 +23,7 @@ from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.commands.console import ASKED, STOPPED
+from flows.commands.discard import discarded, restored
 from flows.job.nights_table import judged_of
 from flows.preprocess import preprocess
 from flows.run.questions import form_text
@@ -596,3 +597,35 @@ def test_a_shell_publishes_where_the_run_is_gone(host: Host) -> None:
     assert command.wait(120) == 0, host.log
     assert "the run that asks is gone from the server" in host.log
     assert len(versions(host.folder)) == before + 1
+
+
+@pytest.mark.promise("Until `checks.nights` (7) good versions are there, thresholds are wide and a finding only warns")
+def test_findings_that_only_warn_say_from_when_they_stop(
+    tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    days(tmp_path)
+    for day in (GOOD, BAD):
+        job = job_of(tmp_path, day, "off")
+        run(job | {"checks": {**job["checks"], "on_finding": "stop"}})
+    line = "only warn, since 1 of 7 good versions are there to compare with: checks.nulls.level"
+    assert line in caplog.text
+    assert "(checks.nulls)" in caplog.text
+
+
+@pytest.mark.promise("A version whose base is discarded, or whose date another good version has, does not come back")
+def test_a_version_comes_back_to_its_place_only(tmp_path: Path, run: Any) -> None:
+    days(tmp_path)
+    job = job_of(tmp_path, GOOD, "off")
+    [first] = run(job)
+    [second] = run(job_of(tmp_path, BAD, "off") | {"base": str(tmp_path / "out")})
+    assert len(discarded(first, and_later=True)) >= 2
+    with pytest.raises(JobError, match=r"(?s)v0001 is discarded, and v0002 was learned.*discard .*v0001 --undo"):
+        restored(second)
+    restored(first)
+    restored(second)
+    discarded(second)
+    [again] = run(job_of(tmp_path, BAD, "off") | {"base": str(tmp_path / "out")})
+    with pytest.raises(JobError, match=rf"(?s){again.name} has the rows of {BAD}, too.*discard .*{again.name}"):
+        restored(second)
+    discarded(again)
+    assert restored(second)[0] == f"{second} is back"
