@@ -21,7 +21,8 @@ from tasks.engines.algorithms.column_sketch import hashed, integer_bits
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.hashing import murmur3
 
-ROWS = 1 << 16
+ROWS = 1 << 16  # of the sample, at most
+COMPARED = 1 << 14  # rows that are compared with each other, about
 SEED = 0x726F7773
 CODES = 16  # values of a text are told apart by so many codes: the sample has no texts
 CHOOSING = 2  # columns whose values choose the rows that are compared
@@ -59,7 +60,7 @@ class Drawn(NamedTuple):
 
     sample: the rows that their numbers draw, with these in the column `ROW`, and with texts as codes by their hash,
         uint8; None without a column of numbers, times, bools or texts.
-    hashes: those of whole rows, for about `ROWS` rows of the source that their own values choose: of equal rows either
+    hashes: those of whole rows, for about `COMPARED` rows that their own values choose: of equal rows either
         all are chosen or none. None where the values do not tell rows apart well enough to choose by.
     """
 
@@ -71,12 +72,12 @@ def draw(
     sampled: Mapping[str, Any], compared: Mapping[str, Any], rows: Any, of: int, ascending: bool, engine: Kernels
 ) -> Drawn:
     """Draw from rows with these numbers (uint64 of the engine), of a source of `of` rows; lists are not compared."""
-    xp, step = engine.xp, step_of(of)
+    xp, step, among = engine.xp, step_of(of), max(-(-of // COMPARED), 1)
     sampled = {name: column for name, column in sampled.items() if _is_sampled(engine.dtype(column))}
     plain = {name: column for name, column in compared.items() if _is_plain(engine.dtype(column))}
-    places = sampled_places(rows, step, ascending, engine) if sampled or step == 1 else xp.arange(0)
-    chosen = _chosen_places(_widest(plain, engine), len(rows), step, engine) if plain and step > 1 else xp.arange(0)
-    crowded = len(chosen) > CROWD * (len(rows) // step + 1_000)
+    places = sampled_places(rows, step, ascending, engine) if sampled or among == 1 else xp.arange(0)
+    chosen = _chosen_places(_widest(plain, engine), len(rows), among, engine) if plain and among > 1 else xp.arange(0)
+    crowded = len(chosen) > CROWD * (len(rows) // among + 1_000)
     if not crowded and len(chosen):
         both = xp.concatenate([places, chosen])
     else:
@@ -89,7 +90,7 @@ def draw(
         sample = pa.table({ROW: numbers, **{name: _coded(arrays[name][:drawn]) for name in sampled}})
     if crowded or (compared and not plain):
         return Drawn(sample, None)
-    start = 0 if step == 1 else drawn
+    start = 0 if among == 1 else drawn
     return Drawn(sample, _hashes([arrays[name][start:] for name in plain]))
 
 
@@ -98,7 +99,7 @@ def _hashes(columns: Sequence[pa.Array]) -> np.ndarray:
         return np.empty(0, np.uint32)
     kernels = engines.engine("pandas")
     hashes: np.ndarray = kernels.hash_columns([kernels.column(column) for column in columns])
-    return hashes  # of 65,536 different rows about one pair has one hash
+    return hashes  # of so many different rows hardly any two have one hash
 
 
 def _is_sampled(dtype: pa.DataType) -> bool:

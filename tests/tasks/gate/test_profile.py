@@ -338,7 +338,7 @@ def test_the_share_of_repeated_rows_of_few_rows_is_exact(engine: str) -> None:
 
 
 def test_of_many_rows_those_that_are_equal_are_compared_together(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_sample, "ROWS", 4_000)
+    monkeypatch.setattr(row_sample, "COMPARED", 4_000)
     table = events(40_000)
     share, compared = rows_of(table, engine, 40_000)
     assert share == pytest.approx(0, abs=0.005)
@@ -350,7 +350,7 @@ def test_of_many_rows_those_that_are_equal_are_compared_together(engine: str, mo
 
 
 def test_values_that_do_not_tell_rows_apart_choose_none(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_sample, "ROWS", 10)
+    monkeypatch.setattr(row_sample, "COMPARED", 10)
     hashes = column_sketch.hashed(np.arange(40_000.0).view("u8"), np)
     value = float(np.argmin(hashes))  # rows with it are chosen
     assert rows_of(pa.table({"x": np.full(40_000, value)}), engine, 40_000) == (None, 0)
