@@ -22,7 +22,9 @@ ROOT = Path(__file__).resolve().parents[3]
 PIECES, TABLES = ["frames", "pieces", "rest"], ["buffer", "known", "value"]  # what a header has
 LENT = ["head", "places", "process", "started"]
 THREE, TWO = ["tasks.engines.gpu.order", [0, 3], [3, 3, 3]], ["tasks.engines.gpu.order", [0, 2], [2, 2]]
-NOTHING_SEEN = {"rows": 0, "columns": {}, "met": {}, "seconds": 0.0, "left_out": {}}
+NOTHING_SEEN = {
+    "rows": 0, "columns": {}, "met": {}, "seconds": 0.0, "left_out": {}, "sample": None, "step": 1, "hashes": [],
+}  # fmt: skip
 ON_HOST = {
     "pieces": [["tasks.engines.cpu.order", [0, 1 << 18], None]], "rows_in": 3, "rows_out": 2, "failed": [], "seen": [],
     "left_out": [],
