@@ -21,7 +21,7 @@ from flows.published.outbox import deliver, put_in
 from flows.run.artifacts import later, write_markdown, write_table
 from flows.run.links import flow_run_id
 from tasks.errors import GateAskedError, GateStoppedError, RowmillError
-from tasks.gate.decide import Decision, decide, judge
+from tasks.gate.decide import GateDecision, decide, judge
 from tasks.gate.earlier_outputs import MOST_NIGHTS, Past, good_versions
 from tasks.gate.locate import with_files
 from tasks.gate.notes import GateNote, digest_of, read_note, write_note
@@ -143,7 +143,7 @@ def _levels(findings: Sequence[Finding]) -> str:
     return ", ".join(dict.fromkeys(f"checks.{one.check}.level" for one in findings))
 
 
-def _only_warned(request: Request, verdict: Verdict, decision: Decision) -> str:
+def _only_warned(request: Request, verdict: Verdict, decision: GateDecision) -> str:
     """Why findings only warn that would do more once there are enough good versions, in a line; "" if none does."""
     nights, level = len(verdict.compared_with), request.gate.on_finding
     waiting = [one for one in decision.findings if one.level == "warn" and request.gate.check(one.check).level is None]

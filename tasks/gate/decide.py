@@ -58,7 +58,7 @@ def _severity(finding: Finding) -> float:
 
 
 @dataclass(frozen=True)
-class Decision:
+class GateDecision:
     """What becomes of a run: `level` is that of the worst of its `findings`, which are those of the verdict that nobody
     has accepted; `note` is the run's note with the verdict."""
 
@@ -67,9 +67,9 @@ class Decision:
     note: GateNote
 
 
-def decide(note: GateNote, stage: GateStage, verdict: Verdict) -> Decision:
+def decide(note: GateNote, stage: GateStage, verdict: Verdict) -> GateDecision:
     """Decide after a stage whether a run goes on, stops or waits for an answer; `note` has what was accepted before."""
     note = note.with_verdict(stage, verdict)
     findings = note.remaining(verdict.findings)
     level = outcome(findings)
-    return Decision(level, findings, replace(note, stopped=level == "stop"))
+    return GateDecision(level, findings, replace(note, stopped=level == "stop"))

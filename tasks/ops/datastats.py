@@ -188,7 +188,7 @@ class DataStats(Learned):
             partial[name] = tuple(saved[name])
         if "sample" in saved:
             hashes, values = (saved["sample"][name].to_numpy() for name in ("hash", "value"))
-            partial["sample"] = Sample(partial.pop("level"), hashes, values)
+            partial["sample"] = ValueSample(partial.pop("level"), hashes, values)
         if "least" in saved:
             partial["least"] = saved["least"]["hash"].to_numpy()
         return partial
@@ -220,7 +220,7 @@ def _numbers(engine: Kernels, column: Any) -> Partial:
     return {"min": ends[0], "max": ends[1], "infinite": infinite, "moments": moments, "total": whole}
 
 
-class Sample(NamedTuple):
+class ValueSample(NamedTuple):
     """The finite values, float64, of the rows whose hash is below 2^32 / 2^level; the least level with at most `SAMPLE`
     values, so that it does not depend on how rows were parted."""
 
@@ -229,7 +229,7 @@ class Sample(NamedTuple):
     values: np.ndarray
 
 
-def _sampled(engine: Kernels, column: Any, rows: Any, values_there: int) -> Sample:
+def _sampled(engine: Kernels, column: Any, rows: Any, values_there: int) -> ValueSample:
     """The sample of a column with so many finite values; a list is drawn with all of its elements."""
     xp, hashes = engine.xp, engine.hash_rows(rows, SEED)
     least = 0 if engine.is_list(column) else max(values_there // (2 * SAMPLE), 1).bit_length() - 1
@@ -246,17 +246,17 @@ def _sampled(engine: Kernels, column: Any, rows: Any, values_there: int) -> Samp
         values, own = values[finite], own[finite]
         if len(values) <= SAMPLE:
             break
-    return Sample(level, *(array if xp is np else array.get() for array in (own, values)))
+    return ValueSample(level, *(array if xp is np else array.get() for array in (own, values)))
 
 
-def _joined_samples(a: Sample, b: Sample) -> Sample:
+def _joined_samples(a: ValueSample, b: ValueSample) -> ValueSample:
     hashes, values = (np.concatenate(pair) for pair in zip(a[1:], b[1:], strict=True))
     for level in range(max(a.level, b.level), 33):
         stays = hashes <= 0xFFFFFFFF >> level
         hashes, values = hashes[stays], values[stays]
         if len(values) <= SAMPLE:
             break
-    return Sample(level, hashes, values)
+    return ValueSample(level, hashes, values)
 
 
 def _counted(table: pa.Table, least: Any) -> Partial:

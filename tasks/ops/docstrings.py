@@ -11,7 +11,7 @@ PARAMETER = re.compile(r"^(\w+) : (.+?)(?:, default (.+))?\n((?: +\S.*\n?)+)", r
 
 
 @dataclass(frozen=True)
-class Parameter:
+class ListedParameter:
     """One entry of the section Parameters; `default` is None where a value is required."""
 
     name: str
@@ -25,7 +25,7 @@ class Docstring:
     """The parts of a docstring in numpydoc's form; without headings the notes are all paragraphs but the first."""
 
     summary: str
-    parameters: dict[str, Parameter]
+    parameters: dict[str, ListedParameter]
     notes: str
     examples: str
 
@@ -51,7 +51,7 @@ def docstring_of(cls: type) -> Docstring:
     ...     4
     ...     '''
     >>> docstring_of(Twice).parameters["factor"]
-    Parameter(name='factor', type='float', default='2.0', meaning='Factor of each value.')
+    ListedParameter(name='factor', type='float', default='2.0', meaning='Factor of each value.')
     >>> docstring_of(Twice).notes, docstring_of(Twice).examples
     ('Null stays null.', '>>> 2 * 2\\n4')
     """
@@ -59,7 +59,8 @@ def docstring_of(cls: type) -> Docstring:
     sections = dict(zip(rest[::2], rest[1::2], strict=True))
     entries = PARAMETER.findall(sections.pop("Parameters", "") + "\n")
     parameters = {
-        name: Parameter(name, kind, default or None, _one_line(meaning)) for name, kind, default, meaning in entries
+        name: ListedParameter(name, kind, default or None, _one_line(meaning))
+        for name, kind, default, meaning in entries
     }
     head, mark, examples = head.partition("\n>>> ")
     examples = sections.pop("Examples", mark + examples).strip()

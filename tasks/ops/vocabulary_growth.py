@@ -55,7 +55,7 @@ class NewValues:
 
 
 @dataclass(frozen=True)
-class Matched:
+class MatchedValues:
     """All values after the counts of the new rows were added.
 
     values: those that have an id, in order. waiting: those without one, and the day on which each was `seen` last.
@@ -114,7 +114,7 @@ def waiting_values(saved: Mapping[str, Any], like: pa.Table, refit: RefitDate) -
     return rest.append_column("seen", pa.array(np.full(len(rest), refit.since_number, dtype=np.int32)))
 
 
-def match(values: pa.Table, waiting: pa.Table, new: NewValues, refit: RefitDate) -> Matched:
+def match(values: pa.Table, waiting: pa.Table, new: NewValues, refit: RefitDate) -> MatchedValues:
     """Add the counts of the new values to those of the base; what the base does not have is a newcomer."""
     counts = raw(one_array(new.table["count"]))
     is_new, places = np.ones(len(counts), dtype=bool), np.full(len(counts), -1, dtype=np.int64)
@@ -137,7 +137,7 @@ def match(values: pa.Table, waiting: pa.Table, new: NewValues, refit: RefitDate)
     for base, add in ((values, of_vocabulary), (waiting, of_waiting)):
         if len(base) and new.lookup is not None:
             each_match(base.select(new.keys), new.lookup, new.engine, add)
-    return Matched(
+    return MatchedValues(
         values=_with(values, value_counts),
         waiting=_with(waiting, waiting_counts, seen).filter(pa.array(waiting_counts > 0)),
         newcomers=new.table.filter(pa.array(is_new)),
@@ -146,7 +146,7 @@ def match(values: pa.Table, waiting: pa.Table, new: NewValues, refit: RefitDate)
     )
 
 
-def admit(matched: Matched, keys: list[str], refit: RefitDate, rule: Admission, engine: Kernels) -> Admitted:
+def admit(matched: MatchedValues, keys: list[str], refit: RefitDate, rule: Admission, engine: Kernels) -> Admitted:
     """Choose the values that get an id among those that wait and the newcomers."""
     newcomers = matched.newcomers
     if rule.limit or rule.threshold > 1:  # some may stay without an id: in an order that does not depend on partitions
@@ -163,7 +163,9 @@ def admit(matched: Matched, keys: list[str], refit: RefitDate, rule: Admission, 
     return Admitted(appended, pa.concat_tables([*rare, without_room]), len(without_room))
 
 
-def result(matched: Matched, admitted: Admitted, new: NewValues, rule: Admission, nulls: int, dimension: int) -> Grown:
+def result(
+    matched: MatchedValues, admitted: Admitted, new: NewValues, rule: Admission, nulls: int, dimension: int
+) -> Grown:
     """What was learned, what changed, and the places of the new values where these are fewer than all."""
     values, appended, waiting = matched.values, admitted.appended, admitted.waiting
     old_size, size, first = len(values), len(values) + len(appended), rule.first_id
