@@ -92,11 +92,6 @@ def summed(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return total
 
 
-def packed_sum(texts: Sequence[str]) -> str:
-    """The sum of what packed texts say, as such a text; an empty one for none."""
-    return added(unpacked(text) for text in texts).packed() if texts else ""
-
-
 def together(passes: Sequence[Seen]) -> Seen:
     """What several passes over the same rows have seen: each has columns of its own, the last has met a step last."""
     whole = Seen(max((seen.rows for seen in passes), default=0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 from tasks import engines
 from tasks.cluster.pool import Done, Pool
 from tasks.core.plan import Partition
+from tasks.graph.seen import unpacked
 from tasks.shuffle.cutting import cut_partition
 from tasks.shuffle.memory_exchange import Ranges
 from tasks.shuffle.pieces import CutSummary, Cutting, summary
@@ -68,7 +69,8 @@ def scratch_partition(scratch: Scratch, partition: Partition) -> dict[str, Any]:
     kernels = scratch.cutting.work.kernels
     with no_space(path), partial_file(path) as partial:
         offsets = write_scratch(partial, [kernels.pieces_to_host(p) for p in cut.pieces])
-        content = {**asdict(summary(cut)), "counts": cut.counts.tolist(), "offsets": offsets,
+        of_cut = summary(cut)
+        content = {**of_cut.to_json(), "seen": of_cut.seen.packed(), "offsets": offsets,
                    "bytes": partial.stat().st_size, "xxh3_128": digest(partial), "path": str(path)}  # fmt: skip
     write_json(note, {**content, "mtime": path.stat().st_mtime_ns})
     return content
@@ -140,8 +142,7 @@ class DiskExchange:
 
 def summary_of(note: dict[str, Any]) -> CutSummary:
     """The summary that the note of a partition's file has."""
-    values = {field.name: note[field.name] for field in fields(CutSummary)}
-    return CutSummary(**{**values, "counts": np.array(note["counts"], dtype=np.int64)})
+    return CutSummary.from_json(note, unpacked(note["seen"]))
 
 
 def cut_of(note: dict[str, Any], engine: str) -> ScratchCut:

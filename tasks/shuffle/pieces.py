@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -97,11 +97,11 @@ class Cutting:
 
 @dataclass(frozen=True)
 class CutSummary:
-    """What the flow has to know of the pieces of one partition, or of all: plain values.
+    """What the flow has to know of the pieces of one partition, or of all.
 
     `counts` are the rows of each range of position; `rows_in` rows were read, `rows_out` are in the pieces; `halved`
-    says how often a partition was divided because memory was short. `seen` is what was seen of the rows (`Seen`,
-    packed). `left_out` are rows that split and down-sampling left out, by the name of the count.
+    says how often a partition was divided because memory was short. `seen` is what was seen of the rows. `left_out`
+    are rows that split and down-sampling left out, by the name of the count.
     """
 
     counts: np.ndarray
@@ -110,15 +110,26 @@ class CutSummary:
     nbytes: int
     halved: int
     failed_casts: list[Record]
-    seen: str = ""
+    seen: Seen = field(default_factory=Seen)
     left_out: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a note; without what was seen of the rows."""
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "seen"}
+        return {**values, "counts": self.counts.tolist()}
+
+    @classmethod
+    def from_json(cls, note: Mapping[str, Any], seen: Seen | None = None) -> CutSummary:
+        """The summary that a note has."""
+        values = {one.name: note[one.name] for one in fields(cls) if one.name != "seen"}
+        return cls(**{**values, "counts": np.array(note["counts"], dtype=np.int64), "seen": seen or Seen()})
 
 
 def summary(cut: PartitionPieces) -> CutSummary:
     """The summary of one partition's pieces."""
     return CutSummary(
         np.asarray(cut.counts), cut.rows_in, cut.rows_out, cut.nbytes, len(cut.pieces) - 1, added(cut.failed),
-        rows_seen.added(cut.seen).packed() if cut.seen else "", rows_seen.summed(cut.left_out),
+        rows_seen.added(cut.seen), rows_seen.summed(cut.left_out),
     )  # fmt: skip
 
 
@@ -132,6 +143,6 @@ def totals(summaries: Sequence[CutSummary]) -> CutSummary:
         nbytes=sum(s.nbytes for s in summaries),
         halved=sum(s.halved for s in summaries),
         failed_casts=added(s.failed_casts for s in summaries),
-        seen=rows_seen.packed_sum([s.seen for s in summaries if s.seen]),
+        seen=rows_seen.added(s.seen for s in summaries),
         left_out=rows_seen.summed(s.left_out for s in summaries),
     )

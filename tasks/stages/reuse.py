@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tasks.cluster.pool import Pool
@@ -102,8 +102,8 @@ class PiecesNote:
     def write(self, request: Request, split: str) -> None:
         kind, because, on_host = self.choice
         content = {
-            **asdict(self.summary), "counts": self.summary.counts.tolist(), "fingerprint": self.fingerprint,
-            "exchange": kind, "because": because, "on_host": on_host,
+            **self.summary.to_json(), "fingerprint": self.fingerprint, "exchange": kind, "because": because,
+            "on_host": on_host,
         }  # fmt: skip
         write_json(_pieces_note(request, split), seal(content))
 
@@ -120,7 +120,7 @@ def noted_pieces(request: Request, split: str, ready: Prepared) -> PiecesNote | 
     if content.get(DIGEST) != seal(content)[DIGEST]:
         return None
     choice = Choice(content["exchange"], content["because"], content["on_host"])
-    return PiecesNote(ready.fingerprint, choice, CutSummary(**{f.name: content[f.name] for f in fields(CutSummary)}))
+    return PiecesNote(ready.fingerprint, choice, CutSummary.from_json(content))
 
 
 def missing_parts(request: Request, split: str, ready: Prepared, note: PiecesNote) -> tuple[list[Part], list[Part]]:

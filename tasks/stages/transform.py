@@ -11,7 +11,6 @@ import time
 from tasks.cluster import column_cache
 from tasks.cluster.pool import Pool
 from tasks.core.stage_results import TransformResult
-from tasks.graph.seen import unpacked
 from tasks.job import profiles
 from tasks.job.request import PlanOf, Request
 from tasks.shuffle.choice import Exchange, choose
@@ -79,9 +78,7 @@ def cut_split(
 
 def _save_profile(request: Request, split: str, ready: Prepared, note: PiecesNote) -> None:
     """Write the whole profile of a split: of what transform has read, and of what statistics has read before."""
-    profile = profiles.profile_of(
-        unpacked(note.summary.seen), ready.work.bound, note.summary.failed_casts, ready.work.source
-    )
+    profile = profiles.profile_of(note.summary.seen, ready.work.bound, note.summary.failed_casts, ready.work.source)
     before = profiles.saved(request, profiles.STATISTICS) if ready.work.training else None
     whole = profile.joined(before) if before else profile
     profiles.save(request, profiles.whole_name(split), whole, ready.fingerprint)
