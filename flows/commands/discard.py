@@ -138,9 +138,9 @@ def restored(out: Path) -> list[str]:
 
 
 def _check_place(version: Path, out: Path) -> None:
-    """A JobError for a version whose base is discarded, or beside which another one has the rows of the same date."""
+    """A JobError for a version whose base is discarded, or with which readers would have the rows of its date twice."""
     from tasks.errors import JobError
-    from tasks.manifest import base_of, manifest_of
+    from tasks.manifest import base_of, manifest_of, of_other_ids
     from tasks.storage.discarded import is_discarded
     from tasks.storage.own_files import versions_of
 
@@ -149,8 +149,11 @@ def _check_place(version: Path, out: Path) -> None:
         raise JobError(f"{base.name} is discarded, and {version.name} was learned on top of it", where=str(out),
                        do=f"bring that back first: rowmill discard {Path(out).parent / base.name} --undo")  # fmt: skip
     dated = manifest_of(version).get("dated")
-    for other in versions_of(version.parent):
-        if dated and other != version and not is_discarded(other) and manifest_of(other).get("dated") == dated:
+    good = [one for one in versions_of(version.parent) if one == version or not is_discarded(one)]
+    if not dated or version in of_other_ids(good):  # readers of several versions leave it out
+        return
+    for other in good:
+        if other != version and manifest_of(other).get("dated") == dated:
             raise JobError(
                 f"{other.name} has the rows of {dated['date']}, too", where=str(out),
                 why="readers of all versions would have them twice",

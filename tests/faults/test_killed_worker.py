@@ -89,6 +89,7 @@ def test_one_worker_killed_once_in_every_stage(
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         *expected,
         "_manifest.json",
+        "_published.json",
         "_report.html",
         "_workflow",
     }
