@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import gc
 import importlib
+import logging
 import os
 import random
 import shutil
@@ -115,6 +116,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU: pytest --engine cudf"))
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call() -> Any:
+    """A cluster that a fixture starts silences every handler of a stream below ERROR until it is closed, those of
+    pytest, too: a test sees all lines."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.level == logging.ERROR:
+            handler.setLevel(logging.NOTSET)
+    return (yield)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
