@@ -55,7 +55,7 @@ DRIFT = 0.25  # standard deviations by which the values of a column move a night
 DRIFTING = ("mean", "extremes", "quantiles")  # ids and times may move on every night: a trend is needed first
 NEW_FLOOR, NEW_ROWS = 0.001, 10  # share and number of values that no earlier night had
 NEW_OF_MANY = 0.05  # the share where a profile names the most frequent values only: a new product may sell at once
-ASSOCIATED = 0.05  # Cramér's V from which on two columns go together
+STRONG = 0.05  # Cramér's V from which on two columns go together
 ASSOCIATION_LOST = 0.5  # the share of it, against the least of the nights before, that a column loses with each ..
 PARTNERS = 3  # .. of the so many columns with which it goes together most
 FEW_VALUES = 100  # values of a column: fewer do not say how many distinct ones a night has
@@ -398,7 +398,7 @@ class NightChecks:
         if not past or level is None or not self.profile.associations:
             return
         fewest = min(profile.associated for profile in (self.profile, *past))
-        least = max(ASSOCIATED, 3 * chance_association(fewest))
+        least = max(STRONG, 3 * chance_association(fewest))
         most_lost = ASSOCIATION_LOST if settings.threshold is None else settings.threshold
         lost: dict[str, tuple[list[str], float]] = {}
         before = {

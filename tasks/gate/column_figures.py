@@ -16,9 +16,8 @@ from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.moments import deviation
 from tasks.engines.hashing import murmur3
 from tasks.engines.hashing.canonical import canonical_bits
+from tasks.gate.figures import HOUR
 from tasks.gate.output_profile import BUCKETS, ColumnProfile
-
-HOUR = 3_600_000_000  # microseconds
 
 
 def column_profile(
@@ -30,7 +29,6 @@ def column_profile(
     numbers = _numbers(sample) if sample is not None and sketch.kind in ("integer", "float", "time") else None
     distinct, error, top, top_exact = _distinct(sketch, numbers, step)
     mean, std = _moments(sketch)
-    plain = column_sketch.untabled(sketch)
     counted, sampled = _bins(sketch, numbers, step)
     bins = None if counted is None else dict(zip(counted[0].tolist(), counted[1].tolist(), strict=True))
     low, high = sketch.low, sketch.high
@@ -38,7 +36,7 @@ def column_profile(
         low, high = _iso(low, leaf), _iso(high, leaf)
     elif isinstance(low, float):
         low, high = low + 0.0, high + 0.0  # 0.0 for -0.0
-    buckets = _buckets(sketch) if plain.buckets is None else plain.buckets.tolist()
+    buckets = _buckets(sketch)
     hours = None
     if numbers is not None and pa.types.is_timestamp(leaf):
         hours = np.bincount(numbers // HOUR % 24, minlength=24).tolist()
@@ -83,7 +81,8 @@ def _bins(sketch: Sketch, numbers: np.ndarray | None, step: int) -> tuple[column
     if sketch.bins is not None:
         return sketch.bins, 1
     if sketch.table is not None and sketch.kind == "integer":
-        return column_sketch.number_bins(np.asarray(_integers(sketch.table[0])), sketch.table[1]), 1
+        values, counts = column_sketch.table_of(sketch.kind, sketch.table)
+        return column_sketch.number_bins(np.asarray(values), counts), 1
     return (None, 1) if numbers is None else (column_sketch.number_bins(numbers), step)
 
 
@@ -123,17 +122,13 @@ def _moments(sketch: Sketch) -> tuple[float | None, float | None]:
 
 
 def _buckets(sketch: Sketch) -> list[int] | None:
-    """The buckets of integers that were counted one by one; None for other values."""
+    """The number of texts, bytes or integers in each bucket of their hash; None for other values, and for integers that
+    were not counted one by one."""
     if sketch.table is None:
-        return None
-    values, counts = sketch.table
-    hashes = murmur3.hash_array(_integers(values)) & (BUCKETS - 1)
-    by_bucket: list[int] = np.bincount(hashes, weights=counts, minlength=BUCKETS).astype(np.int64).tolist()
-    return by_bucket
-
-
-def _integers(values: list[int]) -> pa.Array:
-    return pa.array(values, pa.uint64() if values and max(values) >= 1 << 63 else pa.int64())
+        return None if sketch.buckets is None else [int(count) for count in sketch.buckets]
+    values, counts = column_sketch.table_of(sketch.kind, sketch.table)
+    hashes = murmur3.hash_array(values) & (BUCKETS - 1)
+    return [int(count) for count in np.bincount(hashes, weights=counts, minlength=BUCKETS)]
 
 
 def _iso(count: int, dtype: pa.DataType) -> str | int:

@@ -24,7 +24,7 @@ from tasks.engines.convert.python_values import stored_type
 Array = npt.NDArray[np.float64]
 EMPTY = 1e-4  # the share that an empty cell of a PSI counts with
 CELLS = 16  # quantile bins of numbers
-ASSOCIATED = 1 << 14  # rows of a sample over which columns are associated
+ASSOCIATED_ROWS = 1 << 14  # rows of a sample over which columns are associated
 
 
 def shares(counts: npt.ArrayLike) -> Array:
@@ -185,8 +185,8 @@ def associations(sample: pa.Table | None) -> tuple[dict[tuple[str, str], float],
     """
     if sample is None or not sample.num_rows:
         return {}, 0
-    if sample.num_rows > ASSOCIATED:  # one row of so many, by the row's number
-        few = np.asarray(one_array(sample[ROW])) % np.uint64(-(-sample.num_rows // ASSOCIATED)) == 0
+    if sample.num_rows > ASSOCIATED_ROWS:  # one row of so many, by the row's number
+        few = np.asarray(one_array(sample[ROW])) % np.uint64(-(-sample.num_rows // ASSOCIATED_ROWS)) == 0
         sample = sample.filter(pa.array(few))
     codes = {n: _codes(one_array(sample[n])) for n in sample.column_names if n != ROW and not is_list(sample[n].type)}
     pairs = combinations(sorted(name for name, code in codes.items() if code.max() > 0), 2)

@@ -199,7 +199,7 @@ class Work(PickledFields):
         seen = Seen(len(context.rows), sketched(profiled, starts, blocks, engine, known or {}), evaluation.met)
         rows = (self.source if isinstance(self.source, Plan) else self.source.plan).rows
         seen.step = row_sample.step_of(rows)
-        sampled = {name: columns[name] for name in (*profiled, *self.compared[: row_sample.ASSOCIATED])}
+        sampled = {name: columns[name] for name in (*profiled, *self.compared[: row_sample.ASSOCIATED_COLUMNS])}
         compared = {name: columns[name] for name in self.compared}
         ascending = ROW not in self.schema
         seen.sample, seen.hashes = row_sample.draw(sampled, compared, context.rows, rows, ascending, engine)

@@ -27,7 +27,7 @@ SEED = 0x726F7773
 CODES = 16  # values of a text are told apart by so many codes: the sample has no texts
 CHOOSING = 2  # columns whose values choose the rows that are compared
 CHUNK = 1 << 14  # values that stay in the first levels of cache with what is computed of them
-ASSOCIATED = 24  # columns that are in the sample for their associations alone
+ASSOCIATED_COLUMNS = 24  # columns that are in the sample for their associations alone
 CROWD = 8  # times the expected number of chosen rows beyond which their values say too little to choose by
 
 
@@ -78,10 +78,7 @@ def draw(
     places = sampled_places(rows, step, ascending, engine) if sampled or among == 1 else xp.arange(0)
     chosen = _chosen_places(_widest(plain, engine), len(rows), among, engine) if plain and among > 1 else xp.arange(0)
     crowded = len(chosen) > CROWD * (len(rows) // among + 1_000)
-    if not crowded and len(chosen):
-        both = xp.concatenate([places, chosen])
-    else:
-        both = places
+    both = places if crowded else xp.concatenate([places, chosen])
     taken = engine.take({**sampled, **plain}, both)  # once, since each copy from a GPU is waited for
     arrays, drawn = {name: engine.host(column) for name, column in taken.items()}, len(places)
     sample = None

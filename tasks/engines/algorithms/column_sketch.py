@@ -143,14 +143,17 @@ def untabled(sketch: Sketch) -> Sketch:
     """The same sketch without a table."""
     if sketch.table is None:
         return sketch
-    values, counts = sketch.table
     out = replace(sketch, table=None)
-    _spread(out, pa.array(values, pa.string()) if sketch.kind == "text" else _integers(values), counts)
+    _spread(out, *table_of(sketch.kind, sketch.table))
     return out
 
 
-def _integers(values: Sequence[int]) -> pa.Array:
-    return pa.array(values, pa.uint64() if values and max(values) >= 1 << 63 else pa.int64())
+def table_of(kind: str, table: tuple[list[Any], np.ndarray]) -> tuple[pa.Array, np.ndarray]:
+    """The values of a sketch's table as an array, and their counts."""
+    values, counts = table
+    if kind == "text":
+        return pa.array(values, pa.string()), counts
+    return pa.array(values, pa.uint64() if values and max(values) >= 1 << 63 else pa.int64()), counts
 
 
 def bin_codes(numbers: Any, xp: Any) -> Any:
