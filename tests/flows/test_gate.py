@@ -25,7 +25,6 @@ from typer.testing import CliRunner
 from flows.commands.console import ASKED, STOPPED
 from flows.commands.discard import discarded, restored
 from flows.job.nights_table import judged_of
-from flows.preprocess import preprocess
 from flows.run.questions import form_text
 from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestionError
 from tasks.gate.question import Question, answered, read_question, write_question
@@ -34,7 +33,7 @@ from tasks.report.phrases import escaped
 from tasks.storage.discarded import is_discarded
 from tasks.storage.staging import Staging
 from tests.conftest import free_port, python_path
-from tests.flows.runs import key_of, rows_of, run_on
+from tests.flows.runs import key_of, rows_of
 from tests.infra.elsewhere import until
 
 pytestmark = pytest.mark.xdist_group("gate")
@@ -76,19 +75,6 @@ def versions(folder: Path) -> dict[str, str]:
 
 def staging_of(folder: Path) -> Path:
     return folder / ".out.rowmill"
-
-
-@pytest.fixture
-def run(cluster: Any, prefect_server: Any) -> Callable[[dict[str, Any]], list[Path]]:
-    return lambda data: [Path(folder) for folder in run_on(preprocess, data, cluster)]
-
-
-@pytest.fixture
-def api(prefect_server: Any) -> Iterator[Any]:
-    from prefect import get_client
-
-    with get_client(sync_client=True) as client:
-        yield client
 
 
 def flow_run_of(api: Any, out: Path) -> Any:

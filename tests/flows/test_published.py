@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,7 +20,6 @@ import pytest
 from rowmill.cli import app
 from typer.testing import CliRunner
 
-from flows.preprocess import preprocess
 from flows.published.outbox import deliver
 from flows.published.unsent import outputs_to_announce
 from infra.orchestration import deployments
@@ -55,19 +53,6 @@ else:  # after the event, before the mark
 if __name__ == "__main__":
     preprocess(**json.loads(Path(sys.argv[1]).read_text()))
 """
-
-
-@pytest.fixture
-def run(cluster: Any, prefect_server: Any) -> Callable[[dict[str, Any]], list[Path]]:
-    return lambda data: [Path(folder) for folder in run_on(preprocess, data, cluster)]
-
-
-@pytest.fixture
-def api(prefect_server: Any) -> Iterator[Any]:
-    from prefect import get_client
-
-    with get_client(sync_client=True) as client:
-        yield client
 
 
 def events_of(api: Any, folder: Path, names: list[str] = NAMES) -> list[dict[str, Any]]:
