@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,17 +24,14 @@ from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
 from tasks.engines.algorithms.moments import Moments
 from tasks.engines.algorithms.protocol import Kernels
-from tasks.engines.algorithms.reductions import on_host, total
-from tasks.engines.expression.interpreter import true_mask
-from tasks.engines.expression.nodes import UnreadError
-from tasks.engines.expression.syntax import Expression, parse
-from tasks.errors import DataError
+from tasks.engines.expression.syntax import parse
 from tasks.graph import row_sample
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.evaluation import Evaluation
 from tasks.graph.failed_casts import FailedCasts
 from tasks.graph.node import Node
-from tasks.graph.row_rules import Downsampling, RowRules, Splitting
+from tasks.graph.row_masks import Mask, MaskedPartition, Rows, place_of
+from tasks.graph.row_rules import RowRules
 from tasks.graph.seen import Seen, sketched
 from tasks.graph.state import State
 from tasks.ops.base import Columns, Context
@@ -42,7 +39,6 @@ from tasks.sources.reader import read, read_side_by_side
 from tasks.sources.row_places import row_place
 from tasks.storage.files_being_read import listed
 
-SOURCE_FILTER, SOURCE_SPLIT, SOURCE_DOWNSAMPLE = "source.filter", "source.split", "source.downsample"
 _loaded: dict[tuple[str, str], State] = {}
 _loading, _binding = threading.Lock(), threading.Lock()
 
@@ -60,16 +56,6 @@ class StateFolder:
                 _loaded.clear()
                 _loaded[self.path, self.digest] = State.load_for_run(Path(self.path))
             return _loaded[self.path, self.digest]
-
-
-class _SourceColumns(NamedTuple):
-    """Columns of the source's rows that its rules keep."""
-
-    columns: Columns
-    rows: Any  # their numbers
-    order: Any  # their order numbers, None if these are the same
-    own: Any  # which belong to this split, None if all do
-    left_out: dict[str, int]  # rows that splits and down-sampling leave out
 
 
 @dataclass(frozen=True)
@@ -117,27 +103,18 @@ class Work(PickledFields):
         return Bound(self.final, self.schema, self.learned.values)
 
     @cached_property
-    def condition(self) -> Expression | None:
-        return parse(self.filter) if self.filter else None
+    def _masks(self) -> list[Mask]:
+        """The rules that decide which rows are left out, in their order."""
+        rule, bound = self.rules.splitting, self.bound
+        looks_back = rule is not None and rule.looks_back and rule.name != "train"
+        looks_back = looks_back and (bool(bound.made_of_runs) or bound.space != SOURCE)
+        condition = parse(self.filter) if self.filter else None
+        return self.rules.masks(condition, self.training, looks_back, self.first_row)
 
     @property
-    def _conditions(self) -> Sequence[str]:
+    def _conditions(self) -> list[str]:
         """The columns that decide which rows are left out."""
-        return (*(self.condition.columns if self.condition else ()), *self._split_columns, *self._downsampling_columns)
-
-    @property
-    def _split_columns(self) -> tuple[str, ...]:
-        return self.rules.splitting.columns if self.rules.splitting else ()
-
-    @property
-    def _downsampling_columns(self) -> Sequence[str]:
-        return self._downsampling.condition.columns if self._downsampling else ()
-
-    @property
-    def _downsampling(self) -> Downsampling | None:
-        """The down-sampling of these rows; None where all rows stay."""
-        downsamples = self.training if self.rules.downsamples is None else self.rules.downsamples
-        return self.rules.downsampling if downsamples else None
+        return [name for mask in self._masks for name in mask.columns]
 
     @property
     def _weight(self) -> str | None:
@@ -147,23 +124,25 @@ class Work(PickledFields):
     def opened(self, partition: Partition, targets: Sequence[tuple[int, str]]) -> Evaluation:
         """The partition read, its rows filtered, ready to make the targets (and nothing else)."""
         bound = self.bound
-        noted, where = FailedCasts(), _place(partition)
+        noted, where = FailedCasts(), place_of(partition)
         with at(where):
             needed = self._needed(targets)
             more = [name for name in self._profiled if name not in needed]
-            source, rows, order, own, left = self._load(partition, [*needed, *more], self._plain(targets), noted)
+            rows, left_out = self._load(partition, [*needed, *more], self._plain(targets), noted)
         met = None if self.profile is None else Counter[str]()
-        context = Context(self.kernels, rows, self.training, order, met=met, origin=self._origin, own=own)
-        read = {name: source[name] for name in self._profiled}
-        frame = {name: source[name] for name in needed} if more else source
+        context = Context(
+            self.kernels, rows.numbers, self.training, rows.order, met=met, origin=self._origin, own=rows.own
+        )
+        frame = {name: rows.columns[name] for name in needed} if more else rows.columns
         evaluation = Evaluation(bound, frame, self.learned, context, where, noted, self._notes(partition))
         evaluation.filtered(self.filters_for(targets))
-        if own is not None:
+        if rows.own is not None:
             with at(where):
                 evaluation.keep_own(targets)
-            read, context = self._own_of(read, context)
-        evaluation.read = read, context
-        evaluation.left_out = left
+            rows = rows.taken(self.kernels.xp.flatnonzero(rows.own), self._profiled, self.kernels)
+            context = replace(context, rows=rows.numbers, order=rows.order, own=None)
+        evaluation.read = {name: rows.columns[name] for name in self._profiled}, context
+        evaluation.left_out = left_out
         return evaluation
 
     def _notes(self, partition: Partition) -> tuple[Mapping[str, Any], str] | None:
@@ -171,21 +150,7 @@ class Work(PickledFields):
         if not isinstance(self.source, Plan):
             return None
         files = dict.fromkeys(self.source.files[piece.file].path for b in partition.blocks for piece in b.pieces)
-        return self.source.options, f"{_place(partition)} of {listed([*files])}"
-
-    def _own_of(self, columns: Columns, context: Context) -> tuple[Columns, Context]:
-        """The columns and the context without the rows of earlier splits."""
-        places = self.kernels.xp.flatnonzero(context.own)
-        columns, rows, order = _taken(self.kernels, columns, [*columns], context.rows, context.order, places)
-        return columns, replace(context, rows=rows, order=order, own=None)
-
-    @property
-    def _looks_back(self) -> bool:
-        """Whether rows of earlier splits are read as the past of this split's rows."""
-        rule = self.rules.splitting
-        if rule is None or not rule.looks_back or rule.name == "train":
-            return False
-        return bool(self.bound.made_of_runs) or self.bound.space != SOURCE
+        return self.source.options, f"{place_of(partition)} of {listed([*files])}"
 
     def seen(
         self, evaluation: Evaluation, partition: Partition, known: Mapping[str, Sequence[Moments]] | None = None
@@ -252,102 +217,16 @@ class Work(PickledFields):
     def _holds(self, step: Step) -> bool:
         return self.depth is None or step.depth < self.depth
 
-    def _load(self, partition: Partition, columns: list[str], plain: list[str], noted: FailedCasts) -> _SourceColumns:
-        """Read the rows that filter, unique, split and down-sampling keep."""
-        engine, keyed = self.kernels, ROW in self.schema
-        source = self._read(partition, self._read_for(columns), plain)
-        rows = engine.row_numbers(partition.first_row, partition.rows)
-        order = rows if keyed or self.first_row else None
-        if keyed:
-            rows = engine.numbers(source[ROW])[0].astype(engine.xp.uint64)
-        mask, downsampling, left, weight, own = None, self._downsampling, dict[str, int](), None, None
-        if self.condition:
-            mask = self._true_mask(self.condition, SOURCE_FILTER, source, rows, partition, noted)
-        if self.rules.repeated:
-            repeated = self.rules.repeated
-            gone = repeated.has(on_host(rows)) if keyed else repeated.members(partition.first_row, partition.rows)
-            fresh = engine.xp.asarray(~gone)
-            mask = fresh if mask is None else mask & fresh
-        names = [name for name in columns if name != self._weight]
-        if mask is not None:
-            wanted = [*names, *self._split_columns, *self._downsampling_columns]
-            source, rows, order = _taken(engine, source, wanted, rows, order, engine.xp.flatnonzero(mask))
-        if self.rules.splitting:
-            here, past = self._of_split(self.rules.splitting, source, rows, partition, noted, left)
-            left["other_splits"] = len(rows) - total(here)
-            places = engine.xp.flatnonzero(here if past is None else past)
-            own = None if past is None else here.take(places)
-            wanted = [*names, *self._downsampling_columns]
-            source, rows, order = _taken(engine, source, wanted, rows, order, places)
-        if self.first_row:  # splits go by the numbers of these rows alone
-            rows = rows + engine.xp.uint64(self.first_row)
-        if downsampling:
-            numbers = rows - engine.xp.uint64(self.first_row)
-            chosen = self._true_mask(downsampling.condition, SOURCE_DOWNSAMPLE, source, numbers, partition, noted)
-            places, before = engine.xp.flatnonzero(~chosen | downsampling.stay(rows, engine)), len(rows)
-            source, rows, order = _taken(engine, source, names, rows, order, places)
-            left["downsampled"] = before - len(rows)
-            weight = engine.xp.where(chosen.take(places), 1 / downsampling.fraction, 1.0)
-        if self._weight in columns:
-            weight = engine.xp.ones(len(rows)) if weight is None else weight
-            source = {**source, self._weight: engine.from_numbers(weight.astype(engine.xp.float32))}
-        return _SourceColumns({n: source[n] for n in columns}, rows, order, own, left)
-
-    def _of_split(
-        self,
-        rule: Splitting,
-        source: Columns,
-        rows: Any,
-        partition: Partition,
-        noted: FailedCasts,
-        left: dict[str, int],
-    ) -> tuple[Any, Any]:
-        """(which rows belong to the split of this pass; which of them and of earlier splits are read, None if only its
-        own are); `left` gets how many train has because their value is null."""
-        engine, xp = self.kernels, self.kernels.xp
-        if rule.sets:
-            own, past = rule.of_numbers(on_host(rows))
-            return xp.asarray(own), xp.asarray(past) if self._looks_back else None
-        if rule.column is None:
-            return rule.of_hashes(source, rows, engine), None
-        taken = xp.zeros(len(rows), dtype=bool)
-        for name, mask in self._sides(rule, source, rows, partition, noted):
-            if name == rule.name:
-                return mask & ~taken, ~taken if self._looks_back else None
-            taken = taken | mask
-        null = engine.null_rows([source[rule.column]])
-        left["null_in_train"] = 0 if null is None else total(null)
-        return ~taken, None
-
-    def _sides(
-        self, rule: Splitting, source: Columns, rows: Any, partition: Partition, noted: FailedCasts
-    ) -> Iterator[tuple[str, Any]]:
-        """(split, which rows its condition or its cut is true for), the later split first."""
-        for name, condition in rule.parsed:
-            yield name, self._true_mask(condition, SOURCE_SPLIT, source, rows, partition, noted)
-        if rule.cuts:
-            assert rule.column is not None
-            values, valid = self.kernels.numbers(source[rule.column])
-            for name, cut in rule.cuts_in(self.schema[rule.column].dtype):
-                yield name, values >= cut if valid is None else valid & (values >= cut)
-
-    def _true_mask(
-        self, condition: Expression, title: str, source: Columns, rows: Any, partition: Partition, noted: FailedCasts
-    ) -> Any:
-        """Which rows a condition of the section `source` is true for; casts that fail are added to `noted`. `rows` are
-        the numbers of the rows in the source."""
-        failed = Counter[str]()
-        try:
-            mask = true_mask(condition, source, failed, self.rules.strict)
-        except DataError as error:
-            named: DataError = error
-            if isinstance(error, UnreadError):
-                named = error.in_row(row_place(self.source, int(rows[error.row])))
-            where = f"{title}, {_place(partition)}"
-            raise DataError(named.what, where=where, why=named.why, do=named.do) from None
-        for text, count in failed.items():
-            noted[title, text] = count
-        return mask
+    def _load(
+        self, partition: Partition, columns: list[str], plain: list[str], noted: FailedCasts
+    ) -> tuple[Rows, dict[str, int]]:
+        """Read these columns of the rows that filter, unique, split and down-sampling keep; (the rows, how many each
+        rule leaves out)."""
+        masked = MaskedPartition(partition, self.source, self.schema, self.kernels, self.rules.strict, noted)
+        every = masked.rows(self._read(partition, self._read_for(columns), plain), bool(self.first_row))
+        rows, left_out = masked.masked(every, self._masks, columns)
+        numbers = rows.numbers + self.kernels.xp.uint64(self.first_row) if self.first_row else rows.numbers
+        return replace(rows, columns={name: rows.columns[name] for name in columns}, numbers=numbers), left_out
 
     def _origin(self, row: int) -> str:
         """Where the source has a row, by its row number, in words."""
@@ -398,18 +277,6 @@ class Work(PickledFields):
         """The cache of a whole partition; None for a part of one that was divided because memory is short."""
         whole = self.cache and partition.rows == self.source.partitions[partition.number].rows
         return self.cache if whole else None
-
-
-def _taken(
-    engine: Kernels, source: Columns, names: Sequence[str], rows: Any, order: Any, places: Any
-) -> tuple[Columns, Any, Any]:
-    """The rows at these places: columns, row numbers, order numbers."""
-    columns = engine.take({name: source[name] for name in names}, places) if names else {}
-    return columns, rows.take(places), None if order is None else order.take(places)
-
-
-def _place(partition: Partition) -> str:
-    return f"partition {partition.number} (rows from {partition.first_row:,})"
 
 
 def block_offsets(partition: Partition, rows: Any, xp: Any) -> list[int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,10 +18,13 @@ from tasks.core.settings import SplitRule
 from tasks.core.strict_json import decoded
 from tasks.core.units import counted
 from tasks.engines.algorithms.protocol import Kernels
+from tasks.engines.algorithms.reductions import on_host, total
 from tasks.engines.expression.syntax import Expression, parse
+from tasks.graph.row_masks import Decision, Mask, MaskedPartition, Rows
 
 HASHES = 1 << 32
 LATER_FIRST = ("test", "valid")
+SOURCE_FILTER, SOURCE_SPLIT, SOURCE_DOWNSAMPLE = "source.filter", "source.split", "source.downsample"
 
 
 def seed_of(text: str) -> int:
@@ -52,6 +55,27 @@ class RowSet:
         bits = np.memmap(self.path, dtype=np.uint8, mode="r")
         rows = rows.astype(np.int64)
         return (bits[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1 > 0
+
+
+@dataclass(frozen=True)
+class SourceFilter:
+    """Rows for which `condition` is true (all, if it is None), and that are not in `repeated`."""
+
+    condition: Expression | None
+    repeated: RowSet | None = None
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return self.condition.columns if self.condition else ()
+
+    def decide(self, rows: Rows, partition: MaskedPartition) -> Decision:
+        mask = partition.true(self.condition, SOURCE_FILTER, rows) if self.condition else None
+        if self.repeated:
+            first, count = partition.partition.first_row, partition.partition.rows
+            gone = self.repeated.has(on_host(rows.numbers)) if partition.keyed else self.repeated.members(first, count)
+            fresh = partition.engine.xp.asarray(~gone)
+            mask = fresh if mask is None else mask & fresh
+        return Decision(mask)
 
 
 @dataclass(frozen=True)
@@ -111,12 +135,43 @@ class Splitting(PickledFields):
     def parsed(self) -> list[tuple[str, Expression]]:
         return [(name, parse(text)) for name, text in self.conditions]
 
-    def of_hashes(self, source: Mapping[str, Any], rows: Any, engine: Kernels) -> Any:
-        """Which rows the hash of their keys, or of their numbers, gives to this split."""
+    def decide(self, rows: Rows, partition: MaskedPartition) -> Decision:
+        here, past, left_out = self._divided(rows, partition)
+        left_out["other_splits"] = len(rows.numbers) - total(here)
+        return Decision(here, left_out=left_out) if past is None else Decision(past, here, left_out=left_out)
+
+    def _divided(self, rows: Rows, partition: MaskedPartition) -> tuple[Any, Any, dict[str, int]]:
+        """(which rows belong to this split; with `looks_back`, which belong to it or to one before it; how many train
+        has because their value is null)."""
+        engine, xp = partition.engine, partition.engine.xp
+        if self.sets:
+            own, past = self.of_numbers(on_host(rows.numbers))
+            return xp.asarray(own), xp.asarray(past) if self.looks_back else None, {}
+        if self.column is None:
+            return self._of_hashes(rows, engine), None, {}
+        taken = xp.zeros(len(rows.numbers), dtype=bool)
+        for name, mask in self._sides(rows, partition):
+            if name == self.name:
+                return mask & ~taken, ~taken if self.looks_back else None, {}
+            taken = taken | mask
+        null = engine.null_rows([rows.columns[self.column]])
+        return ~taken, None, {"null_in_train": 0 if null is None else total(null)}
+
+    def _sides(self, rows: Rows, partition: MaskedPartition) -> Iterator[tuple[str, Any]]:
+        """(split, the rows for which its condition or its cut is true), the later split first."""
+        for name, condition in self.parsed:
+            yield name, partition.true(condition, SOURCE_SPLIT, rows)
+        if self.cuts:
+            assert self.column is not None
+            values, valid = partition.engine.numbers(rows.columns[self.column])
+            for name, cut in self.cuts_in(partition.schema[self.column].dtype):
+                yield name, values >= cut if valid is None else valid & (values >= cut)
+
+    def _of_hashes(self, rows: Rows, engine: Kernels) -> Any:
+        """The rows that the hash of their keys, or of their numbers, gives to this split."""
         xp, seed = engine.xp, seed_of(f"split {self.seed}")
-        hashes = (
-            engine.hash_columns([source[n] for n in self.keys], seed) if self.keys else engine.hash_rows(rows, seed)
-        )
+        keys = [rows.columns[name] for name in self.keys]
+        hashes = engine.hash_columns(keys, seed) if keys else engine.hash_rows(rows.numbers, seed)
         hashes, low = hashes.astype(xp.uint64), 0
         for name, share in self.shares:
             high = low + round(share * HASHES)
@@ -207,17 +262,36 @@ def wants_unit(schema: Schema, rule: SplitRule | None) -> bool:
 class Downsampling(PickledFields):
     """A row for which `where` is true stays with the probability `fraction`; a hash of seed and row number decides.
 
-    `weight` is the column of 1 / fraction for these rows and of 1 for others; None without one.
+    `weight` is the column of 1 / fraction for these rows and of 1 for others; None without one. Row numbers begin at
+    `first_row`. Unless it is `active`, all rows stay, with the weight 1.
     """
 
     where: str
     fraction: float
     weight: str | None = None
     seed: int = 0
+    first_row: int = 0
+    active: bool = True
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return self.condition.columns if self.active else ()
 
     @cached_property
     def condition(self) -> Expression:
         return parse(self.where)
+
+    def decide(self, rows: Rows, partition: MaskedPartition) -> Decision:
+        engine, xp = partition.engine, partition.engine.xp
+        if not self.active:
+            return Decision(columns=self._weights(xp.ones(len(rows.numbers)), engine))
+        chosen = partition.true(self.condition, SOURCE_DOWNSAMPLE, rows)
+        mask = ~chosen | self.stay(rows.numbers + xp.uint64(self.first_row), engine)
+        weights = self._weights(xp.where(chosen, 1 / self.fraction, 1.0), engine)
+        return Decision(mask, columns=weights, left_out={"downsampled": len(rows.numbers) - total(mask)})
+
+    def _weights(self, weights: Any, engine: Kernels) -> dict[str, Any]:
+        return {self.weight: engine.from_numbers(weights.astype(engine.xp.float32))} if self.weight else {}
 
     def stay(self, rows: Any, engine: Kernels) -> Any:
         """Which of these row numbers stay where `where` is true.
@@ -246,6 +320,21 @@ class RowRules:
     downsampling: Downsampling | None = None
     downsamples: bool | None = None
     strict: bool = False
+
+    def masks(self, condition: Expression | None, training: bool, looks_back: bool, first_row: int) -> list[Mask]:
+        """All rules in their order, with `source.filter`, for a pass over training rows or over others.
+
+        `looks_back`: whether rows of earlier splits are read as the past of this split's rows.
+        """
+        masks: list[Mask] = []
+        if condition or self.repeated:
+            masks.append(SourceFilter(condition, self.repeated))
+        if self.splitting:
+            masks.append(replace(self.splitting, looks_back=looks_back))
+        if self.downsampling:
+            active = training if self.downsamples is None else self.downsamples
+            masks.append(replace(self.downsampling, first_row=first_row, active=active))
+        return masks
 
 
 ALL_ROWS = RowRules()

@@ -1,0 +1,135 @@
+"""The rows of a partition and the rules of its source: each rule is a mask over the rows that are left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from tasks.core.plan import Partition
+from tasks.core.schema import ROW, Schema
+from tasks.engines.algorithms.protocol import Kernels
+from tasks.engines.expression.interpreter import true_mask
+from tasks.engines.expression.nodes import UnreadError
+from tasks.engines.expression.syntax import Expression
+from tasks.errors import DataError
+from tasks.graph.failed_casts import FailedCasts
+from tasks.ops.base import Columns
+from tasks.sources.row_places import row_place
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a source.
+
+    columns: by name.
+    numbers: the number of each row in its source, uint64.
+    order: the order numbers; None if these are the row numbers.
+    own: which rows belong to the split of the pass, the others being their past; None if all do.
+    """
+
+    columns: Columns
+    numbers: Any
+    order: Any = None
+    own: Any = None
+
+    def taken(self, places: Any, names: Sequence[str], engine: Kernels) -> Rows:
+        """The rows at these places, with these columns."""
+        columns = engine.take({name: self.columns[name] for name in names}, places) if names else {}
+        order, own = (None if array is None else array.take(places) for array in (self.order, self.own))
+        return Rows(columns, self.numbers.take(places), order, own)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The answer of a rule.
+
+    mask: which rows stay; None if all do.
+    own: which rows belong to the split of the pass; None if all that stay do.
+    columns: columns that the rule makes, of all rows before it.
+    left_out: why rows are left out, and how many; {} if nobody counts them.
+    """
+
+    mask: Any = None
+    own: Any = None
+    columns: Columns = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+class Mask(Protocol):
+    """A rule on rows."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of the source that decide."""
+
+    def decide(self, rows: Rows, partition: MaskedPartition) -> Decision:
+        """Decide which of these rows of a partition stay."""
+
+
+@dataclass(frozen=True)
+class MaskedPartition:
+    """A partition to whose rows rules are applied.
+
+    `source` is what the partition is part of, with the columns of `schema`. `strict`: a cast or a parse that fails in a
+    condition is an error; else it is null, and counted in `failed`.
+    """
+
+    partition: Partition
+    source: Any
+    schema: Schema
+    engine: Kernels
+    strict: bool
+    failed: FailedCasts
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the rows have their numbers in a column, so that these do not follow each other."""
+        return ROW in self.schema
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return place_of(self.partition)
+
+    def true(self, condition: Expression, title: str, rows: Rows) -> Any:
+        """Return the rows for which a condition of the section `source` is true."""
+        failed = Counter[str]()
+        try:
+            mask = true_mask(condition, rows.columns, failed, self.strict)
+        except DataError as error:
+            named: DataError = error
+            if isinstance(error, UnreadError):
+                named = error.in_row(row_place(self.source, int(rows.numbers[error.row])))
+            raise DataError(named.what, where=f"{title}, {self.place}", why=named.why, do=named.do) from None
+        for text, count in failed.items():
+            self.failed[title, text] = count
+        return mask
+
+    def rows(self, columns: Columns, behind: bool) -> Rows:
+        """Return all rows of the partition; `behind`: operators see other numbers than those in the source."""
+        numbers = self.engine.row_numbers(self.partition.first_row, self.partition.rows)
+        if not self.keyed:
+            return Rows(columns, numbers, numbers if behind else None)
+        return Rows(columns, self.engine.numbers(columns[ROW])[0].astype(self.engine.xp.uint64), numbers)
+
+    def masked(self, rows: Rows, masks: Sequence[Mask], names: Sequence[str]) -> tuple[Rows, dict[str, int]]:
+        """Apply the rules one after another; (the rows that stay, with these columns; how many were left out, and
+        why)."""
+        left_out: dict[str, int] = {}
+        for number, mask in enumerate(masks, 1):
+            decision = mask.decide(rows, self)
+            own = rows.own if decision.own is None else decision.own
+            rows = replace(rows, columns={**rows.columns, **decision.columns}, own=own)
+            left_out |= decision.left_out
+            if decision.mask is not None:
+                needed = [*names, *(column for later in masks[number:] for column in later.columns)]
+                known = [name for name in dict.fromkeys(needed) if name in rows.columns]
+                rows = rows.taken(self.engine.xp.flatnonzero(decision.mask), known, self.engine)
+        return rows, left_out
+
+
+def place_of(partition: Partition) -> str:
+    """Where a partition is, for messages."""
+    return f"partition {partition.number} (rows from {partition.first_row:,})"
