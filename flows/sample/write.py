@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -54,9 +54,9 @@ class WrittenSample:
     name: str
     rows: int
     seed: int
-    format: str
-    drift: bool
-    files: int
+    format: str = "parquet"
+    drift: bool = False
+    files: int = 1
     rule: int = RULE
     columns: int | None = None
     night: SampleNight | None = None
@@ -90,25 +90,36 @@ class SampleSummary:
     nights: int = 0
 
 
+class Variant(TypedDict, total=False):
+    """What only some samples have. drift: December 2019, for ecommerce alone. columns: for wide alone, 100 unless given
+    (beside the target)."""
+
+    drift: bool
+    columns: int | None
+
+
+class FileOptions(TypedDict, total=False):
+    """How a sample is written. format: parquet (snappy, row groups of a million rows, of 65,536 for wide), csv (with a
+    header) or tsv (without one). files: one per 4 million rows, or 67 million numbers of wide. workers: threads, one
+    per core. engine: "cpu", or an array module such as cupy to draw on its device."""
+
+    files: int | None
+    format: str
+    workers: int | None
+    engine: str | ModuleType
+
+
 def sample_table(
-    name: str,
-    start: int,
-    stop: int,
-    rows: int,
-    seed: int = 0,
-    *,
-    drift: bool = False,
-    columns: int | None = None,
-    xp: Any = np,
+    name: str, start: int, stop: int, rows: int, seed: int = 0, *, xp: Any = np, **variant: Unpack[Variant]
 ) -> pa.Table:
     """Rows start .. stop - 1 of the sample of `rows` rows, in host memory; `xp` is numpy or CuPy and draws them.
 
     Errors: JobError for an unknown name or a range outside 0 .. rows.
     """
-    columns = _check(name, rows, drift, columns)
+    sample = _checked(WrittenSample(name, rows, seed, files=1, **variant))
     if not 0 <= start <= stop <= rows:
         raise JobError(f"rows {start} .. {stop} are not in the sample", why=f"it has {rows} rows")
-    return plain(_block(WrittenSample(name, rows, seed, "parquet", drift, 1, columns=columns), start, stop, xp))
+    return plain(_block(sample, start, stop, xp))
 
 
 def night_table(of: SampleNight, start: int = 0, stop: int | None = None, *, xp: Any = np) -> pa.Table:
@@ -117,50 +128,30 @@ def night_table(of: SampleNight, start: int = 0, stop: int | None = None, *, xp:
 
 
 def make_sample(
-    name: str,
-    path: str | os.PathLike[str],
-    rows: int,
-    seed: int = 0,
-    files: int | None = None,
-    format: str = "parquet",
-    workers: int | None = None,
-    engine: str | ModuleType = "cpu",
-    drift: bool = False,
-    columns: int | None = None,
-) -> SampleSummary:
+    name: str, path: str | os.PathLike[str], rows: int, seed: int = 0, *, drift: bool = False,
+    columns: int | None = None, **options: Unpack[FileOptions],
+) -> SampleSummary:  # fmt: skip
     """Writes part-00000.<format> .. into the folder `path`; a folder that holds the same sample is completed or kept.
 
-    name: toy, criteo, ecommerce or wide. format: parquet (snappy, row groups of a million rows, of 65,536 for wide),
-    csv (with a header) or tsv (without one). files: one per 4 million rows, or 67 million numbers of wide. workers:
-    threads, one per core. engine: "cpu", or an array module such as cupy to draw on its device. drift: December 2019,
-    for ecommerce alone. columns: for wide alone, 100 unless given (beside the target).
+    name: toy, criteo, ecommerce or wide. The rest is as in `Variant` and `FileOptions`.
     Errors: JobError for a bad parameter, or a folder that holds anything else.
     """
     began = time.perf_counter()
     path = local_folder(path, "the folder of the sample", "path")
-    sample = _sample(name, Path(path), rows, seed, files, format, drift, columns)
-    size = _write([(Path(path), sample)], workers, engine)
+    sample = _filed(Path(path), WrittenSample(name, rows, seed, drift=drift, columns=columns), options)
+    size = _write([(Path(path), sample)], options)
     return SampleSummary(name, rows, sample.files, size, time.perf_counter() - began)
 
 
 def make_nights(
-    path: str | os.PathLike[str],
-    nights: int,
-    rows: int,
-    seed: int = 0,
-    files: int | None = None,
-    format: str = "parquet",
-    workers: int | None = None,
-    engine: str | ModuleType = "cpu",
-    start: dt.date = START,
-    new_ids: float = NEW_IDS,
-    only: Collection[dt.date] = (),
-) -> SampleSummary:
+    path: str | os.PathLike[str], nights: int, rows: int, seed: int = 0, *, start: dt.date = START,
+    new_ids: float = NEW_IDS, only: Collection[dt.date] = (), **options: Unpack[FileOptions],
+) -> SampleSummary:  # fmt: skip
     """Writes a folder for each night of the shop, `path`/2026-10-01 .., which drift from one to the next.
 
-    nights: how many days from `start` on. rows: of a night in the mean, before weekday, trend and noise. files: of each
-    night. new_ids: users who come for the first time, per row, 0.02 .. 1. only: days to write, all unless given; a
-    night has the same bytes whatever else is written. The rest is as in `make_sample`.
+    nights: how many days from `start` on. rows: of a night in the mean, before weekday, trend and noise. new_ids: users
+    who come for the first time, per row, 0.02 .. 1. only: days to write, all unless given; a night has the same bytes
+    whatever else is written. options: as in `FileOptions`; `files` are those of each night.
     Errors: JobError for a bad parameter, a day that is none of the nights, or a folder of a night that holds anything
     else.
     """
@@ -178,15 +169,15 @@ def make_nights(
         if not only or day in only:
             of = night(number, rows, seed, start, new_ids)
             folder = Path(path) / day.isoformat()
-            samples.append((folder, _sample("ecommerce", folder, of.rows, seed, files, format, False, None, of)))
-    size = _write(samples, workers, engine)
+            samples.append((folder, _filed(folder, WrittenSample("ecommerce", of.rows, seed, night=of), options)))
+    size = _write(samples, options)
     total = (sum(one.rows for _, one in samples), sum(one.files for _, one in samples), size)
     return SampleSummary("ecommerce", *total, time.perf_counter() - began, len(samples))
 
 
-def _write(samples: Sequence[tuple[Path, WrittenSample]], workers: int | None, engine: str | ModuleType) -> int:
+def _write(samples: Sequence[tuple[Path, WrittenSample]], options: FileOptions) -> int:
     """Writes the missing parts of samples into their folders; the bytes of all parts."""
-    xp = _array_module(engine)
+    xp, workers = _array_module(options.get("engine", "cpu")), options.get("workers")
     workers = workers if workers is not None else len(os.sched_getaffinity(0))
     if workers < 1:
         raise JobError(f"workers is {workers}", do="give 1 or more, or leave it out for one per core")
@@ -214,41 +205,32 @@ def _block(sample: WrittenSample, start: int, stop: int, xp: Any) -> pa.Table:
     return BLOCKS[sample.name](start, stop, sample.rows, sample.seed, xp=xp, **options)
 
 
-def _check(name: str, rows: int, drift: bool, columns: int | None) -> int | None:
-    """Refuses what cannot be; how many columns the wide sample has, None for the others."""
+def _checked(sample: WrittenSample) -> WrittenSample:
+    """Refuses what cannot be; the sample with the number of columns that wide has, None for the others."""
+    name, rows, columns = sample.name, sample.rows, sample.columns
     if name not in BLOCKS:
         raise JobError(f"no sample is called {name!r}", do=near(name, BLOCKS))
     if rows < 1:
         raise JobError(f"a sample of {rows} rows", do="give 1 or more")
-    if drift and name != "ecommerce":
+    if sample.drift and name != "ecommerce":
         raise JobError(f"{name} has no drifted month", do="leave drift out, or take the sample 'ecommerce'")
     if columns is not None and name != "wide":
         raise JobError(f"{name} has columns of its own", do="leave columns out, or take the sample 'wide'")
     if columns is not None and not 1 <= columns <= wide.MOST_COLUMNS:
         raise JobError(f"a sample of {columns} columns", do=f"give 1 .. {wide.MOST_COLUMNS}")
-    return (columns or wide.COLUMNS) if name == "wide" else None
+    return replace(sample, columns=(columns or wide.COLUMNS) if name == "wide" else None)
 
 
-def _sample(
-    name: str,
-    folder: Path,
-    rows: int,
-    seed: int,
-    files: int | None,
-    format: str,
-    drift: bool,
-    columns: int | None,
-    of: SampleNight | None = None,
-) -> WrittenSample:
-    """The sample asked for; without `files`, a folder that holds it decides how many."""
-    columns = _check(name, rows, drift, columns)
+def _filed(folder: Path, sample: WrittenSample, options: FileOptions) -> WrittenSample:
+    """The sample in the files asked for; without `files`, a folder that holds it decides how many."""
+    sample, format, files = _checked(sample), options.get("format", "parquet"), options.get("files")
     if format not in FORMATS:
         raise JobError(f"no format is called {format!r}", do=near(format, FORMATS))
+    rows = sample.rows
     if files is not None and not 1 <= files <= rows:
         raise JobError(f"{rows} rows cannot make {files} files", do=f"give 1 .. {rows} files, or leave files out")
-    file_rows = max(1, WIDE_CELLS["file"] // columns) if columns else FILE_ROWS
-    many = files or max(1, round(rows / file_rows))
-    sample = WrittenSample(name, rows, seed, format, drift, many, columns=columns, night=of)
+    file_rows = max(1, WIDE_CELLS["file"] // sample.columns) if sample.columns else FILE_ROWS
+    sample = replace(sample, format=format, files=files or max(1, round(rows / file_rows)))
     there = marker(folder)
     if files is None and "files" in there:
         existing = replace(sample, files=there["files"])

@@ -245,7 +245,7 @@ class NightChecks:
         self.more_rows |= key.check == "rows" and now > expected
         kind = family(column) if column else ""
         texts = value_texts(key, value, scale.back(expected), kind)
-        text = _sentence(key, self.title(key), texts, figure, threshold, now > expected, scale, kind)
+        text = _sentence(key, self.title(key), texts, figure, threshold, now > expected, kind)
         text = text.replace("{compared}", before.compared or self.compared(len(places), design))
         return Finding(self.title(key), key.check, _plain(value), _plain(last), figure, threshold, level, text)
 
@@ -527,7 +527,7 @@ WORDS = {
 
 
 def _sentence(
-    key: Key, title: str, texts: Sequence[str], figure: float, threshold: float, more: bool, scale: Scale, kind: str
+    key: Key, title: str, texts: Sequence[str], figure: float, threshold: float, more: bool, kind: str
 ) -> str:
     """What changed, by how much, against what threshold."""
     now, expected = texts

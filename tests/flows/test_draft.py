@@ -67,7 +67,7 @@ def table(**columns: Any) -> pa.Table:
 def test_the_draft_of_a_sample_runs(
     folder: Path, engine: str, name: str, form: str, label: list[str], columns: set[str]
 ) -> None:
-    make_sample(name, folder / "data", 2000, 0, 2, form)
+    make_sample(name, folder / "data", 2000, files=2, format=form)
     text = draft("data")
     rows = ran(text, folder, engine)
 

@@ -329,47 +329,44 @@ def sample(
 
       rowmill sample ecommerce --nights 31 --rows 100000 --path data/shop
     """
-    from flows.sample import make_sample
+    from flows.sample import make_nights, make_sample
     from tasks.core.units import amount
 
     console = terminal()
-    of_nights = {"start": start, "new_ids": new_ids, "only": only}
+    of_nights: dict[str, Any] = {"start": start, "new_ids": new_ids, "only": only}
+    options: dict[str, Any]
     with console.status(f"making {rows:,} rows" + (" for each night" if nights else "")):
         if nights:
-            whole = drift or columns is not None
-            written = _nights(name.value, whole, path, nights, rows, seed, files, format.value, **of_nights)
+            _check_nights(name.value, drift or columns is not None)
+            options = _options_of_nights(**of_nights)
+            written = make_nights(path, nights, rows, seed, files=files, format=format.value, **options)
         elif lone := [key for key, value in of_nights.items() if value]:
             from tasks.errors import JobError
 
             raise JobError(f"--{lone[0].replace('_', '-')} is for nights", do="give --nights, or leave it out")
         else:
-            written = make_sample(name.value, path, rows, seed, files, format.value, drift=drift, columns=columns)
+            options = {"drift": drift, "columns": columns}
+            written = make_sample(name.value, path, rows, seed, files=files, format=format.value, **options)
     size = f"{amount(written.bytes)}, {written.seconds:.1f} s"
     days = f"{written.nights} night(s) of " if nights else ""
     text = f"{written.rows:,} rows of {days}{name.value} in {written.files} file(s), {size}"
     console.print(f"{text}: {path}", soft_wrap=True, markup=False)
 
 
-def _nights(
-    name: str,
-    whole: bool,
-    path: Path,
-    nights: int,
-    rows: int,
-    seed: int,
-    files: int | None,
-    format: str,
-    **of_nights: Any,
-) -> Any:
-    """Nights of the shop as `rowmill sample` wants them; `whole`: with options of samples that are not nights."""
-    from datetime import date
-
-    from flows.sample import make_nights
+def _check_nights(name: str, is_other: bool) -> None:
+    """A JobError for nights of another sample than the shop; `is_other`: with options of those."""
     from tasks.errors import JobError
 
-    if name != "ecommerce" or whole:
-        what = "--drift and --columns are not for nights" if whole else f"{name} has no nights"
+    if name != "ecommerce" or is_other:
+        what = "--drift and --columns are not for nights" if is_other else f"{name} has no nights"
         raise JobError(what, do="rowmill sample ecommerce --nights 31 --path data/shop")
+
+
+def _options_of_nights(start: str | None, new_ids: float | None, only: list[str] | None) -> dict[str, Any]:
+    """What `make_nights` is given of the options of `rowmill sample`; a JobError for a text that is not a day."""
+    from datetime import date
+
+    from tasks.errors import JobError
 
     def day(text: str) -> date:
         try:
@@ -377,12 +374,9 @@ def _nights(
         except ValueError:
             raise JobError(f"{text!r} is not a day", do="write it as 2026-10-01") from None
 
-    more: dict[str, Any] = {"only": [day(text) for text in of_nights["only"] or ()]}
-    if of_nights["start"]:
-        more["start"] = day(of_nights["start"])
-    if of_nights["new_ids"]:
-        more["new_ids"] = of_nights["new_ids"]
-    return make_nights(path, nights, rows, seed, files, format, **more)
+    options: dict[str, Any] = {"only": [day(text) for text in only or ()]}
+    options |= {"start": day(start)} if start else {}
+    return options | ({"new_ids": new_ids} if new_ids else {})
 
 
 @app.command()
