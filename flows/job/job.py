@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -29,7 +28,7 @@ from tasks.graph.node import Node, graph_to_json, topological
 from tasks.graph.saved_workflow import read_fitted
 from tasks.job.apply_fitted import applying_request
 from tasks.job.base_version import BaseVersion
-from tasks.job.refitting import refitting_request
+from tasks.job.refitting import Features, refitting_request
 from tasks.job.request import Request, make_request
 from tasks.job.run_date import Dated, is_pattern
 from tasks.ops.base import Learned, Operator, operator_class
@@ -143,6 +142,8 @@ class CheckedJob(DatedJob):
         if run["profile"] is None:
             nightly = request.output.on_existing == "version" or getattr(self, "base", None) not in (None, NO_BASE)
             run = {**run, "profile": bool(contract or checks or nightly)}
+        if self.dated and request.base:
+            request = replace(request, base=replace(request.base, day=self.dated.run_date.day.isoformat()))
         dated = self.dated.to_json() if self.dated else {}
         sections = {**request.sections, "run": run}
         return replace(request, sections=sections, contract=contract, checks=checks, dated=dated)
@@ -209,8 +210,8 @@ class Job(CheckedJob):
             request = make_request(source, self.graph(), output, run, engine, self.label)
         else:
             more = self.refit.model_copy(update={"learn_from": absolute(self.refit.learn_from)})
-            request = refitting_request(source, base, more, output, run, engine, day_of(self),
-                                        graph_to_json(self.graph()), self.label)  # fmt: skip
+            features = Features(graph_to_json(self.graph()), self.label)
+            request = refitting_request(source, base, more, output, run, engine, features)
         return self.checked(request)
 
 
@@ -223,11 +224,6 @@ def _without_frames(op: ops.Operator) -> ops.Operator:
             do="write the frame as a Parquet file and give its path, or use a Workflow in Python",
         )
     return op
-
-
-def day_of(job: DatedJob) -> date | None:
-    """The day of a job with a date."""
-    return job.dated.run_date.day if job.dated else None
 
 
 class Application(CheckedJob):

@@ -24,7 +24,6 @@ from flows.job.job import (
     check_filter,
     check_refit,
     check_size,
-    day_of,
     exchange_on,
     flat,
     laid_over,
@@ -91,7 +90,7 @@ class Refit(CheckedJob):
         where there is none."""
         base = base or chosen_base(self.base_path)
         source, output, run = self.placed()
-        return self.checked(refitting_request(source, base, self.refit, output, run, engine, day_of(self)))
+        return self.checked(refitting_request(source, base, self.refit, output, run, engine))
 
 
 AnyJob = Job | Application | Refit

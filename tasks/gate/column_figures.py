@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -86,22 +86,29 @@ def _bins(sketch: Sketch, numbers: np.ndarray | None, step: int) -> tuple[column
     return (None, 1) if numbers is None else (column_sketch.number_bins(numbers), step)
 
 
-def _distinct(
-    sketch: Sketch, numbers: np.ndarray | None, step: int
-) -> tuple[float, float, list[tuple[Any, int]], bool]:
-    """(distinct values, error, the most frequent ones, whether these are exact)."""
+class Distinct(NamedTuple):
+    """The number of distinct values and its relative error; the most frequent ones, and whether their counts are
+    exact."""
+
+    number: float
+    error: float
+    top: list[tuple[Any, int]]
+    top_exact: bool
+
+
+def _distinct(sketch: Sketch, numbers: np.ndarray | None, step: int) -> Distinct:
     values = sketch.rows - sketch.nulls
     if sketch.distinct is not None:
-        return float(sketch.distinct), 0.0, sketch.top, sketch.kind in ("text", "integer")
+        return Distinct(float(sketch.distinct), 0.0, sketch.top, sketch.kind in ("text", "integer"))
     if sketch.table is not None:
         pairs = list(zip(sketch.table[0], sketch.table[1].tolist(), strict=True))
-        return float(len(pairs)), 0.0, column_sketch.most_frequent(pairs), True
+        return Distinct(float(len(pairs)), 0.0, column_sketch.most_frequent(pairs), True)
     if sketch.least is not None:
         estimate, error = column_sketch.estimate(sketch.least)
-        return min(estimate, float(values)), error, [], False
+        return Distinct(min(estimate, float(values)), error, [], False)
     if numbers is None:
-        return 0.0 if sketch.rows == sketch.nulls else math.nan, 0.0, [], False
-    return float(len(np.unique(numbers))), 0.0 if step == 1 else math.inf, [], False
+        return Distinct(0.0 if sketch.rows == sketch.nulls else math.nan, 0.0, [], False)
+    return Distinct(float(len(np.unique(numbers))), 0.0 if step == 1 else math.inf, [], False)
 
 
 def _moments(sketch: Sketch) -> tuple[float | None, float | None]:

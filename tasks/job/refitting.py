@@ -6,9 +6,9 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -34,25 +34,33 @@ COPY = "base"  # the folder in the staging folder
 LEARN_FROM = "learn-from"  # the name of the plan of `refit.learn_from`
 
 
+class Features(NamedTuple):
+    """The graph of a job, as it is saved, and the columns of its labels."""
+
+    graph: list[dict[str, Any]]
+    labels: list[str]
+
+
 def refitting_request(
     source: Source, base: BaseVersion, refit: Refitting, output: Output, run: Run, engine: str,
-    day: date | None = None, graph: list[dict[str, Any]] | None = None, labels: list[str] | None = None,
+    features: Features | None = None,
 ) -> Request:  # fmt: skip
-    """The request that learns from a source on top of a base. `graph` and `labels` are those of the job; without them
-    the base has them. A graph that differs from the base's is matched to it (`tasks.graph.matching`) once the columns
-    of the source are known. `day` is that of the night, today if nothing is said."""
+    """The request that learns from a source on top of a base, as of today; without `features` it has those of the base.
+
+    A graph that differs from the base's is matched to it (`tasks.graph.matching`) once the columns of the source are
+    known.
+    """
     own = graph_to_json(graph_from_json(base.data["graph"]))
-    is_changed = graph not in (None, own)
-    fit = Fit.of(source, base.data["source"])
-    schema = base.data["schema"]
-    if labels is None:
-        labels = targets_of(graph_from_json(own), Schema.from_json(schema))
+    fit, schema = Fit.of(source, base.data["source"]), base.data["schema"]
+    if features is None:
+        features = Features(own, targets_of(graph_from_json(own), Schema.from_json(schema)))
+    graph, is_changed = features.graph, features.graph != own
     return new_request(
-        with_values(source, fit.reading), own if graph is None else graph, output, run, engine, labels,
+        with_values(source, fit.reading), graph, output, run, engine, features.labels,
         base=RefitBase(
             str(base.workflow), base.data["state"], schema, fit, made_up_of(base.data),
             (*base.data.get("ancestors", ()), base.data["state"]), ids_since(base.data), version=base.name,
-            rows=base.rows, since=base.day, day=(day or datetime.now(UTC).date()).isoformat(),
+            rows=base.rows, since=base.day, day=datetime.now(UTC).date().isoformat(),
             settings=refit.settings, all=refit.all, again=refit.again, forget=refit.forget,
             graph=own if is_changed else None, learn_from=refit.learn_from if is_changed else None,
         ),

@@ -29,7 +29,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -147,10 +147,18 @@ def _brought_together(pool: Pool, rows: Sequence[RowCount]) -> bool:
     )
 
 
-def _in_one(chain: Chain) -> tuple[Keyed, Unit, Mapping[str, Any], pa.Table]:
-    """(operator, unit, sums, all rows in order in host memory) of a step of one chain."""
+class Arranged(NamedTuple):
+    """A step of one chain: its operator and unit, its sums, and all rows in order in host memory."""
+
+    op: Keyed
+    unit: Unit
+    sums: Mapping[str, Any]
+    table: pa.Table
+
+
+def _in_one(chain: Chain) -> Arranged:
     arranged = _arrange(chain)
-    return chain.op, chain.unit, arranged.sums or {}, _range(chain.op, [Slice(arranged.tables[0])])
+    return Arranged(chain.op, chain.unit, arranged.sums or {}, _range(chain.op, [Slice(arranged.tables[0])]))
 
 
 def _in_ranges(pool: Pool, chains: Mapping[str, Handles]) -> tuple[dict[str, list[Outline]], dict[str, Handles]]:

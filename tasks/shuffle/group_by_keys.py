@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -43,19 +44,28 @@ def by_keys(rows: SourceRows, keys: Sequence[str], sort_by: Sequence[str], folde
     return keyed_plan(plan, schema, written, keys, sort_by, partition_size)
 
 
-def write_block(table: pa.Table, path: Path) -> tuple[str, int, int, int]:
-    """(path, rows, decoded bytes, file size) of one key block, written whole or not at all."""
+class KeyBlock(NamedTuple):
+    """A file of rows of some keys: `nbytes` are decoded, `size` is that of the file."""
+
+    path: str
+    rows: int
+    nbytes: int
+    size: int
+
+
+def write_block(table: pa.Table, path: Path) -> KeyBlock:
+    """Write one key block whole or not at all."""
     path = path.with_name(f"block-{path.name}.arrow")
     partial = path.with_suffix(".tmp")
     with no_space(path):
         with pa.ipc.new_file(str(partial), table.schema) as file:
             file.write_table(table.combine_chunks(), max_chunksize=max(table.num_rows, 1))
         partial.replace(path)
-    return str(path), table.num_rows, table.nbytes, path.stat().st_size
+    return KeyBlock(str(path), table.num_rows, table.nbytes, path.stat().st_size)
 
 
 def keyed_plan(
-    plan: Plan, schema: Schema, written: Sequence[tuple[str, int, int, int]], keys: Sequence[str],
+    plan: Plan, schema: Schema, written: Sequence[KeyBlock], keys: Sequence[str],
     sort_by: Sequence[str], size: int,
 ) -> Plan:  # fmt: skip
     files: list[File] = []

@@ -17,7 +17,7 @@ from tasks.core.dtypes import is_list as is_list_type
 from tasks.core.dtypes import plain_type
 from tasks.engines.algorithms import arrow_arrays
 from tasks.engines.algorithms.arrow_arrays import build, one_array, raw
-from tasks.engines.algorithms.moments import power_of, within
+from tasks.engines.algorithms.moments import Moments, power_of, within
 from tasks.engines.algorithms.separators import escapes
 from tasks.engines.algorithms.text_casts import times_of
 from tasks.engines.convert.libraries import arrow_values
@@ -175,7 +175,7 @@ def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, flo
     return by_run
 
 
-def _moments(data: np.ndarray) -> tuple[int, float, float, float, float]:
+def _moments(data: np.ndarray) -> Moments:
     if not len(data):
         return 0, 0.0, 0.0, 0.0, 0.0
     low, high = float(data.min()), float(data.max())
