@@ -30,7 +30,7 @@ from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.evaluation import Evaluation
 from tasks.graph.failed_casts import FailedCasts
 from tasks.graph.node import Node
-from tasks.graph.row_masks import Mask, MaskedPartition, Rows, place_of
+from tasks.graph.row_masks import Mask, MaskedPartition, PartitionRows, place_of
 from tasks.graph.row_rules import RowRules
 from tasks.graph.seen import Seen, sketched
 from tasks.graph.state import State
@@ -219,7 +219,7 @@ class Work(PickledFields):
 
     def _load(
         self, partition: Partition, columns: list[str], plain: list[str], noted: FailedCasts
-    ) -> tuple[Rows, dict[str, int]]:
+    ) -> tuple[PartitionRows, dict[str, int]]:
         """Read these columns of the rows that filter, unique, split and down-sampling keep; (the rows, how many each
         rule leaves out)."""
         masked = MaskedPartition(partition, self.source, self.schema, self.kernels, self.rules.strict, noted)

@@ -20,8 +20,8 @@ from tasks.sources.row_places import row_place
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows of a source.
+class PartitionRows:
+    """PartitionRows of a source.
 
     columns: by name.
     numbers: the number of each row in its source, uint64.
@@ -34,15 +34,15 @@ class Rows:
     order: Any = None
     own: Any = None
 
-    def taken(self, places: Any, names: Sequence[str], engine: Kernels) -> Rows:
+    def taken(self, places: Any, names: Sequence[str], engine: Kernels) -> PartitionRows:
         """The rows at these places, with these columns."""
         columns = engine.take({name: self.columns[name] for name in names}, places) if names else {}
         order, own = (None if array is None else array.take(places) for array in (self.order, self.own))
-        return Rows(columns, self.numbers.take(places), order, own)
+        return PartitionRows(columns, self.numbers.take(places), order, own)
 
 
 @dataclass(frozen=True)
-class Decision:
+class MaskResult:
     """The answer of a rule.
 
     mask: which rows stay; None if all do.
@@ -64,7 +64,7 @@ class Mask(Protocol):
     def columns(self) -> Sequence[str]:
         """The columns of the source that decide."""
 
-    def decide(self, rows: Rows, partition: MaskedPartition) -> Decision:
+    def decide(self, rows: PartitionRows, partition: MaskedPartition) -> MaskResult:
         """Decide which of these rows of a partition stay."""
 
 
@@ -93,7 +93,7 @@ class MaskedPartition:
         """Where it is, for messages."""
         return place_of(self.partition)
 
-    def true(self, condition: Expression, title: str, rows: Rows) -> Any:
+    def true(self, condition: Expression, title: str, rows: PartitionRows) -> Any:
         """Return the rows for which a condition of the section `source` is true."""
         failed = Counter[str]()
         try:
@@ -107,14 +107,16 @@ class MaskedPartition:
             self.failed[title, text] = count
         return mask
 
-    def rows(self, columns: Columns, behind: bool) -> Rows:
+    def rows(self, columns: Columns, behind: bool) -> PartitionRows:
         """Return all rows of the partition; `behind`: operators see other numbers than those in the source."""
         numbers = self.engine.row_numbers(self.partition.first_row, self.partition.rows)
         if not self.keyed:
-            return Rows(columns, numbers, numbers if behind else None)
-        return Rows(columns, self.engine.numbers(columns[ROW])[0].astype(self.engine.xp.uint64), numbers)
+            return PartitionRows(columns, numbers, numbers if behind else None)
+        return PartitionRows(columns, self.engine.numbers(columns[ROW])[0].astype(self.engine.xp.uint64), numbers)
 
-    def masked(self, rows: Rows, masks: Sequence[Mask], names: Sequence[str]) -> tuple[Rows, dict[str, int]]:
+    def masked(
+        self, rows: PartitionRows, masks: Sequence[Mask], names: Sequence[str]
+    ) -> tuple[PartitionRows, dict[str, int]]:
         """Apply the rules one after another; (the rows that stay, with these columns; how many were left out, and
         why)."""
         left_out: dict[str, int] = {}

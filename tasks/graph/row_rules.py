@@ -20,7 +20,7 @@ from tasks.core.units import counted
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import on_host, total
 from tasks.engines.expression.syntax import Expression, parse
-from tasks.graph.row_masks import Decision, Mask, MaskedPartition, Rows
+from tasks.graph.row_masks import Mask, MaskedPartition, MaskResult, PartitionRows
 
 HASHES = 1 << 32
 LATER_FIRST = ("test", "valid")
@@ -68,14 +68,14 @@ class SourceFilter:
     def columns(self) -> Sequence[str]:
         return self.condition.columns if self.condition else ()
 
-    def decide(self, rows: Rows, partition: MaskedPartition) -> Decision:
+    def decide(self, rows: PartitionRows, partition: MaskedPartition) -> MaskResult:
         mask = partition.true(self.condition, SOURCE_FILTER, rows) if self.condition else None
         if self.repeated:
             first, count = partition.partition.first_row, partition.partition.rows
             gone = self.repeated.has(on_host(rows.numbers)) if partition.keyed else self.repeated.members(first, count)
             fresh = partition.engine.xp.asarray(~gone)
             mask = fresh if mask is None else mask & fresh
-        return Decision(mask)
+        return MaskResult(mask)
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,12 @@ class Splitting(PickledFields):
     def parsed(self) -> list[tuple[str, Expression]]:
         return [(name, parse(text)) for name, text in self.conditions]
 
-    def decide(self, rows: Rows, partition: MaskedPartition) -> Decision:
+    def decide(self, rows: PartitionRows, partition: MaskedPartition) -> MaskResult:
         here, past, left_out = self._divided(rows, partition)
         left_out["other_splits"] = len(rows.numbers) - total(here)
-        return Decision(here, left_out=left_out) if past is None else Decision(past, here, left_out=left_out)
+        return MaskResult(here, left_out=left_out) if past is None else MaskResult(past, here, left_out=left_out)
 
-    def _divided(self, rows: Rows, partition: MaskedPartition) -> tuple[Any, Any, dict[str, int]]:
+    def _divided(self, rows: PartitionRows, partition: MaskedPartition) -> tuple[Any, Any, dict[str, int]]:
         """(which rows belong to this split; with `looks_back`, which belong to it or to one before it; how many train
         has because their value is null)."""
         engine, xp = partition.engine, partition.engine.xp
@@ -157,7 +157,7 @@ class Splitting(PickledFields):
         null = engine.null_rows([rows.columns[self.column]])
         return ~taken, None, {"null_in_train": 0 if null is None else total(null)}
 
-    def _sides(self, rows: Rows, partition: MaskedPartition) -> Iterator[tuple[str, Any]]:
+    def _sides(self, rows: PartitionRows, partition: MaskedPartition) -> Iterator[tuple[str, Any]]:
         """(split, the rows for which its condition or its cut is true), the later split first."""
         for name, condition in self.parsed:
             yield name, partition.true(condition, SOURCE_SPLIT, rows)
@@ -167,7 +167,7 @@ class Splitting(PickledFields):
             for name, cut in self.cuts_in(partition.schema[self.column].dtype):
                 yield name, values >= cut if valid is None else valid & (values >= cut)
 
-    def _of_hashes(self, rows: Rows, engine: Kernels) -> Any:
+    def _of_hashes(self, rows: PartitionRows, engine: Kernels) -> Any:
         """The rows that the hash of their keys, or of their numbers, gives to this split."""
         xp, seed = engine.xp, seed_of(f"split {self.seed}")
         keys = [rows.columns[name] for name in self.keys]
@@ -281,14 +281,14 @@ class Downsampling(PickledFields):
     def condition(self) -> Expression:
         return parse(self.where)
 
-    def decide(self, rows: Rows, partition: MaskedPartition) -> Decision:
+    def decide(self, rows: PartitionRows, partition: MaskedPartition) -> MaskResult:
         engine, xp = partition.engine, partition.engine.xp
         if not self.active:
-            return Decision(columns=self._weights(xp.ones(len(rows.numbers)), engine))
+            return MaskResult(columns=self._weights(xp.ones(len(rows.numbers)), engine))
         chosen = partition.true(self.condition, SOURCE_DOWNSAMPLE, rows)
         mask = ~chosen | self.stay(rows.numbers + xp.uint64(self.first_row), engine)
         weights = self._weights(xp.where(chosen, 1 / self.fraction, 1.0), engine)
-        return Decision(mask, columns=weights, left_out={"downsampled": len(rows.numbers) - total(mask)})
+        return MaskResult(mask, columns=weights, left_out={"downsampled": len(rows.numbers) - total(mask)})
 
     def _weights(self, weights: Any, engine: Kernels) -> dict[str, Any]:
         return {self.weight: engine.from_numbers(weights.astype(engine.xp.float32))} if self.weight else {}
