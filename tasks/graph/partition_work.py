@@ -128,7 +128,7 @@ class Work(PickledFields):
         with at(where):
             needed = self._needed(targets)
             more = [name for name in self._profiled if name not in needed]
-            rows, left_out = self._load(partition, [*needed, *more], self._plain(targets), noted)
+            rows = self._load(partition, [*needed, *more], self._plain(targets), noted)
         met = None if self.profile is None else Counter[str]()
         context = Context(
             self.kernels, rows.numbers, self.training, rows.order, met=met, origin=self._origin, own=rows.own
@@ -142,7 +142,7 @@ class Work(PickledFields):
             rows = rows.taken(self.kernels.xp.flatnonzero(rows.own), self._profiled, self.kernels)
             context = replace(context, rows=rows.numbers, order=rows.order, own=None)
         evaluation.read = {name: rows.columns[name] for name in self._profiled}, context
-        evaluation.left_out = left_out
+        evaluation.left_out = dict(rows.left_out)
         return evaluation
 
     def _notes(self, partition: Partition) -> tuple[Mapping[str, Any], str] | None:
@@ -217,16 +217,13 @@ class Work(PickledFields):
     def _holds(self, step: Step) -> bool:
         return self.depth is None or step.depth < self.depth
 
-    def _load(
-        self, partition: Partition, columns: list[str], plain: list[str], noted: FailedCasts
-    ) -> tuple[PartitionRows, dict[str, int]]:
-        """Read these columns of the rows that filter, unique, split and down-sampling keep; (the rows, how many each
-        rule leaves out)."""
+    def _load(self, partition: Partition, columns: list[str], plain: list[str], noted: FailedCasts) -> PartitionRows:
+        """Read these columns of the rows that filter, unique, split and down-sampling keep."""
         masked = MaskedPartition(partition, self.source, self.schema, self.kernels, self.rules.strict, noted)
         every = masked.rows(self._read(partition, self._read_for(columns), plain), bool(self.first_row))
-        rows, left_out = masked.masked(every, self._masks, columns)
+        rows = masked.masked(every, self._masks, columns)
         numbers = rows.numbers + self.kernels.xp.uint64(self.first_row) if self.first_row else rows.numbers
-        return replace(rows, columns={name: rows.columns[name] for name in columns}, numbers=numbers), left_out
+        return replace(rows, columns={name: rows.columns[name] for name in columns}, numbers=numbers)
 
     def _origin(self, row: int) -> str:
         """Where the source has a row, by its row number, in words."""

@@ -21,24 +21,26 @@ from tasks.sources.row_places import row_place
 
 @dataclass(frozen=True)
 class PartitionRows:
-    """PartitionRows of a source.
+    """Rows of a partition of a source.
 
     columns: by name.
     numbers: the number of each row in its source, uint64.
     order: the order numbers; None if these are the row numbers.
     own: which rows belong to the split of the pass, the others being their past; None if all do.
+    left_out: how many rows the rules have left out, by reason.
     """
 
     columns: Columns
     numbers: Any
     order: Any = None
     own: Any = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def taken(self, places: Any, names: Sequence[str], engine: Kernels) -> PartitionRows:
         """The rows at these places, with these columns."""
         columns = engine.take({name: self.columns[name] for name in names}, places) if names else {}
         order, own = (None if array is None else array.take(places) for array in (self.order, self.own))
-        return PartitionRows(columns, self.numbers.take(places), order, own)
+        return PartitionRows(columns, self.numbers.take(places), order, own, self.left_out)
 
 
 @dataclass(frozen=True)
@@ -114,22 +116,18 @@ class MaskedPartition:
             return PartitionRows(columns, numbers, numbers if behind else None)
         return PartitionRows(columns, self.engine.numbers(columns[ROW])[0].astype(self.engine.xp.uint64), numbers)
 
-    def masked(
-        self, rows: PartitionRows, masks: Sequence[Mask], names: Sequence[str]
-    ) -> tuple[PartitionRows, dict[str, int]]:
-        """Apply the rules one after another; (the rows that stay, with these columns; how many were left out, and
-        why)."""
-        left_out: dict[str, int] = {}
+    def masked(self, rows: PartitionRows, masks: Sequence[Mask], names: Sequence[str]) -> PartitionRows:
+        """Return the rows, with these columns, that stay under all rules, which are applied one after another."""
         for number, mask in enumerate(masks, 1):
-            decision = mask.decide(rows, self)
-            own = rows.own if decision.own is None else decision.own
-            rows = replace(rows, columns={**rows.columns, **decision.columns}, own=own)
-            left_out |= decision.left_out
-            if decision.mask is not None:
+            result = mask.decide(rows, self)
+            own = rows.own if result.own is None else result.own
+            columns, left_out = {**rows.columns, **result.columns}, {**rows.left_out, **result.left_out}
+            rows = replace(rows, columns=columns, own=own, left_out=left_out)
+            if result.mask is not None:
                 needed = [*names, *(column for later in masks[number:] for column in later.columns)]
                 known = [name for name in dict.fromkeys(needed) if name in rows.columns]
-                rows = rows.taken(self.engine.xp.flatnonzero(decision.mask), known, self.engine)
-        return rows, left_out
+                rows = rows.taken(self.engine.xp.flatnonzero(result.mask), known, self.engine)
+        return rows
 
 
 def place_of(partition: Partition) -> str:
