@@ -8,7 +8,7 @@ from dask.utils import parse_bytes
 from pydantic import AfterValidator, BeforeValidator
 
 
-def _text(value: Any) -> Any:
+def _text(value: object) -> Any:
     """Numbers of a YAML file as text: the form has one text field for `8GB` and for `0.5`."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 

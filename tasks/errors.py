@@ -141,7 +141,7 @@ def mistakes(error: Any, data: Any) -> list[Mistake]:
     return refused
 
 
-def _place_in(data: Any, loc: Sequence[str | int], missing: bool) -> tuple[str | int, ...]:
+def _place_in(data: object, loc: Sequence[str | int], missing: bool) -> tuple[str | int, ...]:
     """The keys of a mistake's place, without pydantic's names for the members of a union."""
     place: list[str | int] = []
     for number, key in enumerate(loc):
@@ -204,7 +204,7 @@ def _of_one(item: Mapping[str, Any]) -> str:
     return text if isinstance(value, (dict, list)) or repr(value) in text else f"{text}{_but(value)}"
 
 
-def _but(value: Any) -> str:
+def _but(value: object) -> str:
     """What stands there, in a few letters."""
     if value is None:
         return ", it is empty"
@@ -214,7 +214,7 @@ def _but(value: Any) -> str:
     return f", it is {text}" if len(text) <= 60 else f", it is {text[:57]}.."
 
 
-def _instead(value: Any, kinds: Sequence[str]) -> str:
+def _instead(value: object, kinds: Sequence[str]) -> str:
     """What to write, where the value shows what was meant."""
     scalar = value is not None and not isinstance(value, (dict, list))
     if "a text" in kinds and scalar:

@@ -352,7 +352,7 @@ def parameters_of(cls: type[Operator]) -> Iterator[tuple[str, str, str, str]]:
             yield name, kind, default, ""
 
 
-def json_like(value: Any) -> str:
+def json_like(value: object) -> str:
     """A default as docstrings write it: repr, with texts in double quotes.
 
     >>> json_like("_"), json_like(["hour", "day"]), json_like(None)

@@ -267,7 +267,7 @@ def tell_started(flow: Any, flow_run: Any, state: Any) -> None:
         listener(flow_run.id)
 
 
-def _at_start(watch: ProgressView, pages: list[str], ui_url: str, flow_run_id: Any) -> None:
+def _at_start(watch: ProgressView, pages: list[str], ui_url: str, flow_run_id: object) -> None:
     """Say the page of the run as soon as it has one."""
     from infra.orchestration.server import flow_run_url
 

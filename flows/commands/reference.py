@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import flows
 import tasks
@@ -117,7 +116,7 @@ def _shown(example: Example) -> list[str]:
     return [values, f"    {text}  ->  {_plain(expected)}"]
 
 
-def _plain(values: Any) -> str:
+def _plain(values: object) -> str:
     if isinstance(values, list):
         return f"[{', '.join(map(_plain, values))}]"
     return values.isoformat(" ") if isinstance(values, datetime) else repr(values)

@@ -92,7 +92,7 @@ class Stop:
         self.ended, self.cancelled = threading.Event(), False
         self.flow_run_id: Any = None
 
-    def follow(self, flow_run_id: Any) -> None:
+    def follow(self, flow_run_id: object) -> None:
         if self.flow_run_id is None:
             self.flow_run_id = flow_run_id
             threading.Thread(target=self._watch, name="rowmill-cancel", daemon=True).start()

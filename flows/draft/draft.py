@@ -25,7 +25,7 @@ from tasks.storage.files import refuse_inside
 NOTED = ("missing", "bad_lines", "header", "columns", "schema")  # settings with a note of their own
 
 
-def draft(dataset: Any, label: str | None = None) -> str:
+def draft(dataset: object, label: str | None = None) -> str:
     """A first job for a data set, as YAML with a comment on each decision; it runs as it is.
 
     dataset: a Dataset, or what a Dataset takes (a path, a list of paths, a frame). A job names files, so that the draft
@@ -223,7 +223,7 @@ def _no_pattern(path: str) -> str:
     return path.replace("{", "{{").replace("}", "}}")
 
 
-def _flow(value: Any) -> str:
+def _flow(value: object) -> str:
     """A value as YAML in one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=float("inf"))
     return text.removesuffix("\n").removesuffix("\n...")

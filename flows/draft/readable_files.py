@@ -68,7 +68,7 @@ class Readable:
     doubt: str = ""
 
 
-def readable(source: Any) -> Readable:
+def readable(source: object) -> Readable:
     """What can be read of a source, and how: the layout of its text, texts that mean null, null for columns that only
     some files have, and that lines are left out which cannot be read, where there are any. Files that are another table
     are set apart before any type is judged. A `Dataset` is read as it says."""
@@ -86,7 +86,7 @@ def readable(source: Any) -> Readable:
     return replace(_tried(source, layout, _as_it_fits), others=others, doubt=doubt)
 
 
-def _tried(source: Any, layout: Mapping[str, Any], look: Callable[[Any, Mapping[str, Any]], Readable]) -> Readable:
+def _tried(source: object, layout: Mapping[str, Any], look: Callable[[Any, Mapping[str, Any]], Readable]) -> Readable:
     """A source as it can be read: with the layout; else with quotes that are letters, else without bad lines."""
     try:
         return look(source, layout)
@@ -105,7 +105,7 @@ def _tried(source: Any, layout: Mapping[str, Any], look: Callable[[Any, Mapping[
         return without
 
 
-def _planned(source: Any, layout: Mapping[str, Any]) -> Readable:
+def _planned(source: object, layout: Mapping[str, Any]) -> Readable:
     data = Dataset(source, **layout)
     if ABSENT in data.plan.options:
         layout = {**layout, "missing": "null"}
@@ -127,7 +127,7 @@ def _with_nulls(data: Dataset) -> tuple[Dataset, list[str]]:
     return (data.with_null_values([*data.null_values, *nulls]) if nulls else data), nulls
 
 
-def _as_it_fits(source: Any, layout: Mapping[str, Any]) -> Readable:
+def _as_it_fits(source: object, layout: Mapping[str, Any]) -> Readable:
     """A source with a sample; columns of text are strings if values further down do not fit the type of the first."""
     seen = _planned(source, layout)
     try:
@@ -155,7 +155,7 @@ def _files(data: Dataset) -> list[File]:
 # tables
 
 
-def _main_table(data: Dataset, source: Any) -> tuple[Any, tuple[OtherTable, ...]]:
+def _main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherTable, ...]]:
     """What names the files of the main table of a data set, and the other tables in it.
 
     Files of the same columns are a table. The main one is the largest, of tables with a label if any has one; another
@@ -190,7 +190,7 @@ def _relative(path: str, source: Any) -> str:
     return path if whole else os.path.relpath(path)
 
 
-def _naming(files: Sequence[File], source: Any) -> str | list[str]:
+def _naming(files: Sequence[File], source: object) -> str | list[str]:
     """What names these files and no other: the one, their folder, a pattern, or a list."""
     names = [_relative(file.path, source) for file in files]
     if len(names) == 1:

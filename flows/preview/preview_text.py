@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
@@ -157,7 +156,7 @@ def _rows(table: pa.Table, rows: int) -> list[dict[str, str]]:
     return shown + _more(len(names), COLUMNS, shown)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return ""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -88,7 +88,7 @@ def links_of_this_run() -> Iterator[None]:
         _current.reset(token)
 
 
-def links(client: Any = None, key: str = "preprocess", performance: bool = False) -> Links | None:
+def links(client: object = None, key: str = "preprocess", performance: bool = False) -> Links | None:
     """The links of the current flow run; made when its first stage gives a client of its scheduler."""
     if _current.get() is None and client is not None:
         _current.set(Links(client, key, performance))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
@@ -34,7 +33,7 @@ class WorkersAtStart:
         return f"{self.processes} worker(s) of {self.threads} thread(s){each}"
 
 
-def workers_of(client: Any, engine: str) -> WorkersAtStart:
+def workers_of(client: object, engine: str) -> WorkersAtStart:
     """The workers of a running cluster."""
     workers = list(workers_at(client).values())
     threads = max((w["nthreads"] for w in workers), default=0)

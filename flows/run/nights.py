@@ -321,7 +321,7 @@ def check_source(job: AnyJob, request: Request) -> None:
         _check_paths(job, "valid", options)
 
 
-def _check_paths(job: AnyJob, name: str, options: Any) -> None:
+def _check_paths(job: AnyJob, name: str, options: object) -> None:
     """NoDataError or JobError where no file is at the paths of `source`.`name`."""
     known = getattr(job.source, name)
     paths = [known] if isinstance(known, str) else known

@@ -90,11 +90,11 @@ def _became(became: Mapping[str, tuple[str, str]], *places: str) -> str:
     return ""
 
 
-def _path(section: Any) -> str:
+def _path(section: object) -> str:
     return _short(section.get("path")) if isinstance(section, Mapping) else ""
 
 
-def _short(path: Any) -> str:
+def _short(path: object) -> str:
     """The last two parts of a path, or of the first of several."""
     if isinstance(path, list | tuple):
         return " ".join(filter(None, [_short(path[0]), ".." if len(path) > 1 else ""])) if path else ""

@@ -222,5 +222,5 @@ def wait_for(future: Any, name: str, stalled_after: float = STALLED_SECONDS, own
             )
 
 
-def _mark_crashed(task_run_id: uuid.UUID, error: Exception, task: Any) -> None:
+def _mark_crashed(task_run_id: uuid.UUID, error: Exception, task: object) -> None:
     mark_task_run(task_run_id, Crashed(message=f"the worker was lost: {error}"), RECORDED_SECONDS, task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
@@ -60,7 +60,7 @@ NAMES = ("label", *COUNTS, *CARDINALITY)
 SMALL = 50_000  # vocabularies up to this size are kept as a dictionary of ready strings
 
 
-def block(start: int, stop: int, rows: int, seed: int, xp: Any = np) -> pa.Table:
+def block(start: int, stop: int, rows: int, seed: int, xp: ModuleType = np) -> pa.Table:
     """Rows start .. stop - 1; `rows`, the size of the whole, changes nothing here.
 
     label: uint8, 3.2 % ones. I1..I13: int32, log-normal-like counts, -1 and -2 among them. C1..C26: 8 hexadecimal
@@ -85,12 +85,12 @@ def exponent(cardinality: int) -> float:
     return 1.1 if cardinality > 1_000_000 else 1.3 if cardinality > 10_000 else 1.4 if cardinality > 100 else 1.5
 
 
-def value(name: str, rank: draws.Array, xp: Any = np) -> draws.Array:
+def value(name: str, rank: draws.Array, xp: ModuleType = np) -> draws.Array:
     """The text of a category by its rank, uint8 (n, 8): distinct ranks have distinct texts."""
     return eight_digits(xp, draws.scramble(rank.view(np.uint64), 32, draws.stream("criteo", "vocabulary", name)))
 
 
-def _category(xp: Any, name: str, count: int, rank: draws.Array, valid: draws.Array | None) -> pa.Array:
+def _category(xp: ModuleType, name: str, count: int, rank: draws.Array, valid: draws.Array | None) -> pa.Array:
     if count <= SMALL:
         return words(rank, _vocabulary(name, count), valid)
     return letters(value(name, rank, xp), valid)

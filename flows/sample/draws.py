@@ -11,6 +11,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def scramble(values: Array, bits: int, key: np.uint64) -> Array:
 
 
 @cache
-def on_device(table: TableDraw, xp: Any) -> tuple[Array, ...]:
+def on_device(table: TableDraw, xp: ModuleType) -> tuple[Array, ...]:
     """The arrays of a host table in the memory of `xp`, copied once per process."""
     return tuple(xp.asarray(array) for array in table.arrays)
 
@@ -82,7 +83,7 @@ class TableDraw:
 
     arrays: tuple[Array, ...]
 
-    def look_up(self, xp: Any, index: Array) -> tuple[Array, ...]:
+    def look_up(self, xp: ModuleType, index: Array) -> tuple[Array, ...]:
         """Every array of the table at `index`."""
         return tuple(array[index] for array in on_device(self, xp))
 
@@ -104,7 +105,7 @@ class ChoiceDraw:
         whole = share_out(weights, 1 << (bits + _FRACTION_BITS))
         return cls(bits, TableDraw((_alias_cells(whole, bits),)))
 
-    def pick(self, xp: Any, bits: Array) -> Array:
+    def pick(self, xp: ModuleType, bits: Array) -> Array:
         """One index per draw, as int64."""
         cell = (bits >> np.uint64(64 - self.bits)).view(np.int64)
         fraction = (bits >> np.uint64(64 - self.bits - _FRACTION_BITS)) & np.uint64((1 << _FRACTION_BITS) - 1)
@@ -127,7 +128,7 @@ class Bands:
     def of(cls, start: np.ndarray, width: np.ndarray, weights: np.ndarray) -> Bands:
         return cls(ChoiceDraw.of(weights), TableDraw((start.astype(np.int64), width.astype(np.uint64))))
 
-    def pick(self, xp: Any, bits: Array) -> Array:
+    def pick(self, xp: ModuleType, bits: Array) -> Array:
         """One value per draw, as int64."""
         start, width = self.bands.look_up(xp, self.choice.pick(xp, bits))
         within = bits & np.uint64((1 << _WITHIN_BITS) - 1)

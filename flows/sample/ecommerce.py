@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
@@ -79,16 +79,16 @@ class World:
     def stream(self, column: str) -> np.uint64:
         return stream("ecommerce", "december" if self.drift else "autumn", column, self.seed)
 
-    def place(self, xp: Any, goods: Catalogue, number: Array) -> Array:
+    def place(self, xp: ModuleType, goods: Catalogue, number: Array) -> Array:
         """The place in the catalogue of the product that is drawn from a number."""
         return goods.popularity.pick(xp, draw(self.stream("product"), number.view(np.uint64)))
 
-    def facts(self, xp: Any, goods: Catalogue, events: Events) -> tuple[Array, ...]:
+    def facts(self, xp: ModuleType, goods: Catalogue, events: Events) -> tuple[Array, ...]:
         """Of each event's product: place in the catalogue, id, category id, code, brand, base price in cents."""
         place = self.place(xp, goods, events.product)
         return place, *goods.facts.look_up(xp, place)
 
-    def visitors(self, xp: Any, session: Array) -> Array:
+    def visitors(self, xp: ModuleType, session: Array) -> Array:
         """The user of each session, which its first slot stands for."""
         return _users(self, draw(self.stream("user"), session.view(np.uint64)))
 
@@ -99,7 +99,7 @@ def lanes_of(rows: int, hours: int) -> int:
     return min(MOST_LANES, 1 << max(0, per_minute.bit_length() - 1))
 
 
-def block(start: int, stop: int, rows: int, seed: int, xp: Any = np, drift: bool = False) -> pa.Table:
+def block(start: int, stop: int, rows: int, seed: int, xp: ModuleType = np, drift: bool = False) -> pa.Table:
     """Rows start .. stop - 1 of `rows`, which sets the users, and how many sessions are open at a time.
 
     event_time: timestamp[us], UTC without saying so. event_type: view 94.9 %, cart 3.6 %, purchase 1.5 %; a purchase is
@@ -109,7 +109,7 @@ def block(start: int, stop: int, rows: int, seed: int, xp: Any = np, drift: bool
     return rows_of(World(rows, seed, drift), catalogue(drift), start, stop, xp)
 
 
-def rows_of(world: World, goods: Catalogue, start: int, stop: int, xp: Any) -> pa.Table:
+def rows_of(world: World, goods: Catalogue, start: int, stop: int, xp: ModuleType) -> pa.Table:
     """Rows start .. stop - 1 of a world."""
     size = STEPS * world.lanes
     first = start // size
@@ -135,7 +135,7 @@ class Events:
         return Events(self.kind[index], self.product[index], self.session[index])
 
 
-def _windows(xp: Any, world: World, goods: Catalogue, first: int, last: int) -> Events:
+def _windows(xp: ModuleType, world: World, goods: Catalogue, first: int, last: int) -> Events:
     """The events of windows first .. last - 1 in the order of slots: window, step, lane."""
     lanes = world.lanes
     shape = (last - first, STEPS, lanes)
@@ -161,7 +161,7 @@ def _windows(xp: Any, world: World, goods: Catalogue, first: int, last: int) -> 
     return Events(kind, product, session.ravel())
 
 
-def _last_start(xp: Any, starts: Array) -> Array:
+def _last_start(xp: ModuleType, starts: Array) -> Array:
     """The step of the last start at or before each step of its window, by doubling."""
     step = xp.arange(STEPS, dtype=np.int8).reshape(1, STEPS, 1)
     last = xp.where(starts, step, np.int8(0))
@@ -172,7 +172,7 @@ def _last_start(xp: Any, starts: Array) -> Array:
     return last.astype(np.int64)
 
 
-def _lane_order(xp: Any, world: World, row: Array) -> Array:
+def _lane_order(xp: ModuleType, world: World, row: Array) -> Array:
     """The slot that a row shows: the same step, the lanes in an order of the step's own."""
     lanes = world.lanes
     step = row // lanes
@@ -189,7 +189,7 @@ def _duplicates(world: World, row: Array, size: int, kind: Array, before: Array)
     return lucky & inside & (kind[before * inside] == CARTED)
 
 
-def _seconds(xp: Any, world: World, row: Array, session: Array) -> Array:
+def _seconds(xp: ModuleType, world: World, row: Array, session: Array) -> Array:
     """Seconds since 1970 of a row: even inside an hour; with one lane a session's events stay close to its first."""
     second = _clock(xp, world, row)
     if world.lanes > 1:
@@ -199,7 +199,7 @@ def _seconds(xp: Any, world: World, row: Array, session: Array) -> Array:
     return xp.minimum(second, opened + (row - session) * pause)
 
 
-def _clock(xp: Any, world: World, row: Array) -> Array:
+def _clock(xp: ModuleType, world: World, row: Array) -> Array:
     first_row, count = draws.on_device(_rows_by_hour(world), xp)
     hour = xp.searchsorted(first_row, row, side="right") - 1
     return world.opening + hour * 3600 + (row - first_row[hour]) * 3600 // count[hour]
@@ -216,7 +216,7 @@ def _rows_by_hour(world: World) -> draws.TableDraw:
     return draws.TableDraw((np.array(edges[:-1]), np.diff(edges)))
 
 
-def _table(xp: Any, world: World, goods: Catalogue, second: Array, events: Events) -> pa.Table:
+def _table(xp: ModuleType, world: World, goods: Catalogue, second: Array, events: Events) -> pa.Table:
     place, product_id, category_id, code, brand, cents = world.facts(xp, goods, events)
     session = events.session.view(np.uint64)
     identity = uuid(xp, *(draw(world.stream(f"session {half}"), session) for half in ("high", "low")))
@@ -241,7 +241,7 @@ def _users(world: World, bits: Array) -> Array:
     return draws.scramble(number, max(26, world.users.bit_length()), stream("user")).view(np.int64) + 512_000_000
 
 
-def _price(xp: Any, world: World, second: Array, place: Array, cents: Array, events: Events) -> Array:
+def _price(xp: ModuleType, world: World, second: Array, place: Array, cents: Array, events: Events) -> Array:
     """Base price changed by -5 .. 5 % for the week; 0 where the price was lost, for an event and its copies alike."""
     week = (second // (7 * 86400)).view(np.uint64)
     percent = 95 + below(draw(stream("price"), place.view(np.uint64) * np.uint64(4096) + week), 11)

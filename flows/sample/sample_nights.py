@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
@@ -103,14 +103,14 @@ class SampleNight(World):
     def stream(self, column: str) -> np.uint64:
         return stream("ecommerce", "night", self.number, column, self.seed)
 
-    def place(self, xp: Any, goods: Catalogue, number: Array) -> Array:
+    def place(self, xp: ModuleType, goods: Catalogue, number: Array) -> Array:
         """Drawn twice where the first is out of favour this night."""
         counter = number.view(np.uint64)
         first, second = (goods.popularity.pick(xp, draw(self.stream(f"product {turn}"), counter)) for turn in (1, 2))
         liked = field(draw(self.stream("liked"), counter), 0) < xp.asarray(_favour(self))[first]
         return xp.where(liked, first, second)
 
-    def facts(self, xp: Any, goods: Catalogue, events: Events) -> tuple[Array, ...]:
+    def facts(self, xp: ModuleType, goods: Catalogue, events: Events) -> tuple[Array, ...]:
         counter = events.product.view(np.uint64)
         place = self.place(xp, goods, events.product)
         _, category_id, code, brand, cents = goods.facts.look_up(xp, place)
@@ -125,7 +125,7 @@ class SampleNight(World):
         code = xp.where(field(bits, 1) < _lost(self, "code", 0.003), -1, code)
         return place, product_id, category_id, code, brand, xp.maximum(cents, 77)
 
-    def visitors(self, xp: Any, session: Array) -> Array:
+    def visitors(self, xp: ModuleType, session: Array) -> Array:
         lanes = self.lanes
         window, rest = session // (STEPS * lanes), session % (STEPS * lanes)
         bits = draw(self.stream("user"), session.view(np.uint64))
@@ -164,7 +164,7 @@ def night(number: int, mean: int, seed: int = 0, start: dt.date = START, new_ids
     return SampleNight(_rows(number, mean, seed, start), seed, False, start, number, mean, new_ids, known, slots)
 
 
-def block(first: int, stop: int, of: SampleNight, xp: Any = np) -> pa.Table:
+def block(first: int, stop: int, of: SampleNight, xp: ModuleType = np) -> pa.Table:
     """Rows first .. stop - 1 of a night; columns as `ecommerce.block` describes them, in the time of the night's day.
 
     0.6 % more of the brands and 0.3 % more of the codes are null than the products have.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def _four_digits() -> np.ndarray:
 _FOUR_DIGITS = TableDraw((_four_digits(),))
 
 
-def eight_digits(xp: Any, values: Array) -> Array:
+def eight_digits(xp: ModuleType, values: Array) -> Array:
     """uint8 array (n, 8): the lower 32 bits of each uint64 as text."""
     text = xp.empty((len(values), 2), np.uint32)
     (text[:, 0],) = _FOUR_DIGITS.look_up(xp, ((values >> np.uint64(16)) & np.uint64(0xFFFF)).view(np.int64))
@@ -28,7 +28,7 @@ def eight_digits(xp: Any, values: Array) -> Array:
     return text.view(np.uint8)
 
 
-def uuid(xp: Any, high: Array, low: Array) -> Array:
+def uuid(xp: ModuleType, high: Array, low: Array) -> Array:
     """uint8 array (n, 36): 128 bits as 8-4-4-4-12 digits with the marks of a random (version 4) UUID."""
     high = (high & np.uint64(0xFFFFFFFFFFFF0FFF)) | np.uint64(0x4000)
     low = (low & np.uint64(0x3FFFFFFFFFFFFFFF)) | np.uint64(0x8000000000000000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ NAMES = (
 )
 
 
-def block(start: int, stop: int, rows: int, seed: int, xp: Any = np) -> pa.Table:
+def block(start: int, stop: int, rows: int, seed: int, xp: ModuleType = np) -> pa.Table:
     """Rows start .. stop - 1; `rows`, the size of the whole, changes nothing here.
 
     timestamp: one second apart, over again from 2000-01-01 after every 31,536,001 rows. id: Poisson(1000). name: 26

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ LOADING = 32  # loadings are whole numbers from -32 to 31, halved from factor to
 NOISE = 4  # noise is a 16-bit draw with that many binary digits appended
 
 
-def block(start: int, stop: int, rows: int, seed: int, xp: Any = np, columns: int = COLUMNS) -> pa.Table:
+def block(start: int, stop: int, rows: int, seed: int, xp: ModuleType = np, columns: int = COLUMNS) -> pa.Table:
     """Rows start .. stop - 1; `rows`, the size of the whole, changes nothing here.
 
     x0000, x0001, ..: float64, offset + 8 hidden factors (each a sum of four uniform draws) times the column's loadings

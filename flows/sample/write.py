@@ -110,7 +110,7 @@ class FileOptions(TypedDict, total=False):
 
 
 def sample_table(
-    name: str, start: int, stop: int, rows: int, seed: int = 0, *, xp: Any = np, **variant: Unpack[Variant]
+    name: str, start: int, stop: int, rows: int, seed: int = 0, *, xp: ModuleType = np, **variant: Unpack[Variant]
 ) -> pa.Table:
     """Rows start .. stop - 1 of the sample of `rows` rows, in host memory; `xp` is numpy or CuPy and draws them.
 
@@ -122,7 +122,7 @@ def sample_table(
     return plain(_block(sample, start, stop, xp))
 
 
-def night_table(of: SampleNight, start: int = 0, stop: int | None = None, *, xp: Any = np) -> pa.Table:
+def night_table(of: SampleNight, start: int = 0, stop: int | None = None, *, xp: ModuleType = np) -> pa.Table:
     """Rows start .. stop - 1 of one night of the shop, all of them unless given, as `sample_table` gives them."""
     return plain(sample_nights.block(start, of.rows if stop is None else stop, of, xp))
 
@@ -196,7 +196,7 @@ def _there(folder: Path, sample: WrittenSample, number: int) -> bool:
     return (folder / sample.part(number)).exists()
 
 
-def _block(sample: WrittenSample, start: int, stop: int, xp: Any) -> pa.Table:
+def _block(sample: WrittenSample, start: int, stop: int, xp: ModuleType) -> pa.Table:
     if sample.night:
         return sample_nights.block(start, stop, sample.night, xp)
     options: dict[str, Any] = {"drift": sample.drift} if sample.name == "ecommerce" else {}
@@ -293,13 +293,13 @@ def _atomically(target: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _write_part(folder: Path, sample: WrittenSample, number: int, xp: Any) -> None:
+def _write_part(folder: Path, sample: WrittenSample, number: int, xp: ModuleType) -> None:
     write = _write_parquet if sample.format == "parquet" else _write_text
     groups = _row_groups(sample, number, xp)
     _atomically(folder / sample.part(number), lambda temporary: write(temporary, sample, groups))
 
 
-def _row_groups(sample: WrittenSample, number: int, xp: Any) -> Iterator[pa.Table]:
+def _row_groups(sample: WrittenSample, number: int, xp: ModuleType) -> Iterator[pa.Table]:
     """The rows of a file, a row group at a time, made in blocks that end at multiples of the block size."""
     size = BLOCK_ROWS["cpu" if xp is np else "device"]
     if sample.columns:

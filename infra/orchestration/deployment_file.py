@@ -94,7 +94,7 @@ def complete(spec: dict[str, Any], pull: Any, folder: Path, source: str) -> None
     spec["tags"] = tagged(spec)
 
 
-def _working_directory(step: Any) -> str | None:
+def _working_directory(step: object) -> str | None:
     """The directory that a pull step sets; None for a step of another kind, or a directory that another step gives."""
     settings = step.get(WORKING_DIRECTORY) if isinstance(step, dict) else None
     directory = settings.get("directory") if isinstance(settings, dict) else None
@@ -138,7 +138,7 @@ def _schedule(schedule: Mapping[str, Any]) -> dict[str, Any]:
     return {**schedule, "interval": timedelta(seconds=seconds)} if isinstance(seconds, int | float) else dict(schedule)
 
 
-def _checked(spec: Any, where: str) -> str:
+def _checked(spec: object, where: str) -> str:
     """The full name of a deployment; a JobError where Prefect would refuse it, or find nothing to run."""
     if not isinstance(spec, dict) or not (spec.get("name") and spec.get("entrypoint")):
         raise JobError("a deployment needs a name and an entrypoint", where=where)
@@ -175,7 +175,7 @@ def _checked(spec: Any, where: str) -> str:
     return full_name(spec)
 
 
-def _floats(value: Any) -> Iterator[float]:
+def _floats(value: object) -> Iterator[float]:
     if isinstance(value, float):
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():

@@ -134,7 +134,7 @@ def ui_url() -> str:
     return str(settings.ui_url or str(settings.api.url or "").removesuffix("/api")).rstrip("/")
 
 
-def flow_run_url(ui_url: str, flow_run_id: Any) -> str:
+def flow_run_url(ui_url: str, flow_run_id: object) -> str:
     """The page of a flow run.
 
     >>> flow_run_url("http://127.0.0.1:4200/", "d0c1")
@@ -206,7 +206,7 @@ def _is_ours(port: int) -> bool:
         return False
 
 
-def _release(version: Any) -> list[str]:
+def _release(version: object) -> list[str]:
     return str(version).split(".")[:2]
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-from typing import Any
 
 import dask.config
 
@@ -18,7 +17,7 @@ from infra.workers.forked import adopt
 SWITCH_SECONDS = 0.001
 
 
-def dask_setup(worker: Any) -> None:
+def dask_setup(worker: object) -> None:
     """Set a worker up, on any host.
 
     Threads that compute hold the interpreter for at most a millisecond: with Python's five, Dask's own thread, which

@@ -11,7 +11,7 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool, pickled_bytes
 
 
-def graph_share(value: Any, tasks: int) -> Any:
+def graph_share(value: object, tasks: int) -> Any:
     """A future of what so many tasks of a Dask graph share, where it is large and there is a current client; else None.
 
     A graph that is made for a client's workers must be computed there.

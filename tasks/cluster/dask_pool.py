@@ -118,7 +118,7 @@ class DaskPool:
         return there
 
     def with_shared(
-        self, function: Callable[..., Any], shared: Any, tasks: int
+        self, function: Callable[..., Any], shared: object, tasks: int
     ) -> tuple[Callable[..., Any], list[Any]]:
         """(function, first arguments) for so many tasks of `function` that all have `shared` as the first argument.
 
@@ -129,7 +129,7 @@ class DaskPool:
             return function, [self.everywhere(shared)]
         return WithShared(function, shared), []
 
-    def everywhere(self, value: Any) -> Any:
+    def everywhere(self, value: object) -> Any:
         """A future of the value, which is on every worker."""
         return self.client.scatter([value], broadcast=True, hash=False)[0]  # a tuple alone would be scattered in parts
 
@@ -139,7 +139,7 @@ class DaskPool:
         self.submitted.add(future)
         return future
 
-    def start(self, function: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any],
+    def start(self, function: Callable[[Any, Any], Any], shared: object, items: Iterable[Any],
               places: Mapping[int, str] | None = None) -> list[Any]:  # fmt: skip
         """Futures of function(shared, item). `places` maps numbers of items to the workers that have their data: these
         are preferred."""
@@ -194,11 +194,11 @@ class DaskPool:
         return values
 
     def map(
-        self, function: Callable[[Any, Any], Any], shared: Any, items: Sequence[Any], done: Done | None = None
+        self, function: Callable[[Any, Any], Any], shared: object, items: Sequence[Any], done: Done | None = None
     ) -> list[Any]:
         return self.finish(self.start(function, shared, items), done)
 
-    def gather(self, function: Callable[[Any, Any], Any], merge: Callable[[list[Any]], Any], shared: Any,
+    def gather(self, function: Callable[[Any, Any], Any], merge: Callable[[list[Any]], Any], shared: object,
                items: Sequence[Any], done: Done | None = None) -> list[Any]:  # fmt: skip
         from distributed import as_completed
 

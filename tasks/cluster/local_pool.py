@@ -40,7 +40,7 @@ class LocalPool:
         return self.device_memory
 
     def map(
-        self, function: Callable[[Any, Any], Any], shared: Any, items: Sequence[Any], done: Done | None = None
+        self, function: Callable[[Any, Any], Any], shared: object, items: Sequence[Any], done: Done | None = None
     ) -> list[Any]:
         with ThreadPoolExecutor(self.threads, thread_name_prefix="rowmill") as threads:
             futures = [threads.submit(function, shared, item) for item in items]
@@ -55,12 +55,12 @@ class LocalPool:
                 future.cancel()
             return [future.result() for future in sorted(futures, key=lambda f: f.cancelled())]
 
-    def gather(self, function: Callable[[Any, Any], Any], merge: Callable[[list[Any]], Any], shared: Any,
+    def gather(self, function: Callable[[Any, Any], Any], merge: Callable[[list[Any]], Any], shared: object,
                items: Sequence[Any], done: Done | None = None) -> list[Any]:  # fmt: skip
         waiting: dict[int, list[Any]] = {}
         lock = threading.Lock()
 
-        def work(shared: Any, item: Any) -> None:
+        def work(shared: object, item: object) -> None:
             partial, level = function(shared, item), 0
             while True:
                 with lock:

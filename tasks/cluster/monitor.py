@@ -144,7 +144,7 @@ def look(moment: float, dask_worker: Any = None) -> dict[str, Any]:
     }
 
 
-def _spilled(data: Any) -> tuple[int, int]:
+def _spilled(data: object) -> tuple[int, int]:
     """Bytes of a worker's results that stand spilled to the host (from a GPU) and to disk, of either Dask's stores."""
     if hasattr(data, "spilled_total"):
         return 0, int(data.spilled_total.disk)
@@ -152,7 +152,7 @@ def _spilled(data: Any) -> tuple[int, int]:
     return int(getattr(getattr(host, "fast", None), "total_weight", 0)), _weight(disk)
 
 
-def _weight(disk: Any) -> int:
+def _weight(disk: object) -> int:
     weights = getattr(disk, "weights", None) or getattr(getattr(disk, "d", None), "weights", None)
     return int(sum(weights.values())) if weights else 0
 
@@ -253,7 +253,7 @@ def _this_worker() -> Any:
 
 
 @contextmanager
-def watched(client: Any, addresses: Sequence[str], wanted: bool = True) -> Iterator[Watch]:
+def watched(client: object, addresses: Sequence[str], wanted: bool = True) -> Iterator[Watch]:
     """Sample the workers of a client while the block runs; `wanted` False: not at all. A failure is not held up."""
     watch = Watch(client, addresses)
     if wanted:

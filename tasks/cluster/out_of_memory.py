@@ -67,7 +67,7 @@ def injected(stage: str, number: int, depth: int) -> None:
 
 
 def in_halves(
-    stage: str, work: Callable[[Partition], Any], partition: Partition, floor: int, source: Any, engine: str
+    stage: str, work: Callable[[Partition], Any], partition: Partition, floor: int, source: object, engine: str
 ) -> list[Any]:
     """The partition's result, or after an out-of-memory those of its halves, down to one block or `floor` bytes.
 
@@ -173,7 +173,7 @@ def _too_large(part: Partition, floor: int, place: tuple[Any, str], error: BaseE
     return GiveUpError(what, where=where, why=shortage(error, engine), do=do)
 
 
-def _file_of(part: Partition, source: Any) -> str:
+def _file_of(part: Partition, source: object) -> str:
     files, piece = getattr(source, "files", ()), part.blocks[0].pieces[0] if part.blocks[0].pieces else None
     if piece is None or piece.file >= len(files):
         return ""

@@ -12,7 +12,7 @@ FAN_IN = 8  # partials that one merge takes
 Done = Callable[[int, Any], None]
 
 
-def pickled_bytes(value: Any) -> int:
+def pickled_bytes(value: object) -> int:
     """The bytes of the pickled value, buffers included; copies no buffer. A JobError for one that cannot be pickled."""
     from distributed.protocol import pickle
 
@@ -52,12 +52,12 @@ class Pool(Protocol):
         ...
 
     def map(
-        self, function: Callable[[Any, Any], Any], shared: Any, items: Sequence[Any], done: Done | None = None
+        self, function: Callable[[Any, Any], Any], shared: object, items: Sequence[Any], done: Done | None = None
     ) -> list[Any]:
         """Results in the order of the items; calls `done(number, result)` for each. The first error ends the rest."""
         ...
 
-    def gather(self, function: Callable[[Any, Any], Any], merge: Callable[[list[Any]], Any], shared: Any,
+    def gather(self, function: Callable[[Any, Any], Any], merge: Callable[[list[Any]], Any], shared: object,
                items: Sequence[Any], done: Done | None = None) -> list[Any]:  # fmt: skip
         """Handles of the results, merged FAN_IN at a time as they come; `done(number, None)` for each result."""
         ...

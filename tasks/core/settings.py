@@ -60,19 +60,19 @@ def parse_seconds(text: int | float | str) -> float:
         raise ValueError(f"{text!r} is not a time: write seconds, or 30s, 10m, 2h, 1d") from None
 
 
-def date_text(value: Any) -> Any:
+def date_text(value: object) -> Any:
     """A date of YAML, `date: 2026-11-22`, as text."""
     return value.isoformat() if isinstance(value, (date, datetime)) else value
 
 
-def clock_text(value: Any) -> Any:
+def clock_text(value: object) -> Any:
     """A time of day of YAML as text: without quotes `10:30` is the number 630."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 24 * 60:
         return f"{value // 60:02d}:{value % 60:02d}"
     return value
 
 
-def null_word(value: Any) -> Any:
+def null_word(value: object) -> Any:
     """The null of YAML, `missing: null`, as the word."""
     return "null" if value is None else value
 
@@ -86,7 +86,7 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int |
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-def split_value(value: Any) -> Any:
+def split_value(value: object) -> Any:
     """Dates of YAML as text, also in lists."""
     return [date_text(one) for one in value] if isinstance(value, list) else date_text(value)
 
@@ -98,7 +98,7 @@ SplitValue = Annotated[
 ]
 
 
-def some_path(path: Any) -> Any:
+def some_path(path: object) -> Any:
     for one in path if isinstance(path, list) else [path]:
         if isinstance(one, str) and not one.strip():
             raise ValueError("the path is empty; write . for the current folder")
@@ -112,7 +112,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> Any:
         """`files: true` is a mistake, not one file."""
         if isinstance(value, bool):
             kind = cls.model_fields[info.field_name or ""].annotation
@@ -267,7 +267,7 @@ class SplitRule(Section):
         return self.by == "last" or (self.by == "time" and (self.by_shares or bool(self.together)))
 
 
-def _is_share(value: Any) -> bool:
+def _is_share(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1
 
 

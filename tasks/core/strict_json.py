@@ -12,7 +12,7 @@ from typing import Any
 NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
-def encoded(value: Any) -> Any:
+def encoded(value: object) -> Any:
     """The value with {"float": "inf"}, "-inf" or "nan" in place of every float that is not finite.
 
     >>> encoded({"edges": [float("-inf"), 0.5], "values": (1, False)})
@@ -25,7 +25,7 @@ def encoded(value: Any) -> Any:
     return [encoded(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def decoded(value: Any) -> Any:
+def decoded(value: object) -> Any:
     """The value that `encoded` wrote.
 
     >>> decoded({"edges": [{"float": "-inf"}, 0.5]})
@@ -38,7 +38,7 @@ def decoded(value: Any) -> Any:
     return [decoded(one) for one in value] if isinstance(value, list) else value
 
 
-def marked(value: Any) -> Any:
+def marked(value: object) -> Any:
     """The value with a mark in place of what JSON would turn into something else: tuples, and keys that are not texts.
 
     A named tuple keeps its name, so that `unmarked` can refuse it.
@@ -56,7 +56,7 @@ def marked(value: Any) -> Any:
     return [marked(one) for one in value] if isinstance(value, list) else value
 
 
-def unmarked(value: Any) -> Any:
+def unmarked(value: object) -> Any:
     """The value that `marked` wrote; a TypeError for a tuple of a class of its own.
 
     >>> unmarked({"tuple": [1, {"items": [[2, "b"]]}]})

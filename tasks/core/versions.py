@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 PACKAGES = ("prefect", "dask", "distributed", "pandas", "pyarrow", "numpy", "cudf-cu13", "cudf-cu12")
 
@@ -28,7 +27,7 @@ def rowmill_version() -> str:
     return _version("rowmill") or "0.1.0"
 
 
-def stable_json(data: Any) -> str:
+def stable_json(data: object) -> str:
     return json.dumps(data, sort_keys=True, default=str)
 
 

@@ -40,7 +40,7 @@ def engine(name: str) -> Kernels:
     return MODULES[name]()
 
 
-def engine_of(column: Any) -> Kernels:
+def engine_of(column: object) -> Kernels:
     """The kernels of the library that the column belongs to."""
     return engine("cudf" if type(column).__module__.split(".")[0] == "cudf" else "pandas")
 
@@ -95,7 +95,7 @@ def computing(name: str, nbytes: int) -> Iterator[None]:
         yield
 
 
-def table_on(name: str, table: Any) -> Any:
+def table_on(name: str, table: object) -> Any:
     """The Arrow table as the engine writes it: with cudf its columns on the GPU, with pandas the table itself."""
     return engine(name).from_arrow(table) if name == "cudf" else table
 

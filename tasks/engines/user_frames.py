@@ -52,7 +52,7 @@ def _with_index(frame: Any, index: Any, rows: Any) -> Any:
 
 
 def dask_frame(
-    read: Callable[[Any, int], Any], handle: Any, shared: Any, partitions: int, empty: pa.Table, engine: str
+    read: Callable[[Any, int], Any], handle: object, shared: object, partitions: int, empty: pa.Table, engine: str
 ) -> Any:
     """A Dask frame whose partitions are the results of `read(handle, number)`.
 
@@ -68,7 +68,7 @@ def dask_frame(
     return dd.from_map(partial(_partition, read), numbers, args=(shared,), meta=meta)
 
 
-def _partition(read: Callable[[Any, int], Any], number: int, handle: Any) -> Any:
+def _partition(read: Callable[[Any, int], Any], number: int, handle: object) -> Any:
     """A partition, read completely, so that tasks in other threads may use it."""
     frame = read(handle, number)
     synchronize()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -163,7 +162,7 @@ def _keys(table: pa.Table | None) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(*texts, "\1")
 
 
-def _examples(table: pa.Table, places: Any) -> str:
+def _examples(table: pa.Table, places: object) -> str:
     rows = rows_listed(table.take(pa.array(places)))
     return ", ".join(" + ".join(str(v) for name, v in row.items() if name != "count") for row in rows)
 

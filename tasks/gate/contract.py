@@ -54,7 +54,7 @@ class ColumnRule(Section):
 
     @field_validator("nulls", "values", "range")
     @classmethod
-    def _no_nan(cls, value: Any) -> Any:
+    def _no_nan(cls, value: object) -> Any:
         if any(isinstance(one, float) and math.isnan(one) for one in (value if isinstance(value, list) else [value])):
             raise ValueError("nan can be compared with nothing: did you mean null, for no limit?")
         return value
@@ -98,7 +98,7 @@ class Contract(Section):
         return {name: rule.missing or self.missing_columns for name, rule in self.columns.items()}
 
 
-def make_contract(data: Any, where: str = "contract") -> Contract:
+def make_contract(data: object, where: str = "contract") -> Contract:
     """The contract of plain values, which may stand below a key `contract`; a JobError with near names for mistakes.
 
     >>> make_contract({"columns": {"price": {"nuls": 0.1}}})
@@ -413,7 +413,7 @@ def _rounded(value: float, up: bool) -> str:
     return text if "." in text else text.replace("e", ".0e")
 
 
-def quoted(value: Any) -> str:
+def quoted(value: object) -> str:
     """A value as YAML in one line.
 
     >>> quoted("a"), quoted("no"), quoted(True), quoted("1:2"), quoted(7)

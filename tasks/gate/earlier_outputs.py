@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
 
 from tasks.errors import RowmillError
 from tasks.gate.output_profile import PROFILE, Profile
@@ -78,7 +77,7 @@ def read_profile(folder: Path) -> Profile | None:
     return Profile.from_json(read_json(path), path) if path.is_file() else None
 
 
-def _day(manifest: Any) -> date | None:
+def _day(manifest: object) -> date | None:
     """The day that a version is of, as its manifest says."""
     dated = manifest.get("dated") if isinstance(manifest, dict) else None
     try:

@@ -23,7 +23,7 @@ MINUS_INFINITY, PLUS_INFINITY = 0x000F, 0xFFF0  # the bins of the infinities
 SIGN = 1 << 63
 
 
-def _by_bin(pairs: Any) -> Any:
+def _by_bin(pairs: object) -> Any:
     """The counts by bin of the pairs in a file."""
     if not isinstance(pairs, list):
         return pairs
@@ -199,7 +199,7 @@ class Profile:
         }
 
     @classmethod
-    def from_json(cls, data: Any, path: Path = Path(PROFILE)) -> Profile:
+    def from_json(cls, data: object, path: Path = Path(PROFILE)) -> Profile:
         """The profile of a file's content; DataError that names the file and the field that is damaged."""
         stored = parsed(_StoredProfile, data, path)
         columns, steps = {one.name: one for one in stored.columns}, {one.key: one for one in stored.steps}

@@ -137,7 +137,7 @@ class Evaluation:
             mask = mask_of_step if mask is None else mask & mask_of_step
         return None if mask is None or all_true(mask) else xp.flatnonzero(mask)
 
-    def keep(self, space: int, places: Any) -> None:
+    def keep(self, space: int, places: object) -> None:
         """Go on with some rows: of the source, or of the node that grouped them.
 
         Columns of the source's rows are made again of what stays, but for those that are made of runs: these were made
@@ -180,7 +180,7 @@ class Evaluation:
     def _space(self, at: tuple[int, str]) -> int:
         return SOURCE if at[0] == SOURCE else self.bound.steps[at].space
 
-    def _as_promised(self, values: Any, dtype: pa.DataType, step: Step) -> Any:
+    def _as_promised(self, values: object, dtype: pa.DataType, step: Step) -> Any:
         engine = self.context.engine
         try:
             if step.op.encoded and dtype == pa.string():

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tasks.core.schema import Tags
 from tasks.core.versions import stable_json
@@ -201,5 +200,5 @@ def _encoded(bound: Bound) -> dict[str, set[str]]:
     return written
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return hashlib.sha256(stable_json(value).encode()).hexdigest()

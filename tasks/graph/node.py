@@ -36,10 +36,10 @@ class Node:
             raise JobError(f">> takes an operator, not {op!r}", do="for example: ['x'] >> ops.Normalize()")
         return Node("apply", (self,), op)
 
-    def __add__(self, other: Any) -> Node:
+    def __add__(self, other: object) -> Node:
         return Node("join", (self, as_node(other)))
 
-    def __radd__(self, other: Any) -> Node:
+    def __radd__(self, other: object) -> Node:
         return Node("join", (as_node(other), self))
 
     def __sub__(self, names: Any) -> Node:
@@ -67,7 +67,7 @@ def _entries(items: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(tuple(item) if isinstance(item, (list, tuple)) else item for item in items)
 
 
-def operator_rrshift(self: Operator, columns: Any) -> Node:
+def operator_rrshift(self: Operator, columns: object) -> Node:
     return as_node(columns) >> self
 
 

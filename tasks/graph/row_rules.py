@@ -293,7 +293,7 @@ class Downsampling(PickledFields):
     def _weights(self, weights: Any, engine: Kernels) -> dict[str, Any]:
         return {self.weight: engine.from_numbers(weights.astype(engine.xp.float32))} if self.weight else {}
 
-    def stay(self, rows: Any, engine: Kernels) -> Any:
+    def stay(self, rows: object, engine: Kernels) -> Any:
         """Which of these row numbers stay where `where` is true.
 
         >>> from tasks import engines

@@ -152,7 +152,7 @@ def _is_plain(dtype: pa.DataType) -> bool:
 def _widest(columns: Mapping[str, Any], engine: Kernels) -> list[Any]:
     """The columns whose values differ most, by their types: times and wide numbers, then narrow ones, then texts."""
 
-    def rank(column: Any) -> tuple[int, int]:
+    def rank(column: object) -> tuple[int, int]:
         dtype = engine.dtype(column)
         kind = kind_of(dtype)
         if kind == "string" or pa.types.is_decimal(dtype):
@@ -174,7 +174,7 @@ def _chosen_places(columns: Sequence[Any], rows: int, step: int, engine: Kernels
     return xp.concatenate(places)
 
 
-def _bits(column: Any, engine: Kernels) -> Any:
+def _bits(column: object, engine: Kernels) -> Any:
     """A uint64 for each value, the same for equal values."""
     xp, dtype = engine.xp, engine.dtype(column)
     if pa.types.is_decimal(dtype) or kind_of(dtype) == "string":

@@ -414,7 +414,7 @@ def _file(name: str, text: str | None) -> dict[str, Any] | None:
     return None if text is None else {"file": name, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def _is_file(entry: Any) -> bool:
+def _is_file(entry: object) -> bool:
     return isinstance(entry, dict) and set(entry) == {"file", "sha256"}
 
 
@@ -462,7 +462,7 @@ class _Parts(NamedTuple):
 def _packed(values: Mapping[str, dict[str, Any]], prefix: str, saving: Saving) -> dict[str, dict[str, Any]]:
     """The values, with the futures of its files' entries in place of every table, which is written."""
 
-    def packed(name: str, value: Any) -> Any:
+    def packed(name: str, value: object) -> Any:
         return _Parts(saving.files(value, name)) if isinstance(value, pa.Table) else value
 
     return {
@@ -475,7 +475,7 @@ def _read(folder: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The values with their tables."""
     with _threads() as threads:
 
-        def read(value: Any) -> Any:
+        def read(value: object) -> Any:
             files = _files(value)
             return _Parts([threads.submit(read_table, folder, file) for file in files]) if files else decoded(value)
 

@@ -30,7 +30,7 @@ def own_code() -> str:
     return text.hexdigest()
 
 
-def users_code(graph: Any) -> list[str]:
+def users_code(graph: object) -> list[str]:
     """sha256 of the modules whose functions or classes the graph names by import path (`module:name`), and the versions
     of the packages that offer operators of these modules: a new version may change other modules, too."""
     names = sorted({text.partition(":")[0] for text in _named(graph)})
@@ -45,7 +45,7 @@ def users_code(graph: Any) -> list[str]:
     return digests + sorted(packages)
 
 
-def _named(value: Any) -> Iterator[str]:
+def _named(value: object) -> Iterator[str]:
     if isinstance(value, dict):
         for key, inner in value.items():
             if key in ("op", "function") and isinstance(inner, str) and ":" in inner:

@@ -108,7 +108,7 @@ def parse_run_date(text: str, timezone: str, origin: Origin = "run.date") -> Run
     return RunDate(local, timezone, origin)
 
 
-def is_pattern(text: Any) -> bool:
+def is_pattern(text: object) -> bool:
     """Whether a text holds a date or an hour; literal braces are none.
 
     >>> is_pattern("logs/{date-1}"), is_pattern("logs/{{date}}"), is_pattern("logs")

@@ -155,7 +155,7 @@ def finalize(observed: Observed, starts: Mapping[str, Start]) -> tuple[dict[str,
     return done, questions
 
 
-def _finished(step: Step, partial: Any, start: Start) -> Finished:
+def _finished(step: Step, partial: object, start: Start) -> Finished:
     """What a step has learned of the rows of its base and those of the refit."""
     op, unit, fitted, saved = step.op, step.unit, start.fitted, start.saved
     assert isinstance(op, Learned)

@@ -34,7 +34,7 @@ SIZES = {
 }
 
 
-def sizes_of(table: Any) -> Sizes:
+def sizes_of(table: object) -> Sizes:
     """The sizes for the engine of a table."""
     return SIZES[engines.engine_of(table).NAME]
 

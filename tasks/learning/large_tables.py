@@ -49,7 +49,7 @@ SAMPLED_ROWS = 256  # of each chain: their quantiles are the edges of the ranges
 ROW_BYTES = 40  # of a table, about
 
 
-def split(op: Operator, partial: Any) -> Split:
+def split(op: Operator, partial: object) -> Split:
     """The partial of a `Keyed` operator, split by the hash of its keys."""
     assert isinstance(op, Keyed)
     return partial if isinstance(partial, Split) else Split(tuple(op.split(partial, sizes_of(partial).splits)))
@@ -90,7 +90,7 @@ def chains_for(rows: RowCount) -> int:
     return 1 if rows.engine and rows.count >= SIZES[rows.engine].alone else 0
 
 
-def chain_of(op: Operator, unit: Unit, partial: Any, number: int, count: int) -> Chain:
+def chain_of(op: Operator, unit: Unit, partial: object, number: int, count: int) -> Chain:
     """Chain `number` of `count` of a partial."""
     assert isinstance(op, Keyed)
     tables = partial.tables if isinstance(partial, Split) else (partial,)
@@ -212,7 +212,7 @@ def _outline(chain: Chain) -> Outline:
     return Outline(chain.op, chain.unit, engines.engine_of(table).NAME, rows, chain.sums or {}, sample)
 
 
-def _sort_keys(op: Keyed, table: Any, rows: Sequence[int]) -> list[tuple[Any, ...]]:
+def _sort_keys(op: Keyed, table: object, rows: Sequence[int]) -> list[tuple[Any, ...]]:
     """`Keyed.place` of rows of a table. They are fetched all at once: each fetch from a GPU takes time."""
     if not rows:
         return []

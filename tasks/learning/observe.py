@@ -173,7 +173,7 @@ def _check_columns(bound: Bound, state: State, base: Base) -> None:
             )
 
 
-def _report(progress: Callable[[int, int], None], plan: Plan, phase: int, partition: int, _: Any) -> None:
+def _report(progress: Callable[[int, int], None], plan: Plan, phase: int, partition: int, _: object) -> None:
     progress(phase, plan.partitions[partition].rows)
 
 

@@ -366,7 +366,7 @@ class Batches(Iterator[Any]):
         self._begin(state["epoch"], start)
 
 
-def _same(batch: Any) -> Any:
+def _same(batch: object) -> Any:
     return batch
 
 
@@ -631,7 +631,7 @@ def _rows_of_arrow(path: str) -> tuple[int, ...]:
         return tuple(file.get_batch(i).num_rows for i in range(file.num_record_batches))
 
 
-def device_name(device: Any) -> str | None:
+def device_name(device: object) -> str | None:
     """A `device` as a text: None, `cpu`, `cuda` or `cuda:1`, also from a number or torch.device. A JobError for others;
     a HostError for a GPU where cuDF is not installed."""
     if device is None:

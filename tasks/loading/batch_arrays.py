@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,7 @@ def jagged(columns: Mapping[str, Any], names: Sequence[str] | Mapping[str, str |
     return form
 
 
-def module_of(values: Any) -> Any:
+def module_of(values: object) -> Any:
     """The module of an array: NumPy, or CuPy."""
     return sys.modules["cupy"] if type(values).__module__.split(".")[0] == "cupy" else np
 
@@ -182,7 +183,7 @@ def filled(xp: Any, name: str, dtype: pa.DataType, values: Any, valid: Any | Non
     return values
 
 
-def in_order(xp: Any, host: Callable[[Any], np.ndarray], column: GroupColumn, index: Any | None) -> GroupColumn:
+def in_order(xp: ModuleType, host: Callable[[Any], np.ndarray], column: GroupColumn, index: Any | None) -> GroupColumn:
     """The rows of a column by number; `index` None: as they lie. `host` copies an array to host memory."""
     values, offsets = column.values, column.offsets
     if offsets is None:
@@ -200,7 +201,7 @@ def in_order(xp: Any, host: Callable[[Any], np.ndarray], column: GroupColumn, in
     return GroupColumn(elements, offsets, ends)
 
 
-def joined(xp: Any, pieces: Sequence[tuple[Mapping[str, GroupColumn], int, int]]) -> Arrays:
+def joined(xp: ModuleType, pieces: Sequence[tuple[Mapping[str, GroupColumn], int, int]]) -> Arrays:
     """The batch of rows [low, high) of each (row group, low, high), in memory of its own."""
     batch = Arrays()
     for name, column in pieces[0][0].items():
@@ -222,7 +223,7 @@ def joined(xp: Any, pieces: Sequence[tuple[Mapping[str, GroupColumn], int, int]]
     return batch
 
 
-def _copied(xp: Any, parts: Sequence[Any]) -> Any:
+def _copied(xp: ModuleType, parts: Sequence[Any]) -> Any:
     return parts[0].copy() if len(parts) == 1 else xp.concatenate(parts)
 
 

@@ -27,7 +27,11 @@ RULES = ("normal", "mean", "outside", "zeros")
 
 
 def grow(
-    weight: Any, changes: Changes | Sequence[Changes], column: str | None = None, rule: Rule = "normal", seed: int = 0
+    weight: object,
+    changes: Changes | Sequence[Changes],
+    column: str | None = None,
+    rule: Rule = "normal",
+    seed: int = 0,
 ) -> Any:
     """A larger copy of an embedding, with a row for each id that a refit, or several in a row, appended.
 
@@ -140,13 +144,13 @@ def _read(path: Path) -> Mapping[str, Any]:
     return changes
 
 
-def _module(weight: Any) -> Any:
+def _module(weight: object) -> Any:
     """The weight as an embedding of torch; None for others. Torch is imported if the weight is of it, never by this."""
     torch: Any = sys.modules.get("torch")
     return weight if torch and isinstance(weight, torch.nn.Embedding | torch.nn.EmbeddingBag) else None
 
 
-def _is_tensor(array: Any) -> bool:
+def _is_tensor(array: object) -> bool:
     torch: Any = sys.modules.get("torch")
     return bool(torch) and isinstance(array, torch.Tensor)
 
@@ -229,7 +233,7 @@ def _mixed(counter: np.ndarray) -> np.ndarray:
     return bits ^ (bits >> np.uint64(31))
 
 
-def _like(weight: Any, grown: Any) -> Any:
+def _like(weight: object, grown: object) -> Any:
     """The rows as an object of the weight's class."""
     torch: Any = sys.modules.get("torch")
     if not torch or not isinstance(weight, torch.Tensor | torch.nn.Module):

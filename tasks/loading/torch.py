@@ -164,7 +164,7 @@ class Rows(IterableDataset):  # type: ignore[misc]
         number = torch.cuda.current_device() if device.index is None else device.index
         return self.loader.changed(device=f"cuda:{number}"), lambda: int(torch.cuda.current_stream(number).cuda_stream)
 
-    def _tensors(self, read: Any) -> dict[str, Any]:
+    def _tensors(self, read: object) -> dict[str, Any]:
         columns = arrays(read)
         owned = Arrays({name: _owned(values) for name, values in columns.items()}, lengths=columns.lengths)
         named = {name for features in self.jagged.values() for pair in features.items() for name in pair if name}

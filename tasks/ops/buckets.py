@@ -72,13 +72,13 @@ class Bucketize(Operator):
             raise JobError(f"Bucketize has no boundaries for column {name!r}", do=near(name, self.boundaries))
         return self.boundaries[name]
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         return [with_cardinality(self.output(schema[name]), len(self._edges(name)) + 1) for name in unit]
 
     def dtype_out(self, column: Column) -> pa.DataType:
         return pa.int32()
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         out = {}
         for name in unit:
             column, edges = columns[name], self._edges(name)
@@ -90,7 +90,7 @@ class Bucketize(Operator):
         return out
 
 
-def bucket(column: Any, edges: Sequence[int | float]) -> Any:
+def bucket(column: object, edges: Sequence[int | float]) -> Any:
     """The number of edges at or below each value, int32; null stays. Integers are compared exactly with any edge."""
     engine = engines.engine_of(column)
     values, valid = engine.numbers(column)
@@ -148,13 +148,13 @@ class HashBucket(Operator):
         _check_buckets(self.num_buckets)
         return self
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         return [with_cardinality(self.output(schema[n]), _buckets_of(self.num_buckets, n, "HashBucket")) for n in unit]
 
     def dtype_out(self, column: Column) -> pa.DataType:
         return pa.int32()
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         engine, out = context.engine, {}
         for name in unit:
             column, buckets = columns[name], _buckets_of(self.num_buckets, name, "HashBucket")
@@ -213,7 +213,7 @@ class HashedCross(Operator):
                 do=f"write a nested list, [[{unit[0]}, other]], or use HashBucket for one column",
             )
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         name = "_X_".join(unit)
         return [
             with_cardinality(
@@ -221,7 +221,7 @@ class HashedCross(Operator):
             )
         ]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         name = "_X_".join(unit)
         buckets = _buckets_of(self.num_buckets, name, "HashedCross")
         return {name: hashed([columns[n] for n in unit], buckets, context)}

@@ -121,7 +121,7 @@ class Categorify(Keyed):
     def merge_all(self, partials: Sequence[Any]) -> Any:
         return engines.engine_of(partials[0]).merge_sums(partials, self.key_names(partials[0]))
 
-    def arrange(self, partial: Any, unit: Unit) -> tuple[Any, dict[str, Any]]:
+    def arrange(self, partial: object, unit: Unit) -> tuple[Any, dict[str, Any]]:
         """The values that are not null, in vocabulary order; how often null occurs, and how many are frequent
         enough."""
         engine = engines.engine_of(partial)
@@ -151,7 +151,7 @@ class Categorify(Keyed):
         table = fitted["values"].slice(0, fitted["size"])
         return engine.Lookup([table.column(n).combine_chunks() for n in table.column_names[:-1]])
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         engine = context.engine
         if self.combo and len(unit) > 1:
             return {self.name_sep.join(unit): self._ids([columns[n] for n in unit], fitted, context)}
@@ -198,7 +198,7 @@ class Categorify(Keyed):
 
     # the table of values, in the order of a vocabulary
 
-    def key_names(self, partial: Any) -> list[str]:
+    def key_names(self, partial: object) -> list[str]:
         return names_of(partial)[:-1]
 
     def in_order(self, tables: Sequence[Any]) -> Any:
@@ -305,7 +305,7 @@ class Categorify(Keyed):
             )
 
     def grown(
-        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
+        self, partial: object, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
     ) -> Grown:
         """The vocabulary with new values behind it (`tasks.ops.vocabulary_growth`); the dimension stays."""
         dimension = embedding_size(self.first_id + int(fitted["size"]))["dimension"]

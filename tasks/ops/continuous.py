@@ -164,7 +164,7 @@ class FillMissing(Operator):
     takes = frozenset({"number", "string", "bool", "time"})
     leaves = True
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         columns = [self.output(schema[name]) for name in unit]
         for column in columns:
             check_fits(self.fill_value, leaf_type(column.dtype), column.name, "FillMissing", "fill_value")
@@ -180,7 +180,7 @@ class FillMissing(Operator):
         engine = engines.engine_of(column)
         return engine.fill_null(column, as_stored(self.fill_value, engine.dtype(column)))
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         out = super().apply(columns, unit, fitted, context)
         return out | filled_flags(columns, unit, context) if self.add_binary_cols else out
 
@@ -292,7 +292,7 @@ class LogOp(Operator):
         return engines.engine_of(column).log1p(column, pa.float32())
 
 
-def as_stored(value: Any, dtype: pa.DataType) -> Any:
+def as_stored(value: object, dtype: pa.DataType) -> Any:
     """A parameter as a column of the type holds it: a text names a time or a decimal, for which jobs have no other
     way, and a float the decimal that it is written as."""
     if pa.types.is_decimal(dtype):
@@ -313,7 +313,7 @@ def as_stored(value: Any, dtype: pa.DataType) -> Any:
     return time.date()
 
 
-def _instant(value: Any, dtype: pa.DataType) -> Any:
+def _instant(value: object, dtype: pa.DataType) -> Any:
     """The value that Arrow stores for a date or a time in a column of timestamps: UTC if it names no zone."""
     if not isinstance(value, datetime.datetime) and isinstance(value, datetime.date):
         value = datetime.datetime.combine(value, datetime.time())
@@ -323,7 +323,7 @@ def _instant(value: Any, dtype: pa.DataType) -> Any:
     return value.astimezone(datetime.UTC).replace(tzinfo=None) if zoned else value.replace(tzinfo=datetime.UTC)
 
 
-def check_fits(value: Any, dtype: pa.DataType, name: str, op: str, parameter: str) -> None:
+def check_fits(value: object, dtype: pa.DataType, name: str, op: str, parameter: str) -> None:
     """Refuse a parameter that the column's type cannot hold exactly."""
     if value is None or pa.types.is_null(dtype):
         return

@@ -132,10 +132,10 @@ class DataStats(Learned):
             return report | self._of_numbers(partial, leaf)
         return report | {"min": partial["min"], "max": partial["max"]}
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         return {name: columns[name] for name in unit}
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         return [schema[name] for name in unit]
 
     def _of_numbers(self, partial: Partial, leaf: pa.DataType) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _moments(partial: Partial) -> Moments:
     return (n, mean, squares, partial["min"], partial["max"]) if n else (0, 0.0, 0.0, 0.0, 0.0)
 
 
-def _numbers(engine: Kernels, column: Any) -> Partial:
+def _numbers(engine: Kernels, column: object) -> Partial:
     values, valid = engine.numbers(column)
     values = values if valid is None else values[valid]
     infinite = 0
@@ -229,7 +229,7 @@ class ValueSample(NamedTuple):
     values: np.ndarray
 
 
-def _sampled(engine: Kernels, column: Any, rows: Any, values_there: int) -> ValueSample:
+def _sampled(engine: Kernels, column: object, rows: object, values_there: int) -> ValueSample:
     """The sample of a column with so many finite values; a list is drawn with all of its elements."""
     xp, hashes = engine.xp, engine.hash_rows(rows, SEED)
     least = 0 if engine.is_list(column) else max(values_there // (2 * SAMPLE), 1).bit_length() - 1
@@ -259,7 +259,7 @@ def _joined_samples(a: ValueSample, b: ValueSample) -> ValueSample:
     return ValueSample(level, hashes, values)
 
 
-def _counted(table: pa.Table, least: Any) -> Partial:
+def _counted(table: pa.Table, least: object) -> Partial:
     """Counts of values, all of them while they are few; `least` are the least hashes of values once they are not."""
     if least is None and len(table) <= EXACT:
         return {"counts": table, "least": None}
@@ -310,7 +310,7 @@ def _shown(value: float | None, leaf: pa.DataType) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """A value of a column as JSON has it."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value

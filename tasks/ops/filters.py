@@ -32,7 +32,7 @@ class _RowFilter(Operator):
     def units(self, selection: Sequence[Entry]) -> list[Unit]:
         return [tuple(name for unit in super().units(selection) for name in unit)]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         return {name: columns[name] for name in unit}
 
 
@@ -90,7 +90,7 @@ class Filter(_RowFilter):
         return self
 
     @field_serializer("function")
-    def _path(self, function: Any) -> str | None:
+    def _path(self, function: object) -> str | None:
         return function_path(function)
 
     @cached_property

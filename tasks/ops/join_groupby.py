@@ -296,7 +296,9 @@ def _parts(engine: Kernels, codes: Any, groups: int, values: Any, stats: set[str
     return parts
 
 
-def _decimal_extremes(engine: Kernels, column: Any, valid: Any, codes: Any, groups: int) -> dict[str, pa.Array]:
+def _decimal_extremes(
+    engine: Kernels, column: object, valid: object, codes: object, groups: int
+) -> dict[str, pa.Array]:
     """The smallest and the largest decimal by group, found by the ranks of the distinct ones: float64 has 15 digits.
 
     `valid` are the rows that are not null (None: all are), `codes` the groups of these.

@@ -31,11 +31,11 @@ class Keyed(Learned):
     in order. A small partial is one part, so both learn the same.
     """
 
-    def key_names(self, partial: Any) -> list[str]:
+    def key_names(self, partial: object) -> list[str]:
         """The names of the key columns, which come first."""
         raise TypeError(f"{type(self).__name__} does not define key_names")
 
-    def arrange(self, partial: Any, unit: Unit) -> tuple[Any, dict[str, Any]]:
+    def arrange(self, partial: object, unit: Unit) -> tuple[Any, dict[str, Any]]:
         """(the table as it is saved, its rows in order; numbers that are summed over all parts of a large table)."""
         raise TypeError(f"{type(self).__name__} does not define arrange")
 
@@ -51,7 +51,7 @@ class Keyed(Learned):
         """The learned values, from all rows in order (in host memory) and the summed numbers."""
         raise TypeError(f"{type(self).__name__} does not define finish")
 
-    def split(self, partial: Any, parts: int) -> list[Any]:
+    def split(self, partial: object, parts: int) -> list[Any]:
         """The partial as `parts` partials without a common key, by the first bits of the keys' hash."""
         return engines.engine_of(partial).split_table(partial, self.key_names(partial), parts)
 
@@ -76,7 +76,7 @@ class Keyed(Learned):
         return {}
 
     def grown(
-        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
+        self, partial: object, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
     ) -> Grown | tuple[dict[str, Any], dict[str, Any]]:
         """The learned values of all rows, and how many groups are new or changed.
 

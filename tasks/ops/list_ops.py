@@ -74,7 +74,7 @@ class ListSlice(Operator):
             return None
         return end - self.start
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         column = schema[unit[0]]
         if self.pad:
             check_fits(self.pad_value, column.leaf, column.name, "ListSlice", "pad_value")
@@ -82,7 +82,7 @@ class ListSlice(Operator):
             return [Column(column.name, column.dtype, column.tags, {**_without_lengths(column), "value_count": size})]
         return [Column(column.name, column.dtype, column.tags, _without_lengths(column))]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         engine, xp, column = context.engine, context.engine.xp, columns[unit[0]]
         lengths, valid = engine.list_lengths(column)
         elements = engine.leaves(column)
@@ -153,7 +153,7 @@ class EqualLengths(Operator):
             raise JobError(f"EqualLengths compares two columns or more, only {unit[0]!r} is selected",
                            do="select all columns whose lists belong together")  # fmt: skip
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         engine, xp = context.engine, context.engine.xp
         lengths = {name: engine.list_lengths(columns[name])[0] for name in unit}
         first, *others = unit
@@ -212,7 +212,7 @@ class ValueCount(Learned):
     def finalize(self, partial: Range) -> dict[str, Any]:
         return dict(zip(("min", "max"), partial or (None, None), strict=True))
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         return {unit[0]: columns[unit[0]]}
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:

@@ -180,14 +180,14 @@ class FillMedian(_Selecting):
             return engine.from_numbers(values, valid)
         return engine.from_numbers(engine.xp.where(valid, values, fitted["median"]))
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         out = super().apply(columns, unit, fitted, context)
         return out | filled_flags(columns, unit, context) if self.add_binary_cols else out
 
     def fractions(self) -> list[Fraction]:
         return [Fraction(1, 2)]
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         columns = [self.output(schema[name]) for name in unit]
         return columns + filled_columns(columns) if self.add_binary_cols else columns
 

@@ -40,7 +40,7 @@ def restored_range(fitted: Mapping[str, Any], saved: Mapping[str, Any]) -> Range
 class _Ranged(Learned):
     """Learns the smallest and the largest finite value, of all elements for lists."""
 
-    def observe(self, column: Any) -> Range:
+    def observe(self, column: object) -> Range:
         engine = engines.engine_of(column)
         values, valid = engine.numbers(column)
         values = values if valid is None else values[valid]

@@ -43,10 +43,10 @@ class AddTags(Operator):
     encoded = True
     keeps_values = True
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         return [schema[name].tagged(*self.tags) for name in unit]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         return {name: columns[name] for name in unit}
 
 
@@ -96,10 +96,10 @@ class AddMetadata(Operator):
         """{"float": "inf"} means the number wherever properties are read, so also here."""
         return {name: decoded(one) for name, one in value.items()}
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         return [schema[name].with_properties(**self.metadata) for name in unit]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         return {name: columns[name] for name in unit}
 
 

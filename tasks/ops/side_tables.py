@@ -95,13 +95,13 @@ class SideFrame:
         return {"frame": digest.hexdigest(), "rows": self.table.num_rows, "columns": columns}
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> core_schema.CoreSchema:
         return core_schema.custom_error_schema(
             core_schema.is_instance_schema(cls), "frame_type", custom_error_message="needs a frame"
         )
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, _schema: Any, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, _schema: object, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
         raise PydanticOmit  # a job has no frames
 
     @staticmethod
@@ -155,7 +155,7 @@ def side_table(value: Any, checked: Callable[[Any], Any]) -> Any:
     return SideFrame.of(table) if table is not None else checked(str(value) if isinstance(value, Path) else value)
 
 
-def _as_saved(value: Any) -> Any:
+def _as_saved(value: object) -> Any:
     """A side table as JSON: the path, or what identifies the frame."""
     return value.facts if isinstance(value, SideFrame) else value
 

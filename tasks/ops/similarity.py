@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -141,7 +142,7 @@ class ColumnSimilarity(Learned):
         return [Column(f"{unit[0]}_{unit[1]}_sim", pa.float32(), frozenset({Tags.CONTINUOUS.value}))]
 
 
-def _rows(numbers: tuple[Any, Any], count: int, xp: Any) -> tuple[Any, Any]:
+def _rows(numbers: tuple[Any, Any], count: int, xp: ModuleType) -> tuple[Any, Any]:
     """(row numbers, 0 where there is none; which are known)."""
     values, valid = numbers
     known = (values >= 0) & (values < count)

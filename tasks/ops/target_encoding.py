@@ -132,7 +132,7 @@ class TargetEncoding(Keyed):
         keys = [n for n in names_of(partials[0]) if not n.startswith("t")]
         return engines.engine_of(partials[0]).merge_sums(partials, keys)
 
-    def arrange(self, partial: Any, unit: Unit) -> tuple[pa.Table, dict[str, Any]]:
+    def arrange(self, partial: object, unit: Unit) -> tuple[pa.Table, dict[str, Any]]:
         """One row per key in key order, with count and sum of each target in each fold; their totals."""
         table = engines.engine_of(partial).host_table(partial)
         keys = self.key_names(table)
@@ -281,7 +281,7 @@ class TargetEncoding(Keyed):
             (engine.hash_rows(context.rows, self.fold_seed).astype(xp.uint64) * xp.uint64(self.kfold)) >> xp.uint64(32)
         ).astype(xp.int32)
 
-    def key_names(self, partial: Any) -> list[str]:
+    def key_names(self, partial: object) -> list[str]:
         return [n for n in names_of(partial) if n.startswith("v")]
 
     def sums(self, table: pa.Table) -> dict[str, Any]:

@@ -65,10 +65,10 @@ class Cross(Operator):
                     do="put them into buckets first, or cast them to integers",
                 )
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         return [Column("_".join(unit), pa.string(), self.adds_tags)]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         return {"_".join(unit): context.engine.join_text([columns[n] for n in unit], self.sep, context.rules >= 2)}
 
 
@@ -116,13 +116,13 @@ class SplitText(Operator):
             raise ValueError("sep must not be empty")
         return self
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         return [Column(name, pa.string(), self.adds_tags) for name in self._names(unit)]
 
     def _names(self, unit: Unit) -> list[str]:
         return [f"{self.prefix or unit[0]}_{i}" for i in range(self.max_parts)]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         return dict(
             zip(self._names(unit), context.engine.split_text(columns[unit[0]], self.sep, self.max_parts), strict=True)
         )
@@ -170,10 +170,10 @@ class DateParts(Operator):
                 why="it takes timestamps, dates and texts",
             )
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         return [Column(f"{self.prefix or unit[0]}_{part}", pa.int16(), self.adds_tags) for part in self.parts]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         try:
             times = context.engine.to_time(columns[unit[0]])  # texts are parsed once
         except ValueError as error:
@@ -245,9 +245,9 @@ class Rename(Operator):
             self.names.get(old, old) if self.names else self.name if self.name is not None else f"{old}{self.postfix}"
         )
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         column = schema[unit[0]]
         return [Column(self.new_name(unit[0]), column.dtype, column.tags, column.properties)]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         return {self.new_name(unit[0]): columns[unit[0]]}

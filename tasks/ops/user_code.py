@@ -53,7 +53,7 @@ def import_path(path: str) -> Any:
     return named
 
 
-def users_code(op: Any) -> str | None:
+def users_code(op: object) -> str | None:
     """What an operator runs that is not rowmill's: its function, or its class, as an import path; else None."""
     called = getattr(op, "function", None)
     if called is None and not type(op).__module__.startswith("tasks."):

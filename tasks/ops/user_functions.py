@@ -31,7 +31,7 @@ from tasks.ops.user_code import check_module, import_path, refuse_reordered
 HERE = "_"  # in an expression: the selected column
 
 
-def function_path(function: Any) -> str | None:
+def function_path(function: object) -> str | None:
     """The import path of a function, as it is saved; a JobError for one that has none."""
     if function is None or isinstance(function, str):
         return function
@@ -119,7 +119,7 @@ class Lambda(Operator):
         return self
 
     @field_serializer("function")
-    def _path(self, function: Any) -> str | None:
+    def _path(self, function: object) -> str | None:
         return function_path(function)
 
     @cached_property
@@ -138,7 +138,7 @@ class Lambda(Operator):
         named = [n for n in self.parsed.columns if n != HERE] if self.expression is not None else []
         return tuple(dict.fromkeys([*named, *self.dependency]))
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         column = schema[unit[0]]
         if self.dtype is not None:
             dtype = plain_type(parse_dtype(self.dtype))
@@ -148,7 +148,7 @@ class Lambda(Operator):
             dtype = column.dtype
         return [Column(self.name or unit[0], dtype, column.tags if dtype == column.dtype else frozenset())]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         column = columns[unit[0]]
         if self.expression is not None:
             return {self.name or unit[0]: self._evaluated({**columns, HERE: column}, fitted, context)}
@@ -167,7 +167,7 @@ class Lambda(Operator):
         with rows_named(context):
             return evaluate(self.parsed, columns, failed=context.failed, learned=fitted, strict=self.strict)
 
-    def _call(self, column: Any, columns: Columns, context: Context) -> Any:
+    def _call(self, column: object, columns: Columns, context: Context) -> Any:
         series = context.engine.series(column)
         frame = (context.engine.user_frame(columns),) if _takes_frame(self.called) else ()
         result = self.called(series, *frame)
@@ -249,7 +249,7 @@ class _LearnedLambda(Lambda, Learned):
         return make_operator, (self.to_json(),)
 
 
-def _end(column: Any, verb: str) -> Any:
+def _end(column: object, verb: str) -> Any:
     """The least or the greatest value of a column, of times [unit, count]; None where there is none."""
     verbs = engine_of(column)
     dtype = verbs.arrow_type(column)

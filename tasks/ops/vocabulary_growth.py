@@ -80,7 +80,7 @@ class Admitted:
 
 
 def grow(
-    partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate, rule: Admission
+    partial: object, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate, rule: Admission
 ) -> Grown:
     """The vocabulary with the newcomers behind it: values whose count over all dates reaches the threshold.
 

@@ -27,7 +27,7 @@ SAME_VALUES = ("list", "first", "last", "min", "max")  # domain and vocabulary s
 ALL_KINDS = frozenset({"number", "string", "bool", "time", "list", "other"})
 
 
-def _several(value: Any) -> list[Any]:
+def _several(value: object) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
@@ -38,7 +38,7 @@ class _RunOperator(Operator):
 
     @field_validator("partition_cols", "groupby_cols", "shift", "aggregation", check_fields=False)
     @classmethod
-    def _some(cls, value: Any) -> Any:
+    def _some(cls, value: object) -> Any:
         if not _several(value):
             raise ValueError("at least one is needed")
         return value
@@ -71,11 +71,11 @@ class _Shifted(_RunOperator):
         shifts = dict.fromkeys(_several(self.shift))
         return ((f"{name}_{self.word}_{n}", name, n) for name in unit for n in shifts)
 
-    def shifted(self, column: Any, runs: Runs, shift: int) -> Any:
+    def shifted(self, column: object, runs: Runs, shift: int) -> Any:
         """The column of one shift."""
         raise TypeError(f"{type(self).__name__} does not define shifted")
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
         return {title: self.shifted(columns[name], runs, n) for title, name, n in self._named(unit)}
 
@@ -120,7 +120,7 @@ class DifferenceLag(_Shifted):
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         return [Column(title, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for title, _, _ in self._named(unit)]
 
-    def shifted(self, column: Any, runs: Runs, shift: int) -> Any:
+    def shifted(self, column: object, runs: Runs, shift: int) -> Any:
         return difference(column, runs, shift)
 
 
@@ -186,7 +186,7 @@ class Rolling(_RunOperator):
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         return [Column(title, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for title, _, _ in self._named(unit)]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
         least = self.window if self.min_periods is None else self.min_periods
         return {title: rolling(columns[n], runs, self.window, agg, least) for title, n, agg in self._named(unit)}
@@ -233,7 +233,7 @@ class Lag(_Shifted):
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         return [replace(schema[name], name=title) for title, name, _ in self._named(unit)]
 
-    def shifted(self, column: Any, runs: Runs, shift: int) -> Any:
+    def shifted(self, column: object, runs: Runs, shift: int) -> Any:
         return lagged(column, runs, shift)
 
 
@@ -315,7 +315,7 @@ class History(_RunOperator):
             columns.append(Column(f"{name}_history", pa.list_(column.dtype), tags, properties))
         return columns
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
         ties = None if self.time_col is None else columns[self.time_col]
         histories = Histories(runs, self.length, ties, self.include_current)

@@ -74,7 +74,7 @@ def _of_workers(result: StageResult, workers: series.Workers) -> list[str]:
     return [*texts, *(f"![{result.stage}]({data_url(picture)})" for picture in pictures)]
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 

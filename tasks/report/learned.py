@@ -71,7 +71,7 @@ def fitted_text(fitted: Mapping[str, Any]) -> str:
     )
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """A plain value, numbers to six digits, of a list the first eight."""
     if isinstance(value, float):
         return f"{value:.6g}"

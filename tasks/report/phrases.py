@@ -80,7 +80,7 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([text[0], "|" + "---|" * len(names), *text[1:]])
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, str):

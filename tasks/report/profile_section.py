@@ -114,7 +114,7 @@ def histogram(numbers: np.ndarray) -> list[int]:
     return [int(n) for n in np.bincount(places, minlength=bins)]
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value of a column as short text."""
     if value is None:
         return ""

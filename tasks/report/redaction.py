@@ -16,7 +16,7 @@ USER = re.compile(r"(?<=://)[^/\s@'\"]+@")
 QUERY = re.compile(r"(\w+://[^\s?'\"]+)\?[^\s'\"]+")
 
 
-def redacted(value: Any, name: str = "") -> Any:
+def redacted(value: object, name: str = "") -> Any:
     """The value with `(not shown)` for entries named like secrets; URLs lose user names and queries (signatures).
 
     >>> redacted({"path": "s3://key:word@bucket/x?sig=1", "storage_options": {"key": "a"}, "keys": ["user"]})

@@ -50,7 +50,7 @@ def section(folder: Path) -> dict[str, Any]:
     }
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A figure in few digits; "" for none.
 
     >>> [shown(value) for value in (0.123456, 1234567, None, "a", 2.0)]

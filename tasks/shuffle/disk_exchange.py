@@ -149,6 +149,6 @@ def cut_of(note: dict[str, Any], engine: str) -> ScratchCut:
     return ScratchCut(note["path"], tuple(tuple(o) for o in note["offsets"]), engine)
 
 
-def _deliver(shared: tuple[Callable[..., Any], Any, Sequence[ScratchCut]], item: Any) -> Any:
+def _deliver(shared: tuple[Callable[..., Any], Any, Sequence[ScratchCut]], item: object) -> Any:
     function, inner, cuts = shared
     return function(inner, item, cuts)

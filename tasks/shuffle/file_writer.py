@@ -19,7 +19,7 @@ from tasks.storage.atomic import flush, no_space, partial_file
 from tasks.storage.checksum import digest
 
 
-def write_table(writing: Writing, table: Any, name: str, rows: int) -> dict[str, Any]:
+def write_table(writing: Writing, table: object, name: str, rows: int) -> dict[str, Any]:
     """All rows of a file at once; its record."""
     write = engines.engine(writing.engine).write_file
     return write_whole(writing, name, rows, lambda path: write(table, path, writing))
@@ -51,7 +51,7 @@ def check_footer(path: Path, rows: int, suffix: str) -> None:
             )
 
 
-def write_folders(writing: Writing, table: Any, name: str) -> list[dict[str, Any]]:
+def write_folders(writing: Writing, table: object, name: str) -> list[dict[str, Any]]:
     """Write the rows of one file into their folders, in order; the columns in the folders' names are left out."""
     engine, inner = engines.engine(writing.engine), _in_folders(writing)
     order, ranges = _folders(writing, table, name)
@@ -80,7 +80,7 @@ def write_folders_of_runs(writing: Writing, tables: Iterator[Any], name: str) ->
     ]
 
 
-def _folders(writing: Writing, table: Any, name: str) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
+def _folders(writing: Writing, table: object, name: str) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
     """`hive.folders` of a table."""
     named = Schema(writing.schema[n] for n in writing.output.partition_on)
     return hive.folders(engines.engine(writing.engine).host_columns(table, named), f"file {name}")

@@ -45,7 +45,7 @@ class LocalMemory:
         return len(self.cuts) == partitions
 
     def deliver(
-        self, function: Callable[..., Any], shared: Any, items: Sequence[Any], ranges: Ranges, done: Done | None
+        self, function: Callable[..., Any], shared: object, items: Sequence[Any], ranges: Ranges, done: Done | None
     ) -> list[Any]:
         """function(shared, item, cuts) for every item, in threads."""
         cuts = self.cuts
@@ -156,7 +156,7 @@ class DaskMemory:
         return bool(published.pieces) and not published.lacks(partitions)
 
     def deliver(
-        self, function: Callable[..., Any], shared: Any, items: Sequence[Any], ranges: Ranges, done: Done | None
+        self, function: Callable[..., Any], shared: object, items: Sequence[Any], ranges: Ranges, done: Done | None
     ) -> list[Any]:
         """function(shared, item, cuts) for every item, where its pieces are."""
         if not items:

@@ -34,7 +34,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ class Layout:
     groups: int = 1
 
 
-def permute(index: Array, n: int, seed: int, xp: Any = np) -> Array:
+def permute(index: Array, n: int, seed: int, xp: ModuleType = np) -> Array:
     """The position of each row of `index` in a seeded random order of range(n).
 
     index: integers with 0 <= index < n (not checked), in any order and with repeats. Out: uint64, as long as index.
@@ -80,12 +80,12 @@ def permute(index: Array, n: int, seed: int, xp: Any = np) -> Array:
     return _permute(xp.asarray(index), n, _key(seed), xp)
 
 
-def none(order_number: Array, layout: Layout, seed: int, xp: Any = np) -> Array:
+def none(order_number: Array, layout: Layout, seed: int, xp: ModuleType = np) -> Array:
     """Bias: all of it, the order stays as it is. Cost: the least, a file reads from neighbouring partitions."""
     return xp.asarray(order_number).astype(np.uint64)
 
 
-def partition(order_number: Array, layout: Layout, seed: int, xp: Any = np) -> Array:
+def partition(order_number: Array, layout: Layout, seed: int, xp: ModuleType = np) -> Array:
     """Bias: rows of a block stay together, so a file has rows of few blocks. Cost: a file reads from few partitions.
 
     A seeded bijection inside each block, the blocks in seeded order.
@@ -96,7 +96,7 @@ def partition(order_number: Array, layout: Layout, seed: int, xp: Any = np) -> A
     return _inside_ranges(order_number, starts, ranges, xp)
 
 
-def worker(order_number: Array, layout: Layout, seed: int, xp: Any = np) -> Array:
+def worker(order_number: Array, layout: Layout, seed: int, xp: ModuleType = np) -> Array:
     """Bias: a group of blocks shares 1/groups of the files. Cost: a file reads from the partitions of its group.
 
     The blocks in seeded order are cut into `groups` runs of equally many blocks (run g of G holds places g*B//G to
@@ -113,7 +113,7 @@ def worker(order_number: Array, layout: Layout, seed: int, xp: Any = np) -> Arra
     return _inside_ranges(order_number, starts, ranges, xp)
 
 
-def full(order_number: Array, layout: Layout, seed: int, xp: Any = np) -> Array:
+def full(order_number: Array, layout: Layout, seed: int, xp: ModuleType = np) -> Array:
     """Bias: none that a test has found, every row may land anywhere. Cost: every file reads from every partition.
 
     A seeded bijection of the whole range.
@@ -159,7 +159,7 @@ class _Ranges:
     shifts: np.ndarray
     bases: np.ndarray
 
-    def positions(self, block: int, rows: Array, xp: Any) -> Array:
+    def positions(self, block: int, rows: Array, xp: ModuleType) -> Array:
         """The positions of these rows (uint64) of a block."""
         local = rows + np.uint64(int(self.shifts[block]) & _ALL_64)  # a negative shift wraps around
         inside = _permute(local, int(self.rows[block]), _join(self.key, int(self.numbers[block])), xp)
@@ -185,7 +185,7 @@ def _placed_starts(rows: np.ndarray, seed: int) -> np.ndarray:
     return starts
 
 
-def _inside_ranges(order_number: Array, starts: np.ndarray, ranges: _Ranges, xp: Any) -> Array:
+def _inside_ranges(order_number: Array, starts: np.ndarray, ranges: _Ranges, xp: ModuleType) -> Array:
     """Positions, one slice for each block that occurs; numbers that do not ascend are sorted first and put back."""
     numbers = xp.asarray(order_number).astype(np.uint64, copy=False)
     if not len(numbers):
@@ -203,7 +203,7 @@ def _inside_ranges(order_number: Array, starts: np.ndarray, ranges: _Ranges, xp:
     return positions
 
 
-def _permute(index: Array, n: int, key: int, xp: Any) -> Array:
+def _permute(index: Array, n: int, key: int, xp: ModuleType) -> Array:
     """`permute` with a 64-bit key; n goes into the key, so that ranges of other lengths are ordered independently."""
     if not 0 <= n <= LARGEST_RANGE:
         raise ValueError(f"a range to permute has 0 to 2^62 rows, not {n}")
@@ -261,7 +261,7 @@ def _rounds(source: np.ndarray, target: np.ndarray, bits: int, keys: Sequence[in
 
 
 @lru_cache(maxsize=1)
-def _device_kernel(xp: Any) -> Any:
+def _device_kernel(xp: ModuleType) -> Any:
     """The rounds and the walk as one CuPy kernel; keys are arguments, so all seeds and lengths share it."""
     names = [f"{kind}{r}" for r in range(ROUNDS) for kind in ("multiplier", "addend")]
     rounds = "\n".join(f"x = (x * multiplier{r} + addend{r}) & mask; x ^= x >> half;" for r in range(ROUNDS))

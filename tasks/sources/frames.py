@@ -64,11 +64,11 @@ class RemoteTable:
             return Future(self.key, client=get_client(), state=FINISHED).result()
 
 
-def _here(table: Any) -> pa.Table:
+def _here(table: object) -> pa.Table:
     return table.fetch() if isinstance(table, RemoteTable) else table
 
 
-def frames_of(source: Any) -> Frames:
+def frames_of(source: object) -> Frames:
     """The frames of a pandas, Arrow, cuDF, Dask or dask_cudf frame, or of a list of these but the Dask ones."""
     if libraries.library(source) == "dask" and hasattr(source, "to_delayed"):
         return _frames(*_of_dask(source))
@@ -94,7 +94,7 @@ def _of_dask(frame: Any) -> tuple[list[Any], list[tuple[int, int, pa.Schema]]]:
     return tables, [_facts(t) for t in tables]
 
 
-def _delayed_table(part: Any) -> Any:
+def _delayed_table(part: object) -> Any:
     import dask
 
     return dask.delayed(to_table)(part)
@@ -109,7 +109,7 @@ def _current_client() -> Any:
         return None
 
 
-def to_table(frame: Any) -> pa.Table:
+def to_table(frame: object) -> pa.Table:
     """A partition of a Dask frame as a table."""
     table = libraries.from_any(frame)
     if table is None:

@@ -133,7 +133,7 @@ def reading_lines(fit: Mapping[str, Any]) -> list[str]:
             if name != "by_suffix"]  # fmt: skip
 
 
-def checked_reading(saved: Any, where: str) -> dict[str, Any]:
+def checked_reading(saved: object, where: str) -> dict[str, Any]:
     """The reading rules of a saved workflow, checked; a DataError if no source can be read by them."""
     if saved is None:
         return {}
@@ -172,5 +172,5 @@ def _value(source: Source, name: str) -> Any:
     return getattr(source, "schema_" if name == "schema" else name)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return "none" if value in (None, [], {}) else str(value)

@@ -266,7 +266,7 @@ class Planned:
     division: Division | None = None
 
 
-def _planned(request: Request, split: str, path: Any, pool: Pool) -> Planned:
+def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     """Plan one split."""
     source, run = request.source, request.run
     limits = sizing(request.engine, pool, run.min_partition_size)

@@ -47,7 +47,7 @@ LOST = (KilledWorker, CancelledError, CommClosedError)  # a worker went away: th
 run_log.install()
 
 
-def may_pass(task: Any, task_run: Any, state: PrefectState) -> bool:
+def may_pass(task: object, task_run: object, state: PrefectState) -> bool:
     """Retry what may pass, never what the data or the job must mend first; after a lost worker the flow starts anew."""
     try:
         state.result(raise_on_failure=True)

@@ -21,7 +21,7 @@ from tasks.errors import GiveUpError, JobError
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 
 
-def write_json(path: Path, data: Any) -> None:
+def write_json(path: Path, data: object) -> None:
     """Write a file whole or not at all, on disk before it has its name; strict JSON, infinities as {"float": "inf"}."""
     write_text(path, json.dumps(encoded(data), indent=1, allow_nan=False))
 

@@ -30,7 +30,7 @@ def variable_of(name: str) -> str:
     return "ROWMILL_STORAGE_" + re.sub(r"\W", "_", name).upper()
 
 
-def json_object(value: Any, where: str) -> Mapping[str, Any]:
+def json_object(value: object, where: str) -> Mapping[str, Any]:
     """Options from a JSON text, or `value` itself if it is a mapping; the JobError does not show the value."""
     why = ""
     try:
@@ -104,7 +104,7 @@ def secrets_in(options: Mapping[str, Any] | None) -> list[str]:
     return sorted({*texts, *(quote(text, safe="") for text in texts)}, key=len, reverse=True)
 
 
-def _texts(key: str, value: Any) -> Iterator[str]:
+def _texts(key: str, value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _texts(str(name), inner)

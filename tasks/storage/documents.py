@@ -107,7 +107,7 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
     return TypeAdapter(model)
 
 
-def parsed(model: type[Model], data: Any, path: Path, field: str = "") -> Model:
+def parsed(model: type[Model], data: object, path: Path, field: str = "") -> Model:
     """The content of a file as its model; a DataError that names the file and each field that is not what rowmill
     writes. `field`: where `data` stands in the file."""
     try:
@@ -131,12 +131,12 @@ def dumped(document: Any) -> dict[str, Any]:
     return data
 
 
-def is_former(data: Any) -> bool:
+def is_former(data: object) -> bool:
     """Whether a document names the version of millrace, the former name, that wrote it."""
     return isinstance(data, Mapping) and FORMER in data and NAME not in data
 
 
-def refuse_former(data: Any, path: Path) -> None:
+def refuse_former(data: object, path: Path) -> None:
     """A DataError for a document that was written under the former name."""
     if is_former(data):
         raise DataError(

@@ -71,7 +71,7 @@ def stored(schema: Schema, names: Sequence[str]) -> Schema:
     return Schema(column for name, column in schema.items() if name not in names)
 
 
-def folder_name(name: str, value: Any) -> str:
+def folder_name(name: str, value: object) -> str:
     """The folder of a value.
 
     >>> folder_name("kind", "a/b c"), folder_name("n", -3), folder_name("new", True), folder_name("kind", None)

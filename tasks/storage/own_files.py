@@ -340,7 +340,7 @@ def _has_sha256(sha256: str, path: Path) -> bool:
     return _sha256(path) == sha256
 
 
-def tables_of(value: Any) -> Iterator[tuple[str, str]]:
+def tables_of(value: object) -> Iterator[tuple[str, str]]:
     """(name, sha256) of every table that JSON of rowmill names, at any depth."""
     waiting = [value]
     while waiting:

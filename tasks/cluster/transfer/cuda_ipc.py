@@ -50,7 +50,7 @@ def set_up() -> None:
             prepare(worker, **settings)
 
 
-def prepare(worker: Any, limit: float, shared: bool) -> None:
+def prepare(worker: object, limit: float, shared: bool) -> None:
     """Let this process allocate up to `limit` asynchronously (bytes or share of the GPU); `shared`: others may read it.
 
     When the worker connects to others, its handshake says from which GPUs, and from whose host memory, it can copy.
@@ -71,7 +71,7 @@ def prepare(worker: Any, limit: float, shared: bool) -> None:
         host_memory.tell(worker, {OFFER: {"host": this_host(), "gpus": reachable(device)}})
 
 
-def lend(buffer: cupy.ndarray, owner: Any, context: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def lend(buffer: cupy.ndarray, owner: object, context: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The place of a buffer for the process to which a Dask message goes; None if the buffer must be sent.
 
     The buffer stays as long as `owner`, the result of a task. Dask keeps that until the other process answers, which

@@ -13,7 +13,7 @@ from tasks.cluster.transfer import cuda_ipc
 Context = Mapping[str, Any] | None  # Dask's context of a connection: its sender and recipient
 
 
-def sent(buffer: cupy.ndarray, owner: Any, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
+def sent(buffer: cupy.ndarray, owner: object, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
     """(header, frames) for a buffer of `owner`, the result of a task."""
     place = cuda_ipc.lend(buffer, owner, context)
     if place is not None:

@@ -108,7 +108,7 @@ def _in_one_buffer(buffers: list[cupy.ndarray]) -> tuple[cupy.ndarray, list[tupl
 _lent: dict[int, tuple[dict[str, Any], int]] = {}  # by id of an object: header for workers of this host, bytes
 
 
-def dump(value: Any, kind: str, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
+def dump(value: object, kind: str, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
     """Header and frames of an object with tables. Objects without tables raise NotImplementedError, so that Dask
     pickles them, unless a worker of this host can read them from host memory.
 

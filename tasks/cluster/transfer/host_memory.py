@@ -45,13 +45,13 @@ class Place(NamedTuple):
     nbytes: int
 
 
-def dask_setup(worker: Any) -> None:
+def dask_setup(worker: object) -> None:
     """Offer to read from the workers of this host, and lend to them (a preload of Dask)."""
     offer(worker)
     register()
 
 
-def offer(worker: Any) -> None:
+def offer(worker: object) -> None:
     """Have a worker say, to each worker that it connects to, that it can read memory of this host."""
     if where := this_host():
         tell(worker, {OFFER: where})
@@ -99,7 +99,7 @@ def _load(header: dict[str, Any], frames: list[Any]) -> Any:
     return _of_gpu.load(header, frames) if _of_gpu else load(header, frames)
 
 
-def dump(value: Any, context: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
+def dump(value: object, context: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
     """Header of a task's result that a worker of this host reads. Raises NotImplementedError, so that Dask pickles the
     result, where reading is not possible or the result is small.
 

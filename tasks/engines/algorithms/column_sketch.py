@@ -13,6 +13,7 @@ import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -184,7 +185,7 @@ def integer_bits(numbers: Any, xp: Any) -> Any:
     return numbers if numbers.dtype == xp.uint64 else numbers.astype(xp.int64, copy=False).view(xp.uint64)
 
 
-def hashed(bits: Any, xp: Any) -> Any:
+def hashed(bits: object, xp: ModuleType) -> Any:
     """A hash of uint64: cheap, spread over all 64 bits."""
     return (bits ^ (bits >> xp.uint64(29))) * xp.uint64(FACTOR)
 
@@ -396,7 +397,7 @@ def unpacked(plain: Mapping[str, Any]) -> dict[str, Sketch]:
     return {name: Sketch(**{k: _rich(k, v) for k, v in values.items()}) for name, values in plain.items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.str, "data": base64.b64encode(value.tobytes()).decode()}
     if isinstance(value, dict):

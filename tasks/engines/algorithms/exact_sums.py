@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ CHUNK = 1 << 15  # values that stay in a core's cache
 Add = Callable[[Any], Any]  # values, one per row, to their sums by group
 
 
-def sums(values: Any, add: Add, most_rows: int, xp: Any) -> tuple[Any, Any]:
+def sums(values: object, add: Add, most_rows: int, xp: ModuleType) -> tuple[Any, Any]:
     """(sum, rest) by group of float64 values; `add` adds values by group, and no group has more than `most_rows` rows.
 
     Exact for values of one magnitude; else the error is at most 2^-100 of the sum of absolute values. A sum beyond
@@ -49,7 +50,7 @@ def sums(values: Any, add: Add, most_rows: int, xp: Any) -> tuple[Any, Any]:
     return _layered(values, add, most_rows, xp)
 
 
-def _layered(values: Any, add: Add, most_rows: int, xp: Any) -> tuple[Any, Any]:
+def _layered(values: object, add: Add, most_rows: int, xp: ModuleType) -> tuple[Any, Any]:
     """`sums` for finite values whose sums are all finite."""
     bits = max(math.ceil(math.log2(max(most_rows, 1))), 2)
     total, rest, left, most = None, None, values, _most(values)

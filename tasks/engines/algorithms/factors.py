@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,7 +76,9 @@ def row_sums(matrix: np.ndarray) -> np.ndarray:
     return sums
 
 
-def factor(columns: Sequence[Numbers], rows: int, xp: Any, chunk: int, add: Callable[[Any], Any] = row_sums) -> Factor:
+def factor(
+    columns: Sequence[Numbers], rows: int, xp: ModuleType, chunk: int, add: Callable[[Any], Any] = row_sums
+) -> Factor:
     """The Factor of the rows without a null, `chunk` rows at a time; `left_out` counts the rows with a null.
 
     `add` sums the rows of a matrix, in an order that its shape alone decides.
@@ -154,7 +157,7 @@ def project(columns: Sequence[Numbers], rows: int, mean: np.ndarray, axes: Any, 
     return scores, whole_rows(columns, xp)
 
 
-def whole_rows(columns: Sequence[Numbers], xp: Any) -> Any:
+def whole_rows(columns: Sequence[Numbers], xp: ModuleType) -> Any:
     """Which rows have no null; None if no row has one."""
     whole = None
     for _, valid in columns:
@@ -163,7 +166,7 @@ def whole_rows(columns: Sequence[Numbers], xp: Any) -> Any:
     return whole
 
 
-def _stacked(values: Sequence[Any], start: int, stop: int, xp: Any) -> Any:
+def _stacked(values: Sequence[Any], start: int, stop: int, xp: ModuleType) -> Any:
     """Rows start .. stop - 1 of all columns as float64 (p, rows), one column after another in memory.
 
     One call for all columns: a call per column would release the interpreter's lock thousands of times.
@@ -171,7 +174,9 @@ def _stacked(values: Sequence[Any], start: int, stop: int, xp: Any) -> Any:
     return xp.stack([value[start:stop] for value in values], dtype=xp.float64, casting="unsafe")
 
 
-def _means(values: Sequence[Any], cuts: Sequence[tuple[int, int]], xp: Any, add: Callable[[Any], Any]) -> np.ndarray:
+def _means(
+    values: Sequence[Any], cuts: Sequence[tuple[int, int]], xp: ModuleType, add: Callable[[Any], Any]
+) -> np.ndarray:
     """(2, p): the mean of each column, exact for constant columns, and its rounding error."""
     n, first = cuts[-1][1], _stacked(values, 0, 1, xp)
     high = first + sum(add(_stacked(values, *cut, xp) - first) for cut in cuts) / n
@@ -179,7 +184,7 @@ def _means(values: Sequence[Any], cuts: Sequence[tuple[int, int]], xp: Any, add:
     return on_host(xp.stack([high[:, 0], rest[:, 0]]))
 
 
-def _triangle(stacked: Any, xp: Any) -> Any:
+def _triangle(stacked: object, xp: ModuleType) -> Any:
     """The factor R of a matrix, with a non-negative diagonal."""
     r = xp.linalg.qr(stacked, mode="r")
     return r * xp.where(xp.diagonal(r) < 0, -1.0, 1.0)[:, None]

@@ -65,16 +65,16 @@ class Runs:
         """The first row of each run."""
         return self.starts[:-1] if self.order is None else self.order[self.starts[:-1]]
 
-    def placed(self, column: Any) -> Any:
+    def placed(self, column: object) -> Any:
         """The column in the order of places."""
         return column if self.order is None else self.engine.take({"x": column}, self.order)["x"]
 
-    def numbers(self, column: Any) -> tuple[Any, Any]:
+    def numbers(self, column: object) -> tuple[Any, Any]:
         """(values, valid) of a column in the order of places; valid is always an array."""
         values, valid = self.engine.numbers(self.placed(column))
         return values, self.xp.ones(len(values), dtype=bool) if valid is None else valid
 
-    def by_row(self, values: Any) -> Any:
+    def by_row(self, values: object) -> Any:
         """An array in the order of rows, of an array in the order of places."""
         if self.order is None:
             return values
@@ -82,7 +82,7 @@ class Runs:
         data[self.order] = values
         return data
 
-    def column(self, values: Any, valid: Any) -> Any:
+    def column(self, values: object, valid: object) -> Any:
         """The column, in the order of rows, of values in the order of places."""
         return self.engine.from_numbers(self.by_row(values), self.by_row(valid))
 
@@ -131,7 +131,7 @@ def _starts(codes: Any, xp: Any) -> Any:
     return xp.concatenate([xp.zeros(1, dtype=xp.int64), changes, xp.full(1, len(codes), dtype=xp.int64)])
 
 
-def difference(column: Any, runs: Runs, shift: int) -> Any:
+def difference(column: object, runs: Runs, shift: int) -> Any:
     """x[i] - x[i - shift] inside a run, float64; times in seconds. Null if either value is null or outside the run.
 
     Integers and times are subtracted as integers, so that large values stay exact.
@@ -161,7 +161,7 @@ def _seconds(dtype: pa.DataType) -> tuple[int, int]:
     return 1, TICKS["ms" if pa.types.is_date64(dtype) else dtype.unit]
 
 
-def rolling(column: Any, runs: Runs, window: int, aggregation: str, min_periods: int) -> Any:
+def rolling(column: object, runs: Runs, window: int, aggregation: str, min_periods: int) -> Any:
     """mean, sum, min or max of the non-null values in the last `window` rows of the run, float64.
 
     Null where there are fewer than `min_periods` such values. Windows are composed of windows of 1, 2, 4, .. rows, so
@@ -208,7 +208,7 @@ def _windowed(values: Any, inside: Any, window: int, combine: Callable[[Any, Any
     return total
 
 
-def lagged(column: Any, runs: Runs, shift: int) -> Any:
+def lagged(column: object, runs: Runs, shift: int) -> Any:
     """The value `shift` places before each row in its run; null outside the run."""
     xp, engine = runs.xp, runs.engine
     there = runs.inside - shift
@@ -263,7 +263,7 @@ class Histories:
             places[xp.cumsum(counts) - 1] = runs.by_row(xp.arange(runs.rows, dtype=xp.int64))
         return places if runs.order is None else runs.order[places]
 
-    def lists(self, column: Any, min_length: int, pad: str | None, pad_value: Any) -> Any:
+    def lists(self, column: object, min_length: int, pad: str | None, pad_value: object) -> Any:
         """The values of a column in the histories as lists; null for histories of fewer than `min_length` rows.
 
         `pad`, "left" or "right": lists of fewer than `length` values are filled up there with `pad_value`.
@@ -303,7 +303,7 @@ def _owners(counts: Any, xp: Any) -> Any:
     return xp.searchsorted(ends, places, side="right")
 
 
-def with_filler(column: Any, filler: Any, index: Any, engine: Kernels) -> Any:
+def with_filler(column: object, filler: object, index: object, engine: Kernels) -> Any:
     """Rows of a plain column by number; the number behind the last row gives the filler (None: null)."""
     last = engine.column(pa.array([filler], engine.dtype(column)))
     return engine.take(engine.concat([{"x": column}, {"x": last}]), index)["x"]
@@ -354,7 +354,7 @@ class Aggregate:
         self.xp.cumsum(values, out=running[1:])
         return running[self.runs.starts[1:]] - running[self.runs.starts[:-1]]
 
-    def _rows(self, column: Any, places: Any) -> Any:
+    def _rows(self, column: object, places: object) -> Any:
         return self.engine.take({"x": column}, places)["x"]
 
     def list(self) -> Any:
@@ -426,7 +426,7 @@ class Aggregate:
             refuse_wrapped(sums, self._sums(self.data))
         return self.engine.from_numbers(sums)
 
-    def _sums(self, values: Any) -> Any:
+    def _sums(self, values: object) -> Any:
         with np.errstate(over="ignore", invalid="ignore"):
             return self.engine.run_sums(values, self.runs.starts)
 
@@ -479,7 +479,7 @@ class Aggregate:
     def std(self) -> Any:
         return self._spread(self.xp.sqrt(self._scaled_variances), 1)
 
-    def _spread(self, spreads: Any, times: int) -> Any:
+    def _spread(self, spreads: object, times: int) -> Any:
         powers = self._exact[2]
         with np.errstate(over="ignore"):  # squares beyond float64 are infinite
             spreads = spreads if powers is None else self.xp.ldexp(spreads, times * powers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def value_of(key: int, kind: str) -> int | float:
     return float(np.array([bits], dtype=np.uint64).view(np.float64)[0])
 
 
-def count(values: Any, question: SelectionQuestion | None, xp: Any) -> Counted:
+def count(values: object, question: SelectionQuestion | None, xp: ModuleType) -> Counted:
     """Count the values that the question asks for (None: all values). Values of numpy or CuPy without nulls."""
     keys = ordered_keys(values, xp)
     if question is not None:
@@ -99,7 +100,7 @@ def count(values: Any, question: SelectionQuestion | None, xp: Any) -> Counted:
     return Counted(question, False, *_unique(keys >> xp.uint64(shift), xp))
 
 
-def _unique(keys: Any, xp: Any) -> tuple[np.ndarray, np.ndarray]:
+def _unique(keys: object, xp: ModuleType) -> tuple[np.ndarray, np.ndarray]:
     distinct, counts = xp.unique(keys, return_counts=True)
     return on_host(distinct), on_host(counts).astype(np.int64)
 

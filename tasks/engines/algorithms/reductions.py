@@ -42,7 +42,7 @@ def extremes(values: Any) -> tuple[Any, Any]:
     return (low + 0.0, high + 0.0) if isinstance(low, float) else (low, high)
 
 
-def total(values: Any) -> int:
+def total(values: object) -> int:
     """The sum of integers or flags, which fits 64 bits.
 
     >>> total(np.array([True, False, True])), total(np.array([3, -5], dtype=np.int8))

@@ -231,5 +231,5 @@ def _number(text: str) -> int:
     return int(text) if len(text) < 4000 else 10**30
 
 
-def _any(mask: Any) -> bool:
+def _any(mask: object) -> bool:
     return bool(pc.any(mask).as_py())

@@ -14,7 +14,6 @@ rows. Nothing here needs a GPU.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
@@ -64,7 +63,7 @@ def mark_of(dtype: pa.DataType) -> str | None:
     return SIGN + dtype_name(dtype) if inexact or is_foreign(dtype) else None
 
 
-def marked_type(name: Any) -> pa.DataType | None:
+def marked_type(name: object) -> pa.DataType | None:
     """The type for which a Series of this name stands; None if the name is not a mark.
 
     >>> marked_type(mark_of(pa.map_(pa.string(), pa.int8())))

@@ -81,12 +81,12 @@ def _zero_where_null(values: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(values.type, len(values), [mask, pa.py_buffer(rows)])
 
 
-def write_file(table: pa.Table, path: str, writing: Any) -> None:
+def write_file(table: pa.Table, path: str, writing: object) -> None:
     """The table as one file in the format, compression and row groups of the section `output`."""
     write_runs(iter([table]), path, writing)
 
 
-def write_runs(tables: Iterator[pa.Table], path: str, writing: Any) -> None:
+def write_runs(tables: Iterator[pa.Table], path: str, writing: object) -> None:
     """Tables one after another as one file; the iterator creates the next table when one is written.
 
     The file has the same bytes as one table of all rows if the number of rows of each table but the last is a multiple

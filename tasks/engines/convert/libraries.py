@@ -15,7 +15,7 @@ REFUSED = (pa.ArrowException, TypeError, ValueError, OverflowError)  # Arrow rai
 LACKED = (NotImplementedError, TypeError, ValueError)  # cuDF raises these for types that it lacks
 
 
-def library(frame: Any) -> str:
+def library(frame: object) -> str:
     """The library of a frame: pandas, pyarrow, cudf, dask (also for dask_cudf) or the first part of its module."""
     root = type(frame).__module__.split(".")[0]
     return {"dask_expr": "dask", "dask_cudf": "dask"}.get(root, root)
@@ -35,7 +35,7 @@ def from_any(frame: Any) -> pa.Table | None:
     return None
 
 
-def copied(frame: Any) -> pa.Table | None:
+def copied(frame: object) -> pa.Table | None:
     """As `from_any`, in memory of its own: Arrow shares numbers of pandas, which may change later."""
     return from_any(frame.copy() if isinstance(frame, pd.DataFrame) else frame)
 
@@ -74,7 +74,7 @@ def _arrow_of(column: pd.Series) -> pa.Array | pa.ChunkedArray:
         ) from None
 
 
-def arrow_values(values: Any) -> pa.Array | pa.ChunkedArray:
+def arrow_values(values: object) -> pa.Array | pa.ChunkedArray:
     """The values of a pandas Series, an Arrow array, a numpy array or a list, as Arrow."""
     if isinstance(values, pd.Series):
         inside: Any = values.array

@@ -129,7 +129,7 @@ def is_null(values: Column) -> Column:
     return column(pc.is_null(array(values)))
 
 
-def fill_null(values: Column, value: Any) -> Column:
+def fill_null(values: Column, value: object) -> Column:
     """The column with `value` in place of nulls; dictionary encoding stays."""
     arrow = array(values)
     if pa.types.is_dictionary(arrow.type):
@@ -292,7 +292,7 @@ def date_part(values: Column, part: str) -> Column:
     return column(pc.cast(PARTS[part](to_time(values)), pa.int16()))
 
 
-def adopt(result: Any) -> Column:
+def adopt(result: object) -> Column:
     """The result of a user's function as a column: a Series, an Arrow array, a numpy array or a list."""
     if isinstance(result, pd.Series) and isinstance(result.dtype, pd.ArrowDtype):
         return result

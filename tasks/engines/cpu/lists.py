@@ -14,7 +14,7 @@ from tasks.errors import DataError
 MOST = 2**31 - 1  # elements: offsets are int32
 
 
-def list_lengths(values: Any) -> tuple[np.ndarray, np.ndarray | None]:
+def list_lengths(values: object) -> tuple[np.ndarray, np.ndarray | None]:
     """(length of each list, int64, 0 for a null; which lists are not null, None without nulls)."""
     lists = array(values)
     valid = None if lists.null_count == 0 else lists.is_valid().to_numpy(zero_copy_only=False)

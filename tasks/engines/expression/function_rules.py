@@ -398,7 +398,7 @@ class FunctionRules:
         return x if x.dtype == dtype else Typed("convert", (x,), dtype, place=node.place)
 
 
-def literal_type(value: Any) -> pa.DataType:
+def literal_type(value: object) -> pa.DataType:
     if isinstance(value, int) and not isinstance(value, bool):
         return UINT64 if value >= 2**63 else INT64
     return {bool: BOOL, float: FLOAT64, str: STRING, type(None): pa.null()}[type(value)]

@@ -28,7 +28,7 @@ from tasks.errors import DataError, JobError
 FLAT = ("bool", "int", "float", "time")
 
 
-def engine_of(column: Any) -> ModuleType:
+def engine_of(column: object) -> ModuleType:
     """The module with the verbs of the engine of a column."""
     if type(column).__module__.partition(".")[0] == "cudf":
         from tasks.engines.expression import verbs_cudf
@@ -165,17 +165,17 @@ class Lossy:
     lost: Lost
 
 
-def bare(value: Any) -> Any:
+def bare(value: object) -> Any:
     """The texts or lists themselves; a Flat, and a literal text, as it is."""
     return value.values if isinstance(value, Lossy) else value
 
 
-def lost_in(value: Any) -> Lost:
+def lost_in(value: object) -> Lost:
     """The rows that steps lost on the way to a value."""
     return value.lost if isinstance(value, Flat | Lossy) else ()
 
 
-def with_lost(value: Any, lost: Lost) -> Any:
+def with_lost(value: object, lost: Lost) -> Any:
     """The value, which also has the rows that were lost in what it is made of."""
     if not lost:
         return value
@@ -200,7 +200,7 @@ class _StepRunner:
     strict: bool
     failed: Any = None
 
-    def settled(self, value: Any) -> Any:
+    def settled(self, value: object) -> Any:
         """The value without lost rows, of which those count that are null in it: DataError for integers beyond their
         type; failed casts go to `failed`, and are an UnreadError if the expression is strict."""
         if lost := lost_in(value):
@@ -216,7 +216,7 @@ class _StepRunner:
                 self.failed = rows if self.failed is None else self.failed | rows
         return replace(value, lost=()) if isinstance(value, Flat) and lost else bare(value)
 
-    def nulls(self, value: Any) -> Any | None:
+    def nulls(self, value: object) -> Any | None:
         """Which rows of a value are null; None where no row is."""
         if isinstance(value, Flat):
             return None if value.valid is None else ~value.valid
@@ -224,11 +224,11 @@ class _StepRunner:
             return None
         return self.engine.is_null(bare(value))
 
-    def arrow(self, value: Any, dtype: pa.DataType) -> pa.Array:
+    def arrow(self, value: object, dtype: pa.DataType) -> pa.Array:
         """The value in host memory."""
         return self.engine.to_arrow(bare(value), dtype, self.rows)
 
-    def _unread(self, step: Typed, rows: Any) -> DataError:
+    def _unread(self, step: Typed, rows: object) -> DataError:
         (source,) = step.args
         places = self.engine.xp.flatnonzero(rows)
         first = int(places[0])
@@ -303,7 +303,7 @@ class _StepRunner:
         null = engine.is_null(texts) if lost else None
         return with_lost(texts, tuple((step, gone & null) for step, gone in lost))
 
-    def on_host(self, step: Typed, value: Any) -> Any:
+    def on_host(self, step: Typed, value: object) -> Any:
         """A function that Arrow computes in host memory, for both engines."""
         arrow = self.arrow(value, step.args[0].dtype)
         if step.verb in text_functions.ON_HOST:
@@ -318,7 +318,7 @@ class _StepRunner:
         column = self.engine.text_from_arrow(result) if is_text else self.engine.nested_from_arrow(result)
         return with_lost(column, lost)
 
-    def hash(self, step: Typed, value: Any) -> Flat:
+    def hash(self, step: Typed, value: object) -> Flat:
         like, null = self.columns[self.of.columns[0]], self.nulls(value)
         hashes = self.engine.hashed(self.engine.column(bare(value), step.args[0].dtype, like), *step.value)
         valid = None if null is None else self.engine.xp.broadcast_to(~null, (self.rows,))
@@ -364,7 +364,7 @@ class _StepRunner:
                 return self.engine.list_length(bare(args[0]))
         return verbs_numbers.function(step, args[0], xp)
 
-    def is_null(self, value: Any) -> Flat:
+    def is_null(self, value: object) -> Flat:
         null, (known, beyond) = self.nulls(value), beyond_in(lost_in(value))
         return Flat(self.engine.xp.zeros(self.rows, dtype=bool) if null is None else null, known, beyond)
 

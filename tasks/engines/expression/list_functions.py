@@ -53,7 +53,7 @@ def slice(lists: pa.Array, start: int, stop: int | None) -> pa.Array:
     )
 
 
-def contains(lists: pa.Array, wanted: Any) -> pa.Array:
+def contains(lists: pa.Array, wanted: object) -> pa.Array:
     """Whether a list has an element that equals a literal; null elements equal nothing."""
     first, stop = _ends(lists)
     values = lists.values

@@ -266,7 +266,7 @@ class _Reader:
         encoded = self.text.encode()  # the syntax tree counts bytes
         return len(encoded[:start].decode()), len(encoded[:end].decode())
 
-    def fail(self, tree: Any, what: str, do: str = "") -> JobError:
+    def fail(self, tree: object, what: str, do: str = "") -> JobError:
         return failure(what, self.text, self.place(tree), do)
 
     def read(self, tree: ast.expr) -> ExpressionNode:
@@ -297,7 +297,7 @@ class _Reader:
         reason = type(getattr(tree, "op", None)) if isinstance(tree, ast.BinOp | ast.UnaryOp) else type(tree)
         raise self.fail(tree, "this is not part of the language", _INSTEAD.get(reason, "write " + ", ".join(FUNCTIONS)))
 
-    def literal(self, tree: ast.expr, value: Any) -> ExpressionNode:
+    def literal(self, tree: ast.expr, value: object) -> ExpressionNode:
         if not (value is None or isinstance(value, bool | int | float | str)):
             raise self.fail(tree, f"a literal of type {type(value).__name__} is not part of the language")
         if isinstance(value, float) and value in (float("inf"), float("-inf")):

@@ -97,7 +97,7 @@ def _constant(text: str) -> Any:
 _decoder = json.JSONDecoder(parse_constant=_constant)
 
 
-def _at(value: Any, steps: tuple[str | int, ...]) -> str | None:
+def _at(value: object, steps: tuple[str | int, ...]) -> str | None:
     """What lies at the end of the path as text; None where the path leads nowhere or to null."""
     for step in steps:
         if isinstance(value, dict) and isinstance(step, str):

@@ -25,24 +25,24 @@ xp: ModuleType = np
 _COMPARE = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 
-def arrow_type(column: Any) -> pa.DataType:
+def arrow_type(column: object) -> pa.DataType:
     """The plain Arrow type of a column."""
     dtype = getattr(column, "dtype", None)
     return plain_type(dtype.pyarrow_dtype if isinstance(dtype, pd.ArrowDtype) else columns.array(column).type)
 
 
-def array(column: Any) -> pa.Array:
+def array(column: object) -> pa.Array:
     """The column as one Arrow array of its plain type."""
     values = columns.array(column)
     return values if values.type == plain_type(values.type) else values.cast(plain_type(values.type))
 
 
-def decoded(column: Any) -> Any:
+def decoded(column: object) -> Any:
     """The column without dictionary encoding."""
     return columns.decode(column)
 
 
-def flat(column: Any, dtype: pa.DataType) -> Flat:
+def flat(column: object, dtype: pa.DataType) -> Flat:
     """A column of numbers, booleans or times as a Flat; NaN is null."""
     return from_arrow(array(column), dtype)
 
@@ -56,7 +56,7 @@ def from_arrow(arrow: pa.Array, dtype: pa.DataType) -> Flat:
     return nan_to_null(Flat(values, valid), np)
 
 
-def to_arrow(value: Any, dtype: pa.DataType, rows: int) -> pa.Array:
+def to_arrow(value: object, dtype: pa.DataType, rows: int) -> pa.Array:
     """A Flat, a text or a column as an Arrow array in host memory."""
     if isinstance(value, pa.Array):
         return value
@@ -76,7 +76,7 @@ def column(value: Any, dtype: pa.DataType, like: Any) -> Any:
     return pd.Series(pd.arrays.ArrowExtensionArray(arrow), index=getattr(like, "index", None), copy=False)
 
 
-def text(column: Any) -> pa.Array:
+def text(column: object) -> pa.Array:
     return array(column)
 
 
@@ -89,7 +89,7 @@ def nested_from_arrow(arrow: pa.Array) -> pa.Array:
     return arrow
 
 
-def hashed(column: Any, seed: int) -> np.ndarray:
+def hashed(column: object, seed: int) -> np.ndarray:
     """MurmurHash3_x86_32 of each row, uint32."""
     return hash_columns([column], seed)
 
@@ -98,11 +98,11 @@ def literal_text(value: str | None, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, pa.string()), rows)
 
 
-def is_null(value: Any) -> np.ndarray:
+def is_null(value: object) -> np.ndarray:
     return array(value).is_null().to_numpy(zero_copy_only=False)
 
 
-def text_compare(verb: str, a: Any, b: Any) -> Flat:
+def text_compare(verb: str, a: object, b: object) -> Flat:
     return from_arrow(getattr(pc, _COMPARE[verb])(a, b), pa.bool_())
 
 
@@ -123,7 +123,7 @@ def length(a: pa.Array) -> Flat:
     return from_arrow(pc.utf8_length(a).cast(pa.int64()), pa.int64())
 
 
-def list_length(value: Any) -> Flat:
+def list_length(value: object) -> Flat:
     return from_arrow(pc.list_value_length(array(value)).cast(pa.int64()), pa.int64())
 
 
@@ -135,7 +135,7 @@ def startswith(a: pa.Array, pattern: str) -> Flat:
     return from_arrow(pc.starts_with(a, pattern), pa.bool_())
 
 
-def join(a: Any, b: Any) -> pa.Array:
+def join(a: object, b: object) -> pa.Array:
     return pc.binary_join_element_wise(*(pa.scalar(s) if isinstance(s, str) else s for s in (a, b)), "")
 
 

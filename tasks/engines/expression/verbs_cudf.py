@@ -34,12 +34,12 @@ def arrow_type(column: Any) -> pa.DataType:
     return pa.date32() if column.name == str(pa.date32()) else canonical_cudf.told_type(column)
 
 
-def decoded(column: Any) -> Any:
+def decoded(column: object) -> Any:
     """The column itself: `to_arrow` decodes categories."""
     return column
 
 
-def flat(column: Any, dtype: pa.DataType) -> Flat:
+def flat(column: object, dtype: pa.DataType) -> Flat:
     """A column of numbers, booleans or times as a Flat; NaN is null."""
     values, valid = canonical_cudf.raw_values(column, dtype)
     return nan_to_null(Flat(values, valid), cupy)
@@ -49,7 +49,7 @@ def from_arrow(arrow: pa.Array, dtype: pa.DataType) -> Flat:
     return flat(cudf.Series.from_arrow(stand_in(arrow) if is_foreign(arrow.type) else arrow), dtype)
 
 
-def to_arrow(value: Any, dtype: pa.DataType, rows: int) -> pa.Array:
+def to_arrow(value: object, dtype: pa.DataType, rows: int) -> pa.Array:
     """A Flat, a text or a column as an Arrow array in host memory; texts of more than 2 GiB as large_string."""
     series = _series(value, dtype, rows) if isinstance(value, Flat) else canonical_cudf.decategorized(value)
     arrow = series.to_arrow()
@@ -85,7 +85,7 @@ def column(value: Any, dtype: pa.DataType, like: Any) -> Any:
     return series
 
 
-def text(column: Any) -> Any:
+def text(column: object) -> Any:
     return canonical_cudf.decategorized(column).reset_index(drop=True)
 
 
@@ -98,7 +98,7 @@ def nested_from_arrow(arrow: pa.Array) -> Any:
     return from_host(arrow)
 
 
-def hashed(column: Any, seed: int) -> Any:
+def hashed(column: object, seed: int) -> Any:
     """MurmurHash3_x86_32 of each row, uint32."""
     return hash_columns([column], seed)
 
@@ -120,7 +120,7 @@ def _filled(series: Any) -> Any:
     return series.fillna("") if series.null_count else series
 
 
-def text_compare(verb: str, a: Any, b: Any) -> Flat:
+def text_compare(verb: str, a: object, b: object) -> Flat:
     valid, sides = None, []
     for side in (a, b):
         if not isinstance(side, str):
@@ -130,11 +130,11 @@ def text_compare(verb: str, a: Any, b: Any) -> Flat:
     return Flat(COMPARISONS[verb](*sides).astype("bool").values, valid)
 
 
-def text_in(a: Any, items: list[str]) -> Flat:
+def text_in(a: object, items: list[str]) -> Flat:
     return Flat(_filled(a).isin(items).values, _valid(a))
 
 
-def _is_ascii(a: Any) -> bool:
+def _is_ascii(a: object) -> bool:
     filled = _filled(a)
     return bool((filled.str.byte_count().values == filled.str.len().values).all())
 
@@ -147,7 +147,7 @@ def upper(a: Any) -> Any:
     return a.str.upper() if _is_ascii(a) else text_from_arrow(pc.utf8_upper(to_arrow(a, pa.string(), len(a))))
 
 
-def length(a: Any) -> Flat:
+def length(a: object) -> Flat:
     return Flat(_filled(a).str.len().astype("int64").values, _valid(a))
 
 

@@ -104,7 +104,7 @@ def _bounds_of(verb: str, a: Bounds, b: Bounds) -> Bounds:
     return min(products), max(products)
 
 
-def _holds(dtype: Any, bounds: Bounds, xp: ModuleType) -> bool:
+def _holds(dtype: object, bounds: Bounds, xp: ModuleType) -> bool:
     info = xp.iinfo(dtype)
     return int(info.min) <= bounds[0] and bounds[1] <= int(info.max)
 

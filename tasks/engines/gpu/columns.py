@@ -58,7 +58,7 @@ def rebuilt(stored: plc.Column, like: Column) -> Column:
     return series
 
 
-def is_mark(name: Any) -> bool:
+def is_mark(name: object) -> bool:
     """Whether the name of a Series says which type the Series stands for."""
     return name in (DATE, NULL) or marked_type(name) is not None
 
@@ -106,7 +106,7 @@ def renumbered(values: Column) -> Column:
     return values.reset_index(drop=True)
 
 
-def array(values: Any) -> pa.Array:
+def array(values: object) -> pa.Array:
     """The Arrow array of a column, in host memory."""
     if isinstance(values, pa.ChunkedArray):
         return values.combine_chunks()
@@ -308,7 +308,7 @@ def is_null(values: Column) -> Column:
     return from_pylibcudf(plc.unary.is_null(device(values)))
 
 
-def fill_null(values: Column, value: Any) -> Column:
+def fill_null(values: Column, value: object) -> Column:
     here = dtype(values)
     if pa.types.is_null(here):
         return column(pa.repeat(pa.scalar(value), len(values)))

@@ -170,7 +170,7 @@ def host_columns(table: cudf.DataFrame | Mapping[str, Any], schema: Schema) -> p
     return pa.table({n: _exact(table[n], c.dtype) for n, c in schema.items()})
 
 
-def _exact(values: Any, wanted: pa.DataType) -> pa.Array:
+def _exact(values: object, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_null(leaf_type(wanted)):  # strings stand for them
         return host_as(values, wanted)
     return host(cast(_with_name(values, wanted), wanted))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cudf
 import cupy
 import pyarrow as pa
@@ -51,7 +49,7 @@ def _cudf_type(dtype: pa.DataType) -> pa.DataType:
     return pa.timestamp("s") if pa.types.is_date32(dtype) else dtype
 
 
-def adopt(result: Any) -> Column:
+def adopt(result: object) -> Column:
     """A column of whatever a user's function returned: a Series, a CuPy, Arrow or numpy array, a list."""
     if isinstance(result, cudf.Series):
         values = renumbered(canonical_cudf.decategorized(result))

@@ -182,7 +182,7 @@ def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> Rows:
     return Rows(gathered(columns, order), pieces[0].marks)
 
 
-def table_rows(table: cudf.DataFrame | Rows, index: Any) -> cudf.DataFrame | Rows:
+def table_rows(table: cudf.DataFrame | Rows, index: object) -> cudf.DataFrame | Rows:
     """Rows of a table by number."""
     places = cupy.asarray(index)
     return table.taken(places) if isinstance(table, Rows) else rows_of(table, places)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import cudf
 import cupy
@@ -163,7 +162,7 @@ def _integers(kind: str, values: cupy.ndarray, nulls: int) -> Sketch:
     return out
 
 
-def _times(values: cupy.ndarray, valid: Any, starts: Sequence[int], blocks: Sequence[int]) -> Sketch:
+def _times(values: cupy.ndarray, valid: object, starts: Sequence[int], blocks: Sequence[int]) -> Sketch:
     present = values if valid is None else values[valid]
     nulls = len(values) - len(present)
     if not len(present):
@@ -177,7 +176,7 @@ def _times(values: cupy.ndarray, valid: Any, starts: Sequence[int], blocks: Sequ
 
 
 def _floats(
-    column: Column, values: cupy.ndarray, valid: Any, starts: Sequence[int], blocks: Sequence[int],
+    column: Column, values: cupy.ndarray, valid: object, starts: Sequence[int], blocks: Sequence[int],
     known: Sequence[Moments] | None,
 ) -> Sketch:  # fmt: skip
     out = sketches.empty("float", len(values), 0)

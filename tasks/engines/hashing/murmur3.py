@@ -31,7 +31,7 @@ _C1, _C2, _C3 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593), np.uint32(0xE6546B
 _F1, _F2, _FIVE = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35), np.uint32(5)
 
 
-def hash_fixed(values: Any, seed: int, xp: ModuleType) -> Any:
+def hash_fixed(values: object, seed: int, xp: ModuleType) -> Any:
     """The hash of every 8-byte item of a uint64 array (the bits of int64 or float64) as a uint32 array of `xp`.
 
     `xp` is numpy or CuPy, the library of `values`. This hash of a row number, with seed `fold_seed`, decides the fold.
@@ -62,20 +62,20 @@ def _hash_columns(columns: Sequence[Any], seed: int, xp: ModuleType) -> Any:
     return out
 
 
-def _rotate(x: Any, bits: int, spare: Any, xp: ModuleType) -> None:
+def _rotate(x: object, bits: int, spare: object, xp: ModuleType) -> None:
     """Rotate left in place; overwrites `spare`."""
     xp.right_shift(x, np.uint32(32 - bits), out=spare)
     xp.left_shift(x, np.uint32(bits), out=x)
     xp.bitwise_or(x, spare, out=x)
 
 
-def _scramble(k: Any, spare: Any, xp: ModuleType) -> None:
+def _scramble(k: object, spare: object, xp: ModuleType) -> None:
     xp.multiply(k, _C1, out=k)
     _rotate(k, 15, spare, xp)
     xp.multiply(k, _C2, out=k)
 
 
-def _mix(h: Any, k: Any, spare: Any, xp: ModuleType) -> None:
+def _mix(h: object, k: object, spare: object, xp: ModuleType) -> None:
     """Mix one word per row into the hashes, in place; overwrites `k`."""
     _scramble(k, spare, xp)
     xp.bitwise_xor(h, k, out=h)
@@ -84,7 +84,7 @@ def _mix(h: Any, k: Any, spare: Any, xp: ModuleType) -> None:
     xp.add(h, _C3, out=h)
 
 
-def _finish(h: Any, length: Any, spare: Any, xp: ModuleType) -> None:
+def _finish(h: object, length: object, spare: object, xp: ModuleType) -> None:
     """The final mix; `length` in bytes, one number or one per row."""
     xp.bitwise_xor(h, length, out=h)
     for shift, factor in ((16, _F1), (13, _F2)):

@@ -63,14 +63,14 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
     return conform(pa.concat_tables(tables), schema)
 
 
-def _buffered(raw: Any) -> Any:
+def _buffered(raw: object) -> Any:
     """A file as Arrow reads it: local ones by itself, without a Python call for each piece; the one that is open."""
     return (
         pa.OSFile(f"/proc/self/fd/{raw.fileno()}", "rb") if isinstance(raw, io.FileIO) else pa.PythonFile(raw, mode="r")
     )
 
 
-def _of_columns(source: Any, names: Sequence[str]) -> pa.ipc.RecordBatchFileReader:
+def _of_columns(source: object, names: Sequence[str]) -> pa.ipc.RecordBatchFileReader:
     """The file's reader, which reads these columns alone."""
     schema = pa.ipc.open_file(source).schema
     wanted = [schema.get_field_index(name) for name in names]
@@ -136,7 +136,7 @@ def _root(data: bytes) -> _Table:
     return _Table(data, struct.unpack_from("<I", data)[0])
 
 
-def _batches(source: Any, size: int) -> Iterator[_Batch]:
+def _batches(source: object, size: int) -> Iterator[_Batch]:
     """The record batches of a file by its index and their headers; their columns are not read. ValueError where the
     index is not true."""
     length = struct.unpack("<i", _bytes(source, size - len(MAGIC) - 4, 4))[0]
@@ -158,7 +158,7 @@ def _batches(source: Any, size: int) -> Iterator[_Batch]:
         yield _Batch(number, rows, max(rows, _decoded(source, described, offset + header, body)))
 
 
-def _decoded(source: Any, described: _Table, begin: int, body: int) -> int:
+def _decoded(source: object, described: _Table, begin: int, body: int) -> int:
     """The bytes of a batch's buffers; of compressed ones the first eight say it."""
     total = 0
     for offset, length in described.structs(2, "<qq"):

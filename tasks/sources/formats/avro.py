@@ -130,7 +130,7 @@ def _union(types: Sequence[pa.DataType]) -> pa.DataType:
     return widest(distinct) if all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in distinct) else pa.string()
 
 
-def _column(values: Sequence[Any], dtype: pa.DataType, avro: Any) -> pa.Array:
+def _column(values: Sequence[Any], dtype: pa.DataType, avro: object) -> pa.Array:
     if logical := _time(avro):
         numbers = pa.array(values, stored_type(dtype))
         millis = logical in ("timestamp-millis", "local-timestamp-millis")
@@ -140,7 +140,7 @@ def _column(values: Sequence[Any], dtype: pa.DataType, avro: Any) -> pa.Array:
     return pa.array(values, dtype)
 
 
-def _time(avro: Any) -> str | None:
+def _time(avro: object) -> str | None:
     """The logical type of a field of times, or null."""
     kinds = [kind for kind in avro if kind != "null"] if isinstance(avro, list) else [avro]
     if len(kinds) != 1 or not isinstance(kinds[0], dict) or kinds[0]["type"] not in ("int", "long"):
@@ -155,7 +155,7 @@ def _with_numbers(record: dict[str, Any]) -> dict[str, Any]:
     return record | {"fields": fields}
 
 
-def _stored(avro: Any) -> Any:
+def _stored(avro: object) -> Any:
     if isinstance(avro, list):
         return [_stored(kind) for kind in avro]
     return avro["type"] if isinstance(avro, dict) else avro
@@ -223,7 +223,7 @@ def _runs(
     yield run
 
 
-def _buffered(source: Any, nbytes: int) -> Any:
+def _buffered(source: object, nbytes: int) -> Any:
     """The file with a buffer; a local file fills it page by page, a storage fetches it at once."""
     return io.BufferedReader(source, nbytes)
 

@@ -169,7 +169,7 @@ def _check_exact(table: pa.Table, data: bytes, declared: Collection[str]) -> Non
                                           f"2^53 only, in row {number}")  # fmt: skip
 
 
-def _inexact(value: Any, dtype: pa.DataType) -> str:
+def _inexact(value: object, dtype: pa.DataType) -> str:
     """The first whole number in a value that a float does not hold; "" for none."""
     if isinstance(value, list):
         return next((token for one in value if (token := _inexact(one, dtype.value_type))), "")
@@ -350,7 +350,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _as_texts(value: Any, dtype: pa.DataType) -> Any:
+def _as_texts(value: object, dtype: pa.DataType) -> Any:
     """A value with texts where its type has them; all else stays."""
     if is_list(dtype) and isinstance(value, list):
         return [_as_texts(one, dtype.value_type) for one in value]
@@ -361,7 +361,7 @@ def _as_texts(value: Any, dtype: pa.DataType) -> Any:
     return str(_written(value)) if as_text else value
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     """A value as JSON, its numbers digit by digit."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_written(key)}: {_written(inner)}" for key, inner in value.items()) + "}"

@@ -178,7 +178,7 @@ def count_strings(values: Column) -> tuple[cupy.ndarray, cupy.ndarray] | None:
     return None
 
 
-def _insert(strings: _Strings, slots: cupy.ndarray, counts: Any, probes: int) -> cupy.ndarray:
+def _insert(strings: _Strings, slots: cupy.ndarray, counts: object, probes: int) -> cupy.ndarray:
     """Fill a table. Returns two uint32: the first is 1 if the table is too small, `collect` uses the second."""
     status, size = cupy.zeros(2, dtype=cupy.uint32), len(slots)
     shared = 4 * size if size <= SHARED else 0
