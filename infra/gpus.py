@@ -78,7 +78,7 @@ def _by_nvml() -> list[Gpu] | None:
         pynvml.nvmlShutdown()
 
 
-def _described(nvml: Any, index: int, handle: Any) -> Gpu:
+def _described(nvml: Any, index: int, handle: object) -> Gpu:
     uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
     return Gpu(index, str(uuid), str(name), nvml.nvmlDeviceGetMemoryInfo(handle).total)
 

@@ -121,7 +121,7 @@ class Mistake:
     kind: Literal["unknown", "missing", "wrong"] = "wrong"
 
 
-def mistakes(error: Any, data: Any) -> list[Mistake]:
+def mistakes(error: Any, data: object) -> list[Mistake]:
     """Pydantic's ValidationError about `data` as mistakes in words of a job: what is needed, what is there, what to
     write. A union makes one mistake, not one for each of its members."""
     wrong: dict[tuple[str | int, ...], list[Mapping[str, Any]]] = {}

@@ -262,7 +262,7 @@ _running: list[bool] = []  # whether a flow has begun to run in this process
 _started: list[Callable[[Any], None]] = []
 
 
-def tell_started(flow: Any, flow_run: Any, state: Any) -> None:
+def tell_started(flow: object, flow_run: Any, state: Any) -> None:
     for listener in _started:
         listener(flow_run.id)
 

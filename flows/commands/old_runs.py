@@ -78,7 +78,7 @@ def _artifacts(client: Any, runs: list[Any]) -> list[Any]:
     return artifacts
 
 
-def _delete(delete: Any, number: Any) -> None:
+def _delete(delete: Any, number: object) -> None:
     try:
         delete(number)
     except ObjectNotFound:  # it was removed meanwhile

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from prefect import get_client
@@ -23,6 +23,9 @@ from tasks.report import escaped
 from tasks.report.page import REPORT
 from tasks.stages.progress_artifact import fresh_client
 from tasks.stages.task import dashboard_of
+
+if TYPE_CHECKING:
+    from distributed import Client, Scheduler
 
 
 class Links:
@@ -88,7 +91,7 @@ def links_of_this_run() -> Iterator[None]:
         _current.reset(token)
 
 
-def links(client: object = None, key: str = "preprocess", performance: bool = False) -> Links | None:
+def links(client: Client | None = None, key: str = "preprocess", performance: bool = False) -> Links | None:
     """The links of the current flow run; made when its first stage gives a client of its scheduler."""
     if _current.get() is None and client is not None:
         _current.set(Links(client, key, performance))
@@ -105,11 +108,11 @@ def run_page() -> str:
     return (url_for("flow-run", obj_id=flow_run_id()) or "") if flow_run_id() else ""
 
 
-def _begin_recording(client: Any) -> int:
+def _begin_recording(client: Client) -> int:
     """Have the scheduler record its tasks from now on; return the number of the first sample of its own load."""
     client.get_task_stream(start=0, stop=0)
     return int(client.run_on_scheduler(_samples))
 
 
-def _samples(dask_scheduler: Any) -> int:
+def _samples(dask_scheduler: Scheduler) -> int:
     return int(dask_scheduler.monitor.count)

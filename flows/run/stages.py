@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import get_client, get_run_logger
 from prefect.client.schemas.objects import StateDetails
@@ -31,6 +31,9 @@ from tasks.graph.failed_casts import sentence
 from tasks.job.request import Request
 from tasks.stages import task as stages_task
 from tasks.storage.files_being_read import FOLDER, doing, notes_left
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 RECORDED_SECONDS = 5.0  # in which the server usually hears of a task run
 NO_WORKERS_SECONDS = 60.0
@@ -117,7 +120,7 @@ class _Done:
     task_run_id: uuid.UUID
     task: Any
     worker: str
-    client: Any  # of Dask
+    client: Client  # of Dask
     ended: float = field(default_factory=time.monotonic)
 
 

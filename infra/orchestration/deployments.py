@@ -226,7 +226,7 @@ def _not_of(pool: str, source: str, names: Collection[str]) -> tuple[dict[str, A
     return dict(sorted(left.items())), sorted(others)
 
 
-def _all_deployments(client: Any, of_pool: Any) -> Iterator[Any]:
+def _all_deployments(client: Any, of_pool: object) -> Iterator[Any]:
     """Page by page: the server gives 200 at once."""
     offset = 0
     while page := client.read_deployments(work_pool_filter=of_pool, limit=200, offset=offset):

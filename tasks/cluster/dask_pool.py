@@ -7,13 +7,16 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
 
 from tasks import engines
 from tasks.cluster.pool import FAN_IN, Done, pickled_bytes
 from tasks.cluster.shared_argument import WithShared
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 LARGE = 4 << 20  # bytes: larger shared arguments do not go into the graph, which the scheduler keeps in memory
 BATCH = 5_000  # tasks in one message to the scheduler
@@ -54,7 +57,7 @@ class DaskPool:
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         resources: dict[str, float] | None = None,
         allocatable: Callable[[], int] = engines.allocatable,
     ) -> None:

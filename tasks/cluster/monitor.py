@@ -23,12 +23,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
 from tasks.cluster.dask_pool import workers_at
 from tasks.core import lent_bytes
+
+if TYPE_CHECKING:
+    from distributed import Client, Worker
 
 INTERVAL, POLL, LEASE = 0.5, 10.0, 45.0  # seconds
 PATIENCE = 3.0  # seconds that a stage waits for the samples of its workers when its work is done
@@ -77,7 +80,7 @@ def count(rows: int, nbytes: int) -> None:
 class Sampler:
     """The samples of one worker of this process, and the thread that takes them."""
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self, worker: Worker) -> None:
         self.worker, self.process = weakref.ref(worker), psutil.Process()
         self.device = _device()
         self.samples: deque[UsageSample] = deque(maxlen=1200)
@@ -201,7 +204,7 @@ class _Device:
 class Watch:
     """The workers of a stage, sampled from its beginning to its end; `workers` by address, each as `look` tells it."""
 
-    def __init__(self, client: Any, addresses: Sequence[str]) -> None:
+    def __init__(self, client: Client, addresses: Sequence[str]) -> None:
         self.client, self.addresses = client, list(addresses)
         self.began, self.here = time.time(), _this_worker()
         self.workers: dict[str, dict[str, Any]] = {}
@@ -253,7 +256,7 @@ def _this_worker() -> Any:
 
 
 @contextmanager
-def watched(client: object, addresses: Sequence[str], wanted: bool = True) -> Iterator[Watch]:
+def watched(client: Client, addresses: Sequence[str], wanted: bool = True) -> Iterator[Watch]:
     """Sample the workers of a client while the block runs; `wanted` False: not at all. A failure is not held up."""
     watch = Watch(client, addresses)
     if wanted:

@@ -12,10 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from heapq import nsmallest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.cluster.dask_pool import DaskPool
 from tasks.errors import TransientError
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 LOOK_SECONDS = 10.0  # between two checks, at most; or a fifth of the allowed time
 SILENT = 30.0  # seconds after which the last report of a worker is out of date
@@ -28,7 +31,7 @@ Facts = Mapping[str, Any]
 class Stall:
     """How long nothing has moved. `waiting` returns a value that changes when one of the awaited tasks ends."""
 
-    def __init__(self, client: Any, waiting: Callable[[], Sequence[Any]], seconds: float) -> None:
+    def __init__(self, client: Client, waiting: Callable[[], Sequence[Any]], seconds: float) -> None:
         self.client, self.waiting, self.seconds = client, waiting, seconds
         self.every = min(LOOK_SECONDS, seconds / 5)
         self.moved = time.monotonic()
@@ -97,7 +100,7 @@ def stood_still(name: str, seconds: float, facts: Facts, kind: type[TransientErr
     )  # fmt: skip
 
 
-def expect_workers(client: Any, cluster: Any, seconds: float) -> None:
+def expect_workers(client: Client, cluster: Any, seconds: float) -> None:
     """Tell the scheduler that requested workers (in a queue, or as the work grows) have not come yet: for so many
     seconds from now, tasks that wait for them do not count as stalled."""
     scaled = getattr(cluster, "scaled", None) or cluster
@@ -160,7 +163,7 @@ def state_of(dask_scheduler: Any = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def has_begun(key: Any, dask_scheduler: Any = None) -> bool:
+def has_begun(key: object, dask_scheduler: Any = None) -> bool:
     """In a scheduler: whether a worker runs a task, or it has ended."""
     task = dask_scheduler.tasks.get(key)
     if task is None or task.state in ("memory", "erred"):

@@ -267,7 +267,7 @@ def _range(column: ColumnProfile, rule: ColumnRule, level: Any) -> list[Finding]
     return findings
 
 
-def _order(value: Any, limit: Any, end: str, times: bool) -> int | None:
+def _order(value: Any, limit: object, end: str, times: bool) -> int | None:
     """-1 for a value below the limit, 1 for one above, else 0; None where the two cannot be compared.
 
     Texts of `times` are compared as times. A day (a month, a year) as the largest value has all its times.

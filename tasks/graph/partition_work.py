@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -276,7 +277,7 @@ class Work(PickledFields):
         return self.cache if whole else None
 
 
-def block_offsets(partition: Partition, rows: Any, xp: Any) -> list[int]:
+def block_offsets(partition: Partition, rows: Any, xp: ModuleType) -> list[int]:
     """Where each block begins in the partition's rows (their numbers ascend), and where the last one ends."""
     starts = np.array([b.first_row for b in partition.blocks], dtype=np.uint64)
     return [*(int(i) for i in xp.searchsorted(rows, xp.asarray(starts))), len(rows)]

@@ -169,7 +169,7 @@ def _lengths(columns: Mapping[str, Any], name: str) -> np.ndarray:
     return np.diff(offsets if isinstance(offsets, np.ndarray) else offsets.get())
 
 
-def filled(xp: Any, name: str, dtype: pa.DataType, values: Any, valid: Any | None) -> Any:
+def filled(xp: ModuleType, name: str, dtype: pa.DataType, values: Any, valid: Any | None) -> Any:
     """The stored values of a column of numbers, a null float as NaN: what `arrays` makes of the same column.
 
     `valid` says which values are not null; None: all. A DataError for nulls in a column of integers, booleans or times.

@@ -277,7 +277,7 @@ class Operator(BaseModel):
                 out[name] = self.transform(column, fitted)
         return out
 
-    def transform(self, column: Any, fitted: Any) -> Any:
+    def transform(self, column: object, fitted: Any) -> Any:
         """The column made of one column of the engine (a pandas Series on Arrow, or a cuDF Series), row by row.
 
         `fitted` is what `prepare` gave (None for an operator that does not learn). Of a list column `column` is its

@@ -97,7 +97,7 @@ class Normalize(Learned):
             )
         return {"n": n, "mean": mean, "std": std}
 
-    def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
+    def transform(self, column: object, fitted: dict[str, Any]) -> Any:
         engine, mean, std = engines.engine_of(column), fitted["mean"], fitted["std"] or 1.0
         if HUGE < max(abs(mean), std) < math.inf:  # value - mean may be beyond float64, a quarter of it is not
             column, mean, std = engine.affine(column, 0.0, 4.0, pa.float64()), mean / 4, std / 4
@@ -176,7 +176,7 @@ class FillMissing(Operator):
             raise ValueError(f"fill_value {self.fill_value} is itself a null")
         return self
 
-    def transform(self, column: Any, fitted: Any) -> Any:
+    def transform(self, column: object, fitted: Any) -> Any:
         engine = engines.engine_of(column)
         return engine.fill_null(column, as_stored(self.fill_value, engine.dtype(column)))
 
@@ -254,7 +254,7 @@ class Clip(Operator):
             check_fits(getattr(self, name), leaf_type(column.dtype), column.name, "Clip", name)
         return super().output(column)
 
-    def transform(self, column: Any, fitted: Any) -> Any:
+    def transform(self, column: object, fitted: Any) -> Any:
         engine = engines.engine_of(column)
         dtype = engine.dtype(column)
         return engine.clip(column, as_stored(self.min_value, dtype), as_stored(self.max_value, dtype))
@@ -288,7 +288,7 @@ class LogOp(Operator):
     def dtype_out(self, column: Column) -> pa.DataType:
         return pa.float32()
 
-    def transform(self, column: Any, fitted: Any) -> Any:
+    def transform(self, column: object, fitted: Any) -> Any:
         return engines.engine_of(column).log1p(column, pa.float32())
 
 

@@ -221,7 +221,7 @@ class PairwiseRegression(_Together):
         return {"n": partial.n, "left_out": partial.left_out, "collinear": int(fits["collinear"].sum()),
                 "pairs": pa.table(columns | {"collinear": collinear})}  # fmt: skip
 
-    def transform(self, column: Any, fitted: Any) -> Any:
+    def transform(self, column: object, fitted: Any) -> Any:
         return column
 
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any, ClassVar
 
 from pydantic import model_validator
@@ -106,7 +107,7 @@ class ListSlice(Operator):
         return {unit[0]: engine.make_lists(sizes, valid, taken)}
 
 
-def _bound(at: int, lengths: Any, xp: Any) -> Any:
+def _bound(at: int, lengths: Any, xp: ModuleType) -> Any:
     """Where a slice's bound lies in lists of these lengths."""
     return xp.minimum(lengths, at) if at >= 0 else xp.maximum(lengths + at, 0)
 

@@ -172,7 +172,7 @@ class FillMedian(_Selecting):
     def finalize(self, partial: Partial) -> dict[str, Any]:
         return {"median": next(map(float, self.quantiles(partial)), None)}
 
-    def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
+    def transform(self, column: object, fitted: dict[str, Any]) -> Any:
         engine = engines.engine_of(column)
         values, valid = engine.numbers(column)
         values = values.astype("float64")
@@ -236,7 +236,7 @@ class QuantileBucketize(_Selecting):
     def finalize(self, partial: Partial) -> dict[str, Any]:
         return {"boundaries": sorted({_boundary(value, partial[0]) for value in self.quantiles(partial)})}
 
-    def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
+    def transform(self, column: object, fitted: dict[str, Any]) -> Any:
         return bucket(column, fitted["boundaries"])
 
     def fractions(self) -> list[Fraction]:

@@ -104,7 +104,7 @@ class NormalizeMinMax(_Ranged):
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})
 
-    def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
+    def transform(self, column: object, fitted: dict[str, Any]) -> Any:
         engine, dtype = engines.engine_of(column), FLOATS[self.dtype]
         low, high = fitted["min"] or 0, fitted["max"] or 0
         if high <= low:

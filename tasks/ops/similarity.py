@@ -22,7 +22,7 @@ from tasks.ops.side_tables import AS_SAVED, SideFrame, frames_in, read_side_tabl
 WEIGHTED = ["features", "weights"]  # the lists of a feature table with weights
 
 
-def _feature_table(value: Any, checked: Any) -> Any:
+def _feature_table(value: object, checked: Any) -> Any:
     """A parameter that is a feature table in any of its forms."""
     if library(value) in ("scipy", "cupyx") and hasattr(value, "tocsr"):
         return SideFrame.of(_of_sparse(value))

@@ -6,7 +6,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.cluster import column_cache
 from tasks.cluster.dask_pool import DaskPool
@@ -16,6 +16,9 @@ from tasks.core.plan import Partition
 from tasks.errors import TransientError
 from tasks.shuffle.cutting import cut_partition
 from tasks.shuffle.pieces import CutSummary, Cutting, PartitionPieces, packed_ranges, shares_of, summary, together
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 Ranges = Callable[[Any], tuple[int, int]]  # the ranges of position [first, last) that an item wants
 MOVING = 10  # priority of what moves pieces: before further partitions, so that both go on at the same time
@@ -185,7 +188,7 @@ class DaskMemory:
         release(self.pool.client, self.name)
 
 
-def release(client: Any, prefix: str) -> None:
+def release(client: Client, prefix: str) -> None:
     """Forget the pieces on a scheduler that are published under names that begin with `prefix`."""
     for name in client.list_datasets():
         if name.startswith(prefix):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distributed import KilledWorker, get_client, get_worker, secede
 from distributed.comm import CommClosedError
@@ -40,6 +40,9 @@ from tasks.stages.progress_artifact import LiveProgress, prefect_client, stage_k
 from tasks.stages.storage_blocks import from_block
 from tasks.storage.allowed_roots import limited
 from tasks.storage.credentials import LOADERS, call_masked, storage
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 log = logging.getLogger("rowmill")
 
@@ -173,7 +176,7 @@ def artifacts(result: StageResult, request: Request, watch: monitor.Watch) -> St
         return None
 
 
-def dashboard_of(client: Any) -> str:
+def dashboard_of(client: Client) -> str:
     """Where the scheduler of a client shows what it does; empty where it does not."""
     try:
         return str(client.dashboard_link or "")

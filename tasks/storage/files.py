@@ -439,7 +439,7 @@ def _open_remote(url: str, file: File | None, options: Mapping[str, Any] | None)
     return opened
 
 
-def _as_opened(fs: Any, name: str, url: str, opened: Any) -> File:
+def _as_opened(fs: Any, name: str, url: str, opened: object) -> File:
     """The storage's description of a file when it was opened; fetched again if that names no version."""
     details = getattr(opened, "details", None)
     known = remote_file(url, details) if isinstance(details, dict) and "size" in details else None

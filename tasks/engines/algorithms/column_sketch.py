@@ -157,7 +157,7 @@ def table_of(kind: str, table: tuple[list[Any], np.ndarray]) -> tuple[pa.Array, 
     return pa.array(values, pa.uint64() if values and max(values) >= 1 << 63 else pa.int64()), counts
 
 
-def bin_codes(numbers: Any, xp: Any) -> Any:
+def bin_codes(numbers: Any, xp: ModuleType) -> Any:
     """The upper 16 bits of numbers as float64, int64: `ordered_bins` takes how often each occurs."""
     return (numbers.astype(xp.float64, copy=False).view(xp.uint64) >> xp.uint64(48)).view(xp.int64)
 
@@ -180,7 +180,7 @@ def ordered_bins(counts: np.ndarray) -> Bins:
     return places[order].astype(np.uint16), counts[present[order]].astype(np.int64)
 
 
-def integer_bits(numbers: Any, xp: Any) -> Any:
+def integer_bits(numbers: Any, xp: ModuleType) -> Any:
     """Integers as uint64, the same number for the same integer of any width."""
     return numbers if numbers.dtype == xp.uint64 else numbers.astype(xp.int64, copy=False).view(xp.uint64)
 
@@ -258,7 +258,7 @@ def weighted_sums(numbers: np.ndarray, counts: np.ndarray) -> tuple[int, int]:
     return sum(v * n for v, n in pairs), sum(v * v * n for v, n in pairs)
 
 
-def integer_sums(values: Any, low: int, high: int, xp: Any) -> tuple[int, int]:
+def integer_sums(values: Any, low: int, high: int, xp: ModuleType) -> tuple[int, int]:
     """(sum, sum of squares) of at least one integer between `low` and `high`, exactly."""
     n, above = len(values), integer_bits(values, xp) - xp.uint64(low & 0xFFFFFFFFFFFFFFFF)
     bits = max((high - low).bit_length(), 1)
@@ -276,7 +276,7 @@ def integer_sums(values: Any, low: int, high: int, xp: Any) -> tuple[int, int]:
     return once + n * low, squares + 2 * low * once + n * low * low
 
 
-def weighted_moments(values: Any, counts: Any, xp: Any) -> Moments:
+def weighted_moments(values: Any, counts: Any, xp: ModuleType) -> Moments:
     """The moments of finite float64 values (at least one), each as often as its count; the same in any order."""
     n, (low, high) = total(counts), extremes(values)
     weights = counts.astype(xp.float64)

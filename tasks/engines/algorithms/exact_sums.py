@@ -73,7 +73,7 @@ def _layered(values: object, add: Add, most_rows: int, xp: ModuleType) -> tuple[
     return two_sum(total, rest)
 
 
-def _cut(values: Any, sigma: float, copy: bool, xp: Any) -> tuple[Any, Any, float]:
+def _cut(values: Any, sigma: float, copy: bool, xp: ModuleType) -> tuple[Any, Any, float]:
     """(lower bits, leading bits, the largest absolute value of the lower bits); `copy`: do not overwrite the values."""
     if xp is not np:
         layer = (values + sigma) - sigma
@@ -98,14 +98,14 @@ def _most(values: Any) -> float:
     return max(-low, high) if low == low and high == high else math.nan
 
 
-def two_sum(a: Any, b: Any) -> tuple[Any, Any]:
+def two_sum(a: Any, b: object) -> tuple[Any, Any]:
     """(a + b rounded, the rounding error), of arrays or numbers."""
     total = a + b
     there = total - a
     return total, (a - (total - there)) + (b - there)
 
 
-def two_product(a: Any, b: Any) -> tuple[Any, Any]:
+def two_product(a: Any, b: object) -> tuple[Any, Any]:
     """(a b rounded, the rounding error), of arrays or numbers below 2^996."""
     product = a * b
     (high, low), (upper, lower) = _halves(a), _halves(b)
@@ -143,7 +143,7 @@ def merged(codes: np.ndarray, groups: int, parts: Sequence[tuple[np.ndarray, np.
     return total, rest
 
 
-def divided(total: Any, rest: Any, count: Any, xp: Any) -> Any:
+def divided(total: object, rest: object, count: Any, xp: ModuleType) -> Any:
     """(total + rest) / count, rounded once (but for 2^-50 of the last bit), so that a mean lies between its values."""
     count = count.astype(xp.float64)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -153,7 +153,7 @@ def divided(total: Any, rest: Any, count: Any, xp: Any) -> Any:
     return xp.where(xp.isfinite(quotient), quotient, rough)
 
 
-def exponents(values: Any, codes: Any, groups: int, engine: Any, squares: bool) -> Any:
+def exponents(values: Any, codes: object, groups: int, engine: Any, squares: bool) -> Any:
     """For each group the power of two that divides its values before they are added (and, with `squares`, squared).
 
     0 for a group of ordinary values, NO_VALUE for a group of only zeros, else the exponent of the largest absolute
@@ -170,21 +170,21 @@ def exponents(values: Any, codes: Any, groups: int, engine: Any, squares: bool) 
     return exponents_of(engine.extremes_by(codes, groups, xp.where(xp.isfinite(size), size, 0.0))[1], xp)
 
 
-def exponents_of(size: Any, xp: Any) -> Any:
+def exponents_of(size: Any, xp: ModuleType) -> Any:
     """The powers of two of `exponents`, from the largest absolute value of each group."""
     powers = xp.frexp(size)[1].astype(xp.int64)
     powers = xp.where((size > 2.0**FAR) | (size < 2.0**-FAR), powers, 0)
     return xp.where(size == 0, NO_VALUE, powers)
 
 
-def whole_halves(low: Any, high: Any, xp: Any) -> Any:
+def whole_halves(low: Any, high: object, xp: ModuleType) -> Any:
     """The means of pairs of integers as float64, rounded once, although a sum may be beyond 64 bits."""
     half = (low & high) + ((low ^ high) >> 1)  # of the mean, rounded down
     odd = ((low ^ high) & 1).astype(xp.float64)
     return (half >> 32).astype(xp.float64) * 2.0**32 + ((half & 0xFFFFFFFF).astype(xp.float64) + odd / 2)
 
 
-def whole_difference(a: Any, b: Any, xp: Any) -> Any:
+def whole_difference(a: Any, b: object, xp: ModuleType) -> Any:
     """a - b of integers as float64, rounded once; b is an array or a Python integer."""
 
     def halves(value: Any) -> tuple[Any, Any]:

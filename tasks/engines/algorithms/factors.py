@@ -133,7 +133,9 @@ def principal_axes(r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return singular, (rows * np.where(np.take_along_axis(rows, first[:, None], 1) < 0, -1.0, 1.0)).T
 
 
-def project(columns: Sequence[Numbers], rows: int, mean: np.ndarray, axes: Any, xp: Any, tile: int) -> tuple[Any, Any]:
+def project(
+    columns: Sequence[Numbers], rows: int, mean: np.ndarray, axes: Any, xp: ModuleType, tile: int
+) -> tuple[Any, Any]:
     """(scores (k, rows), valid): the coordinates of the centred rows along `axes` (p, k), summed column by column.
 
     Not a matrix product, whose bits depend on the number of rows: these sums have the same bits for any number of rows

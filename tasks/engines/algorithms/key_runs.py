@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,7 @@ def find_runs(keys: Sequence[Any], engine: Kernels) -> Runs:
     return Runs(engine, order, starts)
 
 
-def _starts(codes: Any, xp: Any) -> Any:
+def _starts(codes: Any, xp: ModuleType) -> Any:
     if not len(codes):
         return xp.zeros(1, dtype=xp.int64)
     changes = xp.flatnonzero(codes[1:] != codes[:-1]).astype(xp.int64) + 1
@@ -187,7 +188,9 @@ def rolling(column: object, runs: Runs, window: int, aggregation: str, min_perio
     return runs.column(aggregates, counts >= max(min_periods, 1))
 
 
-def _windowed(values: Any, inside: Any, window: int, combine: Callable[[Any, Any], Any], neutral: Any, xp: Any) -> Any:
+def _windowed(
+    values: Any, inside: Any, window: int, combine: Callable[[Any, Any], Any], neutral: object, xp: ModuleType
+) -> Any:
     """For each place the combined values of the last `window` places of its run, by the binary digits of `window`."""
 
     def shifted(data: Any, by: int) -> Any:
@@ -287,7 +290,7 @@ class Histories:
         return engine.make_lists(sizes, valid, with_filler(column, pad_value, index, engine))
 
 
-def _ranges(begin: Any, counts: Any, xp: Any) -> Any:
+def _ranges(begin: Any, counts: Any, xp: ModuleType) -> Any:
     """begin[0], begin[0] + 1, .. (counts[0] numbers), then those of begin[1], and so on; all counts are 1 or more."""
     steps = xp.ones(int(counts.sum()), dtype=xp.int64)
     if len(begin):
@@ -296,7 +299,7 @@ def _ranges(begin: Any, counts: Any, xp: Any) -> Any:
     return xp.cumsum(steps)
 
 
-def _owners(counts: Any, xp: Any) -> Any:
+def _owners(counts: Any, xp: ModuleType) -> Any:
     """0 counts[0] times, 1 counts[1] times, and so on."""
     ends = xp.cumsum(counts)
     places = xp.arange(int(counts.sum()), dtype=xp.int64)

@@ -15,6 +15,7 @@ from tasks.core.schema import Schema
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.factors import Factor
 from tasks.engines.algorithms.moments import Moments
+from tasks.engines.convert.host_files import FileWriting
 
 Column = TypeVar("Column")  # a pandas Series with an Arrow type, or a cuDF Series
 Array = TypeVar("Array")  # of NumPy or CuPy
@@ -149,9 +150,9 @@ class Engine(Protocol[Column, Array, Counts]):
 
     # Files
 
-    def run_unit(self, writing: Any) -> int: ...
-    def write_file(self, table: pa.Table, path: str, writing: Any) -> str | None: ...
-    def write_runs(self, tables: Iterator[pa.Table], path: str, writing: Any) -> str | None: ...
+    def run_unit(self, writing: FileWriting) -> int: ...
+    def write_file(self, table: pa.Table, path: str, writing: FileWriting) -> str | None: ...
+    def write_runs(self, tables: Iterator[pa.Table], path: str, writing: FileWriting) -> str | None: ...
 
 
 Kernels = Engine[Any, Any, Any]  # of either engine

@@ -58,7 +58,7 @@ class Counted:
         return self.whole or self.shift == 0
 
 
-def ordered_keys(values: Any, xp: Any) -> Any:
+def ordered_keys(values: Any, xp: ModuleType) -> Any:
     """uint64 keys that ascend with the numbers: integers, or floats as float64 with -0.0 = 0.0."""
     top = xp.uint64(1 << 63)
     if values.dtype.kind == "u":

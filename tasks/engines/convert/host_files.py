@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema, described
+from tasks.core.settings import Output
 from tasks.errors import DataError
 
 ROW_GROUP = 1_000_000
@@ -22,6 +23,17 @@ ORC_BATCH = 1024
 FAST = ("snappy", "lz4")  # codecs that users choose for speed
 LEAST_SAVING = 1 / 8  # of the bytes of a column: a fast codec that saves less costs more time than it is worth
 SAMPLE, RUNS = 1 << 16, 8  # rows of the sample that shows the saving, and the runs of rows that the sample has
+
+
+class FileWriting(Protocol):
+    """How the files of an output are written."""
+
+    @property
+    def output(self) -> Output: ...
+    @property
+    def schema(self) -> Schema: ...
+    @property
+    def dictionary_columns(self) -> list[str]: ...
 
 
 def conform(table: pa.Table, schema: Schema) -> pa.Table:
@@ -33,7 +45,7 @@ def conform(table: pa.Table, schema: Schema) -> pa.Table:
     return pa.table(columns, schema=schema.to_arrow())
 
 
-def _as_stored(table: pa.Table, writing: Any) -> pa.Table:
+def _as_stored(table: pa.Table, writing: FileWriting) -> pa.Table:
     """The table in the types of the files; a DataError for a list of another length than its type has."""
     stored = file_schema(writing)
     try:
@@ -48,7 +60,7 @@ def _as_stored(table: pa.Table, writing: Any) -> pa.Table:
         ) from None  # fmt: skip
 
 
-def file_schema(writing: Any) -> pa.Schema:
+def file_schema(writing: FileWriting) -> pa.Schema:
     """The columns in the types of the files."""
     sized = writing.output.format in ("parquet", "arrow")
     columns = writing.schema.columns
@@ -81,12 +93,12 @@ def _zero_where_null(values: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(values.type, len(values), [mask, pa.py_buffer(rows)])
 
 
-def write_file(table: pa.Table, path: str, writing: object) -> None:
+def write_file(table: pa.Table, path: str, writing: FileWriting) -> None:
     """The table as one file in the format, compression and row groups of the section `output`."""
     write_runs(iter([table]), path, writing)
 
 
-def write_runs(tables: Iterator[pa.Table], path: str, writing: object) -> None:
+def write_runs(tables: Iterator[pa.Table], path: str, writing: FileWriting) -> None:
     """Tables one after another as one file; the iterator creates the next table when one is written.
 
     The file has the same bytes as one table of all rows if the number of rows of each table but the last is a multiple
@@ -100,14 +112,14 @@ def write_runs(tables: Iterator[pa.Table], path: str, writing: object) -> None:
             table = _next(tables, writing)
 
 
-def _next(tables: Iterator[pa.Table], writing: Any) -> pa.Table | None:
+def _next(tables: Iterator[pa.Table], writing: FileWriting) -> pa.Table | None:
     table = next(tables, None)
     if table is None:
         return None
     return _as_stored(conform(table, writing.schema), writing).replace_schema_metadata(described(writing.schema))
 
 
-def column_codecs(table: pa.Table | None, writing: Any) -> str | dict[str, str]:
+def column_codecs(table: pa.Table | None, writing: FileWriting) -> str | dict[str, str]:
     """The codec of each column of a Parquet file that begins with this table; one name if all columns have the same.
 
     Users choose snappy and lz4 for speed. A column of which they save less than an eighth, such as random numbers, is
@@ -129,7 +141,7 @@ def column_codecs(table: pa.Table | None, writing: Any) -> str | dict[str, str]:
     }
 
 
-def run_unit(writing: Any) -> int:
+def run_unit(writing: FileWriting) -> int:
     """The number of rows that a file stores together; 0 if a file cannot be written in runs."""
     together = {"csv": 1, "orc": ORC_BATCH}
     return together.get(writing.output.format) or writing.output.row_group_size or ROW_GROUP
@@ -148,7 +160,7 @@ def _append_lines(file: pacsv.CSVWriter, table: pa.Table) -> None:
 
 
 @contextmanager
-def _opened(path: str, writing: Any, codecs: str | dict[str, str]) -> Iterator[Callable[[pa.Table], None]]:
+def _opened(path: str, writing: FileWriting, codecs: str | dict[str, str]) -> Iterator[Callable[[pa.Table], None]]:
     """Open a new file of the format and compression of the output; yields the function that appends a table."""
     output, schema = writing.output, file_schema(writing)
     rows, codec = output.row_group_size or ROW_GROUP, output.compression
@@ -164,6 +176,6 @@ def _opened(path: str, writing: Any, codecs: str | dict[str, str]) -> Iterator[C
         with pacsv.CSVWriter(path, schema) as file:
             yield file.write_table if len(schema) > 1 else partial(_append_lines, file)
     else:
-        codec = {"none": "uncompressed", "gzip": "zlib"}.get(codec, codec)
-        with orc.ORCWriter(path, compression=codec, batch_size=ORC_BATCH) as file:
+        named_codec = {"none": "uncompressed", "gzip": "zlib"}.get(codec, codec)
+        with orc.ORCWriter(path, compression=named_codec, batch_size=ORC_BATCH) as file:
             yield file.write

@@ -70,7 +70,7 @@ def to_arrow(value: object, dtype: pa.DataType, rows: int) -> pa.Array:
     return pa.array(values, dtype, mask=mask, from_pandas=False)
 
 
-def column(value: Any, dtype: pa.DataType, like: Any) -> Any:
+def column(value: object, dtype: pa.DataType, like: Any) -> Any:
     """The result as a pandas Series of exactly this type, with the index of `like`."""
     arrow = to_arrow(value, dtype, len(like))
     return pd.Series(pd.arrays.ArrowExtensionArray(arrow), index=getattr(like, "index", None), copy=False)

@@ -173,7 +173,7 @@ def join(a: Any, b: Any) -> Any:
     return from_pylibcudf(joined([device(side) for side in sides], ""))
 
 
-def text_where(condition: Flat, a: Any, b: Any, rows: int) -> Any:
+def text_where(condition: Flat, a: Any, b: object, rows: int) -> Any:
     chosen = a.where(cupy.ascontiguousarray(cupy.broadcast_to(condition.values, (rows,))), b)
     if condition.valid is None:
         return chosen

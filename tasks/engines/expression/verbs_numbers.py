@@ -109,7 +109,7 @@ def _holds(dtype: object, bounds: Bounds, xp: ModuleType) -> bool:
     return int(info.min) <= bounds[0] and bounds[1] <= int(info.max)
 
 
-def _leaves(verb: str, a: Any, b: Any, values: Any, xp: ModuleType) -> Any:
+def _leaves(verb: str, a: Any, b: object, values: Any, xp: ModuleType) -> Any:
     """Where a sum, a difference or a product is beyond its type: `values` has wrapped around there."""
     signed = values.dtype.kind == "i"
     if verb == "+":
@@ -132,11 +132,11 @@ def _without(flat: Flat, step: Typed, gone: Any) -> Flat:
     return Flat(flat.values, _meet(flat.valid, ~gone), (*flat.lost, (step, gone)))
 
 
-def _floor(a: Any, b: Any, xp: ModuleType) -> Any:
+def _floor(a: Any, b: object, xp: ModuleType) -> Any:
     return xp.floor(a / b)
 
 
-def _modulo(a: Any, b: Any, xp: ModuleType) -> Any:
+def _modulo(a: object, b: Any, xp: ModuleType) -> Any:
     """Python's %: the exact remainder, with the sign of the divisor, also where it is zero."""
     rest = xp.fmod(a, b)
     return xp.where(rest == 0, xp.copysign(rest, b), xp.where((rest < 0) != (b < 0), rest + b, rest))

@@ -277,7 +277,7 @@ def _cast_numbers(values: Column, here: pa.DataType, wanted: pa.DataType) -> Col
     return from_numbers(converted, valid)
 
 
-def _check_range(data: Any, converted: Any, valid: Any, wanted: pa.DataType) -> None:
+def _check_range(data: Any, converted: object, valid: Any, wanted: pa.DataType) -> None:
     """pa.ArrowInvalid for numbers that a narrower floating type made infinite, as on the host."""
     lost = cupy.isinf(converted) & ~cupy.isinf(data)
     lost = lost if valid is None else lost & valid
@@ -286,7 +286,7 @@ def _check_range(data: Any, converted: Any, valid: Any, wanted: pa.DataType) -> 
         raise pa.ArrowInvalid(f"values from {low} to {high} are beyond {wanted}")
 
 
-def _check_fits(data: Any, valid: Any, new: Any, here: pa.DataType, wanted: pa.DataType) -> None:
+def _check_fits(data: Any, valid: object, new: Any, here: pa.DataType, wanted: pa.DataType) -> None:
     """The rule of Arrow's safe casts: integers within the new type's (exact) range, floats whole and within it."""
     valid_numbers = data if valid is None else data[valid]
     if not len(valid_numbers) or new.kind == "b":

@@ -21,6 +21,7 @@ from tasks.core.plan import File, rows_together
 from tasks.core.schema import Schema, described
 from tasks.engines.convert import host_files
 from tasks.engines.convert.gpu_types import mark_of
+from tasks.engines.convert.host_files import FileWriting
 from tasks.engines.gpu.columns import (
     DATE,
     DECIMALS,
@@ -176,7 +177,7 @@ def _exact(values: object, wanted: pa.DataType) -> pa.Array:
     return host(cast(_with_name(values, wanted), wanted))
 
 
-def write_file(table: cudf.DataFrame | Mapping[str, Any], path: str, writing: Any) -> str | None:
+def write_file(table: cudf.DataFrame | Mapping[str, Any], path: str, writing: FileWriting) -> str | None:
     """The table as one file in the format, compression and row groups of the section `output`; its digest if known."""
     if _on_device(writing):
         return _write_parquet(_stored(table, writing.schema), path, writing)
@@ -184,7 +185,7 @@ def write_file(table: cudf.DataFrame | Mapping[str, Any], path: str, writing: An
     return None
 
 
-def write_runs(tables: Iterator[cudf.DataFrame], path: str, writing: Any) -> str | None:
+def write_runs(tables: Iterator[cudf.DataFrame], path: str, writing: FileWriting) -> str | None:
     """Tables one after another as one file; the iterator makes the next when one is written. Its digest if known.
 
     The bytes are those of all rows at once if every table but the last has a whole number of `run_unit` rows.
@@ -204,7 +205,7 @@ def write_runs(tables: Iterator[cudf.DataFrame], path: str, writing: Any) -> str
     return file.finish()
 
 
-def run_unit(writing: Any) -> int:
+def run_unit(writing: FileWriting) -> int:
     """The rows that a file stores together; 0 where it can only be written at once.
 
     cuDF's writer by runs marks all times as UTC, so that files with times of no zone are only written at once.
@@ -233,7 +234,7 @@ def allocatable() -> int:
     return total
 
 
-def _on_device(writing: Any) -> bool:
+def _on_device(writing: FileWriting) -> bool:
     """Whether cuDF writes the file; the host's writer writes other formats, smaller row groups and so on."""
     output = writing.output
     possible = output.format == "parquet" and (output.row_group_size or ROW_GROUP) >= SMALLEST_ROW_GROUP
@@ -253,7 +254,7 @@ def _stored_column(table: cudf.DataFrame | Mapping[str, Any], name: str, wanted:
     return plc.unary.cast(stored, plc.DataType(plc.TypeId.TIMESTAMP_DAYS)) if pa.types.is_date32(wanted) else stored
 
 
-def _appending(first: plc.Table, file: DigestedFile, writing: Any) -> Any:
+def _appending(first: plc.Table, file: DigestedFile, writing: FileWriting) -> Any:
     """cuDF's writer of several tables, with the settings of `_write_parquet`; `first` is the first of them."""
     schema, output = writing.schema, writing.output
     options = (
@@ -292,7 +293,7 @@ def _writable(schema: Schema) -> bool:
     return own and all(_readable(leaf) for leaf in leaves) and len(zones) < 2
 
 
-def _write_parquet(table: plc.Table, path: str, writing: Any) -> str:
+def _write_parquet(table: plc.Table, path: str, writing: FileWriting) -> str:
     """Write a file without statistics, which cost time and which no reader of whole files uses; returns its digest.
 
     cuDF's own writing to a path goes through one queue of threads, which wait for each other at a file's lock: 3.5 GB/s

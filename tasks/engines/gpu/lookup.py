@@ -76,7 +76,7 @@ class Lookup:
 
 
 def vocabulary_ids(
-    codes: cupy.ndarray, null: cupy.ndarray | None, first: int, outside: Any, missing: int, dtype: Any, counted: bool
+    codes: cupy.ndarray, null: cupy.ndarray | None, first: int, outside: Any, missing: int, dtype: object, counted: bool
 ) -> tuple[cupy.ndarray, int]:
     """(`first` + code; `outside` (a number, or one for each row) where the code is -1, `missing` where null; how many
     codes are -1, if they are `counted`)."""
