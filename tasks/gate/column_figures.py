@@ -108,7 +108,7 @@ def _distinct(sketch: Sketch, numbers: np.ndarray | None, step: int) -> Distinct
         return Distinct(min(estimate, float(values)), error, [], False)
     if numbers is None:
         return Distinct(0.0 if sketch.rows == sketch.nulls else math.nan, 0.0, [], False)
-    return Distinct(float(len(np.unique(numbers))), 0.0 if step == 1 else math.inf, [], False)
+    return Distinct(float(len(column_sketch.unique(numbers))), 0.0 if step == 1 else math.inf, [], False)
 
 
 def _moments(sketch: Sketch) -> tuple[float | None, float | None]:

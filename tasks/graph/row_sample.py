@@ -17,7 +17,7 @@ import pyarrow as pa
 from tasks import engines
 from tasks.core.dtypes import is_list, kind_of, leaf_type
 from tasks.core.schema import ROW
-from tasks.engines.algorithms.column_sketch import hashed, integer_bits
+from tasks.engines.algorithms.column_sketch import hashed, integer_bits, unique
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.hashing import murmur3
 
@@ -191,4 +191,4 @@ def repeated_share(hashes: np.ndarray | None) -> tuple[float | None, int]:
     share is None if no rows were compared."""
     if hashes is None or not len(hashes):
         return None, 0
-    return 1 - len(np.unique(hashes)) / len(hashes), len(hashes)
+    return 1 - len(unique(hashes)) / len(hashes), len(hashes)

@@ -171,7 +171,7 @@ def test_a_run_says_once_that_it_will_be_late_and_which_stage_grew(
 ) -> None:
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterTags
 
-    monkeypatch.setattr(late, "WAKE_SECONDS", 0.02)
+    monkeypatch.setattr(late, "WAKE_SECONDS", 0.002)  # a stage of this run takes 0.03 s
     data = job_of(tmp_path, 2)
     plant(state, data, 3, transform=1.0)
     run_on(preprocess, data, cluster)

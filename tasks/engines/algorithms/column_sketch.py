@@ -206,10 +206,11 @@ def least(hashes: np.ndarray, size: int = LEAST) -> np.ndarray:
     return unique(hashes)[:size]
 
 
-def unique(hashes: np.ndarray) -> np.ndarray:
-    """The distinct hashes, ascending: np.unique uses a hash table, which is slower than sorting a few thousand."""
-    hashes = np.sort(hashes)
-    return hashes[np.append(True, hashes[1:] != hashes[:-1])] if len(hashes) else hashes
+def unique(numbers: np.ndarray) -> np.ndarray:
+    """The distinct numbers, ascending: np.unique uses a hash table for integers, which is slower than sorting some ten
+    thousand."""
+    numbers = np.sort(numbers)
+    return numbers[np.append(True, numbers[1:] != numbers[:-1])] if len(numbers) else numbers
 
 
 class LeastHashes:
