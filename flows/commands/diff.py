@@ -20,8 +20,8 @@ def diff(
 ) -> None:
     """Show two outputs side by side: rows, columns, vocabularies, statistics and distributions of the source.
 
-    Statistics are those of all rows that a run has read; distributions are shown with their Jensen-Shannon distance
-    and PSI, those that moved most first.
+    Statistics are those of all rows that a run has read, as the gate compares them; distributions are shown with their
+    Jensen-Shannon distance and PSI, those that moved most first, then the pairs of columns that go together otherwise.
 
     [bold]Examples[/bold]
 
@@ -117,11 +117,16 @@ def _show(result: Any, every: bool) -> None:
     ]
     names = ("columns", f"{before.name}>", f"{now.name}>", "new>", "gone>", "ids moved>", "new values")
     _table("vocabularies", names, sizes)
-    heads = ("column", "", f"{before.name}>", f"{now.name}>", "change>")
-    _table("statistics of the source", heads, result.statistics)
+    of_columns = ("column", "", f"{before.name}>", f"{now.name}>", "change>")
+    _table("statistics of the source", of_columns, result.statistics)
     moves = [(one.column, f"{one.jensen_shannon:.3g}", f"{one.psi:.3g}") for one in result.distributions]
     _table("distances of distributions", ("column", "Jensen-Shannon>", "PSI>"), moves)
     _show_distributions(result, every)
+    _table(
+        "associations of columns (Cramer's V)",
+        ("columns", f"{before.name}>", f"{now.name}>", "change>"),
+        result.associations,
+    )
     for note in result.notes:
         console.print(note, markup=False, soft_wrap=True)
 

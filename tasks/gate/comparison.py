@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,14 +13,20 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema
 from tasks.engines.convert.python_values import rows_listed
-from tasks.gate.contract import percent, shown
-from tasks.gate.distances import jensen_shannon, psi, shares
+from tasks.gate.contract import shown
+from tasks.gate.distances import chance_association, jensen_shannon, psi, shares
 from tasks.gate.distributions import cells_of
-from tasks.gate.figures import family
+from tasks.gate.figures import SHARES, family, figures_of, value_texts
 from tasks.gate.output_profile import ColumnProfile, Profile
 
+Cells = tuple[str, ...]  # of a row of a table
 MOST_CELLS = 24  # of a distribution that is shown
 MOST_NEW = 5  # values that a line names
+MOST_PAIRS = 10  # of columns whose association has moved
+FIGURES = {  # of the gate, and what they are called here; that of extremes says which end
+    "repeated": "repeated", "nulls": "null", "mean": "mean", "extremes": "", "quantiles": "median",
+    "out_of_vocabulary": "without an id", "unmatched": "unmatched", "failed_casts": "casts that failed",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,17 +73,18 @@ class Difference:
 
     before: Side
     now: Side
-    rows: Sequence[tuple[str, str, str, str]]  # what, before, now, change
-    schema: Sequence[tuple[str, str, str]]  # column, before, now
+    rows: Sequence[Cells]  # what, before, now, change
+    schema: Sequence[Cells]  # column, before, now
     vocabularies: Sequence[VocabularyChange]
-    statistics: Sequence[tuple[str, str, str, str, str]]  # column, what, before, now, change
+    statistics: Sequence[Cells]  # column, what, before, now, change
     distributions: Sequence[Distribution]
+    associations: Sequence[Cells]  # columns, before, now, change
     notes: Sequence[str]
 
 
 def difference(before: Side, now: Side) -> Difference:
     """Everything that differs, columns in the order of their distance, those that moved most first."""
-    notes, distributions, statistics = [], [], []
+    notes, distributions, statistics, associated = [], [], [], []
     if before.profile is None or now.profile is None:
         lacking = " and ".join(side.name for side in (before, now) if side.profile is None)
         notes.append(f"{lacking}: no profile was taken, so statistics and distributions cannot be compared")
@@ -84,14 +92,15 @@ def difference(before: Side, now: Side) -> Difference:
         distributions = _distributions(before.profile, now.profile)
         order = {one.column: place for place, one in enumerate(distributions)}
         both = [name for name in now.profile.columns if name in before.profile.columns]
-        for name in sorted(both, key=lambda name: (order.get(name, len(order)), name)):
-            statistics += _statistics(name, before.profile.columns[name], now.profile.columns[name])
+        both.sort(key=lambda name: (order.get(name, len(order)), name))
+        later = now.profile.with_keys_of(before.profile)
+        statistics, associated = _statistics(before.profile, later, both), _associations(before.profile, later)
         for side, other in ((before.profile, now.profile), (now.profile, before.profile)):
             where = before.name if side is before.profile else now.name
             notes += [f"{name} was read for {where} only" for name in sorted({*side.columns} - {*other.columns})]
     return Difference(
         before, now, _rows(before, now), _schema(before.schema, now.schema), _vocabularies(before, now), statistics,
-        distributions, notes,
+        distributions, associated, notes,
     )  # fmt: skip
 
 
@@ -105,15 +114,15 @@ def _change(before: float, now: float) -> str:
     return f"{100 * (now / before - 1):+.3g} %" if before else "new"
 
 
-def _rows(before: Side, now: Side) -> list[tuple[str, str, str, str]]:
+def _rows(before: Side, now: Side) -> list[Cells]:
     names = [name for name in ("in", "dropped", "added", "out") if before.rows.get(name) or now.rows.get(name)]
     counts = [(name, before.rows.get(name, 0), now.rows.get(name, 0)) for name in names]
     return [(f"rows {name}", f"{one:,}", f"{other:,}", _change(one, other)) for name, one, other in counts]
 
 
-def _schema(before: Schema, now: Schema) -> list[tuple[str, str, str]]:
+def _schema(before: Schema, now: Schema) -> list[Cells]:
     """Columns of the output that are new, gone, of another type, or with another number of ids."""
-    lines = []
+    lines: list[Cells] = []
     for name in dict.fromkeys([*now, *before]):
         texts = []
         for schema in (before, now):
@@ -167,34 +176,57 @@ def _examples(table: pa.Table, places: object) -> str:
     return ", ".join(" + ".join(str(v) for name, v in row.items() if name != "count") for row in rows)
 
 
-def _statistics(name: str, before: ColumnProfile, now: ColumnProfile) -> list[tuple[str, str, str, str, str]]:
-    lines = []
-    if before.type != now.type:
-        lines.append((name, "type", before.type, now.type, ""))
-    shares_of = [column.nulls / column.rows if column.rows else 0.0 for column in (before, now)]
-    if shares_of[0] != shares_of[1]:
-        change = f"{100 * (shares_of[1] - shares_of[0]):+.3g} points"
-        lines.append((name, "null", percent(shares_of[0]), percent(shares_of[1]), change))
-    counts = [round(column.distinct) for column in (before, now)]
-    if counts[0] != counts[1]:
-        both_known = before.is_distinct_known and now.is_distinct_known
-        texts = [_distinct(column) for column in (before, now)]
-        lines.append((name, "distinct", texts[0], texts[1], _change(counts[0], counts[1]) if both_known else ""))
-    number = family(before) in ("number", "time") and family(now) in ("number", "time")
-    for what, one, other in (
-        ("least", before.minimum, now.minimum),
-        ("largest", before.maximum, now.maximum),
-        ("mean", before.mean if number else None, now.mean if number else None),
-        ("standard deviation", before.std if number else None, now.std if number else None),
-        ("median", *((column.quantile(0.5) if column.bins and number else None) for column in (before, now))),
-    ):
-        if one == other or one is None or other is None or one != one or other != other:
+def _statistics(before: Profile, now: Profile, names: Sequence[str]) -> list[Cells]:
+    """The figures that the gate compares, where they differ: of the rows, of these columns, of steps; beside them
+    types, standard deviations and texts."""
+    old, new = figures_of(before), figures_of(now)
+    lines: dict[str, list[Cells]] = {
+        "": [],
+        **{name: _of_column(name, before, now) for name in names},
+    }
+    for key in new:
+        if key not in old or key.check not in FIGURES or (key.check == "quantiles" and key.part != "50 %"):
             continue
-        numbers = not isinstance(one, str) and not isinstance(other, str)
-        texts = [_cut(shown(float(f"{value:.9g}")) if numbers else str(value)) for value in (one, other)]
-        change = _change(float(one), float(other)) if numbers else ""
-        lines.append((name, str(what), texts[0], texts[1], change))
+        one, other, column = old[key], new[key], now.columns.get(key.column)
+        what, kind = FIGURES[key.check] or key.part, family(column) if column else ""
+        title = key.column if key.column not in now.steps else ", ".join(now.steps[key.column].columns)
+        texts = value_texts(key, one, other, kind)
+        if one == other or texts[0] == texts[1]:
+            continue
+        if key.check in SHARES:
+            change = f"{100 * (other - one):+.3g} points"
+        else:
+            change = f"{other - one:+,.3g} h" if kind == "moment" else _change(one, other)
+        lines.setdefault(title, []).append((title or "rows", what, *texts, change))
+    return [line for of_title in lines.values() for line in of_title]
+
+
+def _of_column(name: str, before: Profile, now: Profile) -> list[Cells]:
+    """What differs of a column beside the figures that the gate compares."""
+    lines: list[Cells] = []
+    one, other = before.columns[name], now.columns[name]
+    if one.type != other.type:
+        lines.append((name, "type", one.type, other.type, ""))
+    counts = [round(column.distinct) for column in (one, other)]
+    if counts[0] != counts[1]:
+        both_known = one.is_distinct_known and other.is_distinct_known
+        lines.append((name, "distinct", _distinct(one), _distinct(other), _change(*counts) if both_known else ""))
+    if one.std != other.std and one.std is not None and other.std is not None and math.isfinite(one.std + other.std):
+        texts = [shown(float(f"{column.std:.9g}")) for column in (one, other)]
+        lines.append((name, "standard deviation", *texts, _change(one.std, other.std)))
+    for what, low, high in (("least", one.minimum, other.minimum), ("largest", one.maximum, other.maximum)):
+        if isinstance(low, str) and isinstance(high, str) and low != high and family(other) == "text":
+            lines.append((name, what, _cut(low), _cut(high), ""))
     return lines
+
+
+def _associations(before: Profile, now: Profile) -> list[Cells]:
+    """The pairs of columns whose association has moved most: (columns, before, now, change)."""
+    moved = {p: now.associations[p] - v for p, v in before.associations.items() if p in now.associations}
+    least = 3 * chance_association(min(before.associated, now.associated))
+    most = sorted((p for p in moved if abs(moved[p]) > least), key=lambda pair: (-abs(moved[pair]), pair))
+    shares = [(" and ".join(pair), before.associations[pair], now.associations[pair]) for pair in most[:MOST_PAIRS]]
+    return [(names, f"{one:.3g}", f"{other:.3g}", f"{other - one:+.3g}") for names, one, other in shares]
 
 
 def _distinct(column: ColumnProfile) -> str:

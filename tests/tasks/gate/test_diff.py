@@ -21,7 +21,7 @@ from tasks.core.schema import Column, Schema
 from tasks.gate.comparison import Side, difference
 from tasks.gate.contract import make_contract
 from tasks.gate.earlier_outputs import good_versions
-from tasks.gate.output_profile import ColumnProfile, Profile
+from tasks.gate.output_profile import ColumnProfile, Profile, StepProfile
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import profile_of
 
@@ -63,6 +63,27 @@ def test_rows_schema_vocabularies_and_statistics_side_by_side() -> None:
     assert shares["'view'"] == (0.8, 0.7)
     assert shares["'buy'"] == (0.05, 0.15)
     assert 0 < kind.jensen_shannon < 0.2
+
+
+def test_figures_that_the_gate_compares_differ_in_the_same_words() -> None:
+    def side(name: str, profile: Profile) -> Side:
+        return Side(name, {"in": 9, "dropped": 0, "added": 0, "out": 9}, Schema(), {}, profile, "")
+
+    low, high = "2026-11-01T00:00:00", "2026-11-02T12:00:00"
+    moment = ColumnProfile("t", "timestamp[us]", rows=9, nulls=0, distinct=9.0, minimum=low, maximum=low)
+    step = StepProfile("3", "Categorify", ("brand",), 100, out_of_vocabulary=1)
+    before = Profile(9, {"t": moment}, {"3": step}, repeated=0.0, compared=9, associated=10_000,
+                     associations={("a", "b"): 0.6, ("a", "c"): 0.1})  # fmt: skip
+    now = replace(before, columns={"t": replace(moment, maximum=high)}, repeated=0.1,
+                  steps={"4": replace(step, key="4", out_of_vocabulary=9)},
+                  associations={("a", "b"): 0.05, ("a", "c"): 0.1001})  # fmt: skip
+    result = difference(side("v0001", before), side("v0002", now))
+    assert list(result.statistics) == [
+        ("rows", "repeated", "0 %", "10 %", "+10 points"),
+        ("t", "largest", "2026-11-01 00:00", "2026-11-02 12:00", "+36 h"),
+        ("brand", "without an id", "1 %", "9 %", "+8 points"),
+    ]
+    assert list(result.associations) == [("a and b", "0.6", "0.05", "-0.55")]
 
 
 def test_what_a_sample_does_not_know_is_no_change() -> None:
