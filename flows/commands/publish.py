@@ -35,7 +35,7 @@ def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
 
       rowmill publish out/nightly
     """
-    from tasks.gate.question import answered, check_first_answer
+    from tasks.gate.question import answered
 
     sent = announced([out])
     for line in sent:
@@ -46,9 +46,8 @@ def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
         if sent:
             return
         raise
-    check_first_answer(question, "publish")
     name = who or _somebody()
-    if _resumed(question, "publish", name):
+    if _taken_by_run(question, "publish", name):
         return
     if staging.in_use():
         raise _busy(question)
@@ -57,12 +56,11 @@ def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
 
 def discard_night(out: Path, scratch: Path | None = None, who: str | None = None) -> None:
     """Throw away the work of a night of which the gate asks."""
-    from tasks.gate.question import answered, check_first_answer
+    from tasks.gate.question import answered
 
     staging, question = question_of(out, scratch)
-    check_first_answer(question, "discard")
     name = who or _somebody()
-    if _resumed(question, "discard", name):
+    if _taken_by_run(question, "discard", name):
         return
     from flows.run.gate import put_question
     from tasks.errors import GateStoppedError
@@ -127,8 +125,11 @@ def _busy(question: Question) -> JobError:
     return JobError(f"a run works on {question.night}", where=question.output, do="wait for it, then look again")
 
 
-def _resumed(question: Question, answer: Answer, who: str) -> bool:
-    """Whether the run that asks waits in Prefect, and has the answer now."""
+def _taken_by_run(question: Question, answer: Answer, who: str) -> bool:
+    """Whether the run that asks waits in Prefect, and has the answer now. A JobError if it has another one."""
+    from tasks.gate.question import check_first_answer
+
+    check_first_answer(question, answer)
     if question.deployment is None or question.answer is not None:
         return False
     from flows.run.questions import answer_of_form
