@@ -163,9 +163,10 @@ def test_plain_nights_raise_at_most_one_false_alarm() -> None:
 # Faults that only the rows together show, in profiles that runs make
 
 
-def events(rows: int, night: int) -> pa.Table:
-    """A night of clicks: the dearer a product is the fewer, and the more the later the hour; products have a price."""
-    rng = np.random.default_rng([SEED, night])
+def events(rows: int, night: int, part: int = 0) -> pa.Table:
+    """A part of a night of clicks: the dearer a product is the fewer, and the more the later the hour; products have a
+    price."""
+    rng = np.random.default_rng([SEED, night, part] if part else [SEED, night])
     product = (2_000 * rng.random(rows) ** 2).astype(np.int64)
     price = np.exp(np.random.default_rng(SEED).normal(3, 1, 2_000))[product]
     hour = np.clip(rng.normal(14, 5, rows), 0, 23.999)
@@ -173,7 +174,7 @@ def events(rows: int, night: int) -> pa.Table:
     day = night * 86_400_000_000
     return pa.table({
         "click": (rng.random(rows) < chance).astype(np.int8),
-        "product": pa.array([f"p{n}" for n in product]),
+        "product": pa.array([f"p{n}" for n in range(2_000)]).take(pa.array(product)),
         "price": price.round(2),
         "at": pa.array(day + (hour * 3.6e9).astype(np.int64), pa.timestamp("us")),
         "visit": rng.integers(0, 2**40, rows),
@@ -199,6 +200,11 @@ def profile_of_run(table: pa.Table, folder: Path, engine: str) -> Profile:
     for part in range(3):
         size = -(-len(table) // 3)
         pq.write_table(table.slice(part * size, size), folder / "in" / f"{part}.parquet")
+    return profile_of_files(folder, engine)
+
+
+def profile_of_files(folder: Path, engine: str, threads: int = 2) -> Profile:
+    """The profile that a run makes of the files in the folder `in`; all of them are removed."""
     job = {
         "source": {"path": str(folder / "in")},
         "features": [
@@ -209,7 +215,7 @@ def profile_of_run(table: pa.Table, folder: Path, engine: str) -> Profile:
         "output": {"path": str(folder / "out"), "files": 2},
         "run": {"profile": True, "report": False},
     }  # fmt: skip
-    run_stages(make_job(job).request(engine))
+    run_stages(make_job(job).request(engine), threads)
     profile = Profile.from_json(json.loads((folder / "out" / "_profile.json").read_bytes()))
     shutil.rmtree(folder)
     return profile
