@@ -150,12 +150,12 @@ def job_of(folder: Path, hours: float) -> dict[str, Any]:
     }
 
 
-def plant(state: Path, data: dict[str, Any], number: int, **hours: float) -> None:
-    """Record earlier nights of a job, of one row each, whose stages took so many hours."""
-    request = make_job(data).request("pandas")
+def plant(state: Path, data: dict[str, Any], engine: str, number: int, **hours: float) -> None:
+    """Record earlier nights of a job on an engine, of one row each, whose stages took so many hours."""
+    request = make_job(data).request(engine)
     history.record(request, [])
     entry = {
-        "at": "2026-11-22T02:00:00+00:00", "recipe": None, "job": history.job_key(request), "engine": "pandas",
+        "at": "2026-11-22T02:00:00+00:00", "recipe": None, "job": history.job_key(request), "engine": engine,
         "host": history.socket.gethostname(), "threads": 1, "rows": 1, "bytes": 8,
         "seconds": {name: 3600 * hours.get(name, 0.001) for name in USUAL},
     }  # fmt: skip
@@ -167,13 +167,13 @@ def plant(state: Path, data: dict[str, Any], number: int, **hours: float) -> Non
     "As soon as the expected end is too late, by more than the error of such an expectation, the run says so once"
 )
 def test_a_run_says_once_that_it_will_be_late_and_which_stage_grew(
-    tmp_path: Path, state: Path, cluster: Any, api: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    tmp_path: Path, state: Path, engine: str, cluster: Any, api: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterTags
 
-    monkeypatch.setattr(late, "WAKE_SECONDS", 0.002)  # a stage of this run takes 0.03 s
+    monkeypatch.setattr(late, "WAKE_SECONDS", 0.005)  # a stage of this run takes 0.03 s
     data = job_of(tmp_path, 2)
-    plant(state, data, 3, transform=1.0)
+    plant(state, data, engine, 3, transform=1.0)
     run_on(preprocess, data, cluster)
 
     [text] = [record.getMessage() for record in caplog.records if "run.ready_by" in record.getMessage()]
@@ -199,11 +199,12 @@ def test_a_run_says_once_that_it_will_be_late_and_which_stage_grew(
 @pytest.mark.promise("Without three earlier nights nothing is expected: a run is late when its time is over")
 @pytest.mark.parametrize(("number", "hours"), [(0, 2), (2, 2), (3, 5)])
 def test_a_run_without_history_or_in_time_says_nothing(
-    tmp_path: Path, state: Path, cluster: Any, number: int, hours: int, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
+    tmp_path: Path, state: Path, engine: str, cluster: Any, number: int, hours: int, monkeypatch: pytest.MonkeyPatch,
+    caplog: Any,
+) -> None:  # fmt: skip
     monkeypatch.setattr(late, "WAKE_SECONDS", 0.02)
     data = job_of(tmp_path, hours)
-    plant(state, data, number, transform=1.0)
+    plant(state, data, engine, number, transform=1.0)
     run_on(preprocess, data, cluster)
     assert "run.ready_by" not in caplog.text
 
