@@ -154,7 +154,7 @@ class Lambda(Operator):
             return {self.name or unit[0]: self._evaluated({**columns, HERE: column}, fitted, context)}
         result = self._call(column, columns, context)
         values = context.engine.adopt(result)
-        if self.dtype is None and not _same_kind(context.engine.dtype(values), context.engine.dtype(column)):
+        if self.dtype is None and not same_kind(context.engine.dtype(values), context.engine.dtype(column)):
             raise JobError(
                 f"the function made {dtype_name(context.engine.dtype(values))} "
                 f"of {dtype_name(context.engine.dtype(column))}",
@@ -290,7 +290,8 @@ def _imported(path: str) -> Any:
         return None
 
 
-def _same_kind(dtype: pa.DataType, wanted: pa.DataType) -> bool:
+def same_kind(dtype: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether the values of a function may be cast to a type: one of the same kind; nulls may be of any."""
     same = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, _is_zoned)
     return dtype == wanted or pa.types.is_null(dtype) or any(test(dtype) and test(wanted) for test in same)
 
