@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flows.draft.draft import draft
     from rowmill import ops
-    from tasks.cluster.each import each
+    from rowmill.parallel import each
     from tasks.core.schema import Column, Schema, Tags
     from tasks.dataset import Dataset
     from tasks.errors import DataError, GiveUpError, HostError, JobError, RowmillError, TransientError
@@ -75,7 +75,7 @@ if find_spec("torch"):  # `from rowmill import *` works without PyTorch, too
 # The modules of the imports above, which only type checkers run.
 _MODULES = {
     "flows.draft.draft": ("draft",),
-    "tasks.cluster.each": ("each",),
+    "rowmill.parallel": ("each",),
     "tasks.core.schema": ("Column", "Schema", "Tags"),
     "tasks.dataset": ("Dataset",),
     "tasks.errors": ("DataError", "GiveUpError", "HostError", "JobError", "RowmillError", "TransientError"),
