@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flows.draft.draft import draft
     from rowmill import ops
+    from rowmill.linalg import SVD, svd
     from rowmill.parallel import each
     from tasks.core.schema import Column, Schema, Tags
     from tasks.dataset import Dataset
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "SVD",
     "Column",
     "DataError",
     "Dataset",
@@ -68,6 +70,7 @@ __all__ = [
     "jagged",
     "loader",
     "ops",
+    "svd",
 ]
 if find_spec("torch"):  # `from rowmill import *` works without PyTorch, too
     __all__ += ["Rows"]
@@ -75,6 +78,7 @@ if find_spec("torch"):  # `from rowmill import *` works without PyTorch, too
 # The modules of the imports above, which only type checkers run.
 _MODULES = {
     "flows.draft.draft": ("draft",),
+    "rowmill.linalg": ("SVD", "svd"),
     "rowmill.parallel": ("each",),
     "tasks.core.schema": ("Column", "Schema", "Tags"),
     "tasks.dataset": ("Dataset",),

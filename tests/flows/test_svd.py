@@ -1,0 +1,181 @@
+"""`svd` and `Dataset.to_dask_array`: against matrices whose singular values are known, on one worker and several."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+from rowmill import SVD, DataError, Dataset, JobError, svd
+
+from infra.clusters.model import Cluster
+from tasks.engines.algorithms.reductions import on_host
+from tests.clusters import make_cluster
+
+BLOCKS, ROWS, COLUMNS = 12, 70_000, 6
+SINGULAR = np.logspace(0, -8, COLUMNS)  # of condition 1e8
+
+
+def known_matrix() -> np.ndarray:
+    """A matrix of these singular values."""
+    draw = np.random.default_rng(3)
+    left = np.linalg.qr(draw.standard_normal((BLOCKS * ROWS, COLUMNS)))[0]
+    right = np.linalg.qr(draw.standard_normal((COLUMNS, COLUMNS)))[0]
+    matrix: np.ndarray = (left * SINGULAR) @ right
+    return matrix
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its rows in files, with blocks that are more than one merge takes."""
+    folder, matrix = tmp_path_factory.mktemp("matrix"), known_matrix()
+    for number, rows in enumerate(np.split(matrix, 3)):
+        table = pa.table({f"x{i}": column for i, column in enumerate(rows.T)} | {"name": ["a"] * len(rows)})
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=ROWS)
+    return folder
+
+
+NAMES = [f"x{i}" for i in range(COLUMNS)]
+
+
+def host(result: SVD) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return on_host(result.u.compute()), result.s, result.v
+
+
+def is_decomposition(u: np.ndarray, s: np.ndarray, v: np.ndarray, matrix: np.ndarray) -> None:
+    k = len(s)
+    assert u.shape == (len(matrix), k)
+    assert v.shape == (k, matrix.shape[1])
+    assert np.abs(u.T @ u - np.eye(k)).max() < 1e-12
+    assert np.abs(v @ v.T - np.eye(k)).max() < 1e-12
+    assert (v[np.arange(k), np.abs(v).argmax(axis=1)] > 0).all()
+    assert np.abs(u * s @ v - matrix).max() < 1e-14 * max(1.0, np.abs(matrix).max()) * len(s)
+
+
+def test_all_singular_values_of_a_matrix_of_condition_1e8(folder: Path, engine: str) -> None:
+    data = Dataset(folder, engine=engine)
+    assert len(data.plan.blocks) == BLOCKS
+    result = svd(data, NAMES)
+    assert np.abs(result.s - SINGULAR).max() < 1e-14
+    assert result.columns == tuple(NAMES)
+    assert result.u.chunks == ((ROWS,) * BLOCKS, (COLUMNS,))
+    is_decomposition(*host(result), known_matrix())
+
+
+def test_the_bits_do_not_depend_on_partitions_and_k_leaves_out_the_small_ones(folder: Path, engine: str) -> None:
+    whole = host(svd(Dataset(folder, engine=engine), NAMES))
+    u, s, v = host(svd(Dataset(folder, engine=engine, partition_size=1), NAMES, k=2))
+    assert (s.tobytes(), v.tobytes()) == (whole[1][:2].tobytes(), whole[2][:2].tobytes())
+    assert np.abs(u - whole[0][:, :2]).max() < 1e-15
+    again = host(svd(Dataset(folder, engine=engine, partition_size="1GB"), NAMES))
+    assert [a.tobytes() for a in again] == [a.tobytes() for a in whole]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("workers", "threads"), [(1, 1), (2, 2), (4, 1)])
+def test_the_bits_are_those_of_any_workers(
+    folder: Path, workers: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [array.tobytes() for array in host(svd(Dataset(folder, engine="pandas"), NAMES))]
+    cluster = Cluster(kind="cpu", workers=workers, threads_per_worker=threads)
+    with make_cluster(cluster) as started, Client(started, set_as_default=False) as client, client.as_current():
+        monkeypatch.setattr("tasks.cluster.current.LARGE", 0 if workers == 2 else 4 << 20)  # what all tasks share
+        result = svd(Dataset(folder, engine="pandas"), NAMES)
+        gc.collect()
+        assert [array.tobytes() for array in host(result)] == expected
+        array = Dataset(folder, engine="pandas").to_dask_array(NAMES)
+        assert float(abs(result.u * result.s @ result.v - array.rechunk(result.u.chunks[0])).max()) < 1e-15
+
+
+def test_u_as_a_folder_of_parquet_files(folder: Path, tmp_path: Path) -> None:
+    u, _, _ = host(result := svd(Dataset(folder, engine="pandas"), NAMES, k=2))
+    dd.from_dask_array(result.u, columns=["u_0", "u_1"]).to_parquet(tmp_path / "u", write_index=False)
+    assert np.array_equal(Dataset(tmp_path / "u").to_dask_array().compute(), u)
+
+
+@pytest.mark.parametrize("k", [None, 1, 2])
+def test_constant_and_dependent_columns_and_few_rows(k: int | None, engine: str) -> None:
+    table = pa.table({"one": [1, 1, 1, 1], "two": [2, 2, 2, 2], "x": [True, False, True, False], "y": [0.5, 1, 2, 4]})
+    matrix = np.stack([column.to_numpy() for column in table.columns], axis=1).astype("float64")
+    u, s, v = host(svd(Dataset(table, engine=engine), k=k))
+    assert np.abs(s - np.linalg.svd(matrix)[1][:k]).max() < 1e-14
+    assert np.abs(u.T @ u - np.eye(len(s))).max() < 1e-14
+    if k is None:
+        is_decomposition(u, s, v, matrix)
+    two = svd(Dataset(table.slice(0, 2), engine=engine))
+    assert (two.u.shape, two.s.shape, two.v.shape) == ((2, 2), (2,), (2, 4))
+    is_decomposition(*host(two), matrix[:2])
+
+
+def test_rules_on_rows_count(folder: Path, engine: str) -> None:
+    train = Dataset(folder, engine=engine).split("fraction", valid=0.3)["train"]
+    array, result = train.to_dask_array(NAMES), svd(train, NAMES)
+    assert sum(array.chunks[0]) == train.num_rows < BLOCKS * ROWS
+    is_decomposition(*host(result), on_host(array.compute()))
+
+
+BAD = {"x": [1.0, None, 3.0], "y": [1.0, 2.0, float("inf")], "s": ["a", "b", "c"], "n": [1, 2, None]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "k", "message"),
+    [
+        (
+            ["y", "x"],
+            None,
+            r"svd cannot take nan in column 'x'\n  where: row 1 of the rows from row 0(.|\n)*FillMissing",
+        ),
+        (["y"], None, r"svd cannot take inf in column 'y'\n  where: row 2"),
+        (["s"], None, r"column 's' is string, and an array holds numbers\n  do: name the columns of numbers"),
+        (None, None, "column 's' is string"),
+        ([], None, "at least one column"),
+        (["z"], None, "there is no column 'z'"),
+        (["x", "y"], 3, r"svd cannot make 3 vectors of 3 rows and 2 columns\n  do: set k to 1 .. 2"),
+        (["x"], 0, "svd cannot make 0 vectors"),
+    ],
+)
+def test_bad_input_of_svd(columns: list[str] | None, k: int | None, message: str, engine: str) -> None:
+    with pytest.raises((DataError, JobError), match=message):
+        svd(Dataset(pa.table(BAD), engine=engine), columns, k)
+
+
+def types(array: Any) -> tuple[str, np.dtype[Any]]:
+    return type(array.compute()).__module__.partition(".")[0], array.dtype
+
+
+def test_a_dask_array_of_the_engine_with_known_chunks(folder: Path, engine: str) -> None:
+    data = Dataset(folder, engine=engine, partition_size="4MB")
+    array = data.to_dask_array(["x1", "x0"])
+    assert array.chunks == (tuple(partition.rows for partition in data.plan.partitions), (2,))
+    assert len(array.chunks[0]) > 3
+    library = "cupy" if engine == "cudf" else "numpy"
+    assert (type(array._meta).__module__.partition(".")[0], *types(array)) == (library, library, np.dtype("float64"))
+    assert np.array_equal(on_host(array.compute()), known_matrix()[:, [1, 0]])
+    assert float(array[:, 0].std()) == pytest.approx(known_matrix()[:, 1].std(), rel=1e-9)
+
+
+def test_the_type_of_the_array_holds_all_columns(engine: str) -> None:
+    table = pa.table(
+        {"i": pa.array([1, 2, 3], pa.int16()), "b": [True, False, True], "h": pa.array([0.5] * 3, pa.float32())}
+    )
+    data = Dataset(table, engine=engine)
+    assert [data.to_dask_array(c).dtype for c in (["i"], ["b"], ["i", "b"], ["i", "h"])] == ["i2", "?", "i2", "f4"]
+    assert on_host(data.to_dask_array(["b", "i"]).compute()).tolist() == [[1, 1], [0, 2], [1, 3]]
+    assert on_host(data.to_dask_array(["i"], dtype="float64").compute()).tolist() == [[1.0], [2.0], [3.0]]
+
+
+def test_bad_input_of_an_array(engine: str) -> None:
+    data = Dataset(pa.table(BAD), engine=engine)
+    with pytest.raises(
+        DataError, match=r"(?s)'n' has a null, which arrays of int64 cannot hold.*3 rows from row 0.*float64"
+    ):
+        data.to_dask_array(["n"]).compute()
+    assert np.isnan(on_host(data.to_dask_array(["n"], dtype="float64").compute())[2, 0])
+    with pytest.raises(JobError, match="column 'x' is float64, which int64 does not hold"):
+        data.to_dask_array(["x"], dtype="int64")
