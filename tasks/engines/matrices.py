@@ -20,16 +20,15 @@ def matrix_type(schema: Schema, names: Sequence[str], dtype: Any = None) -> np.d
     """The type of a matrix of columns: `dtype`, else the one that holds all; a JobError for what is not a number."""
     types = []
     for name in names:
-        column = schema[name].dtype
+        column, do = schema[name].dtype, "name the columns of numbers: columns=[..]"
         if kind_of(column) not in ("number", "bool"):
-            raise JobError(f"column {name!r} is {dtype_name(column)}, and an array holds numbers",
-                           do="name the columns of numbers: columns=[..]")  # fmt: skip
+            raise JobError(f"column {name!r} is {dtype_name(column)}, and an array holds numbers", do=do)
         types.append(np.dtype("float64" if pa.types.is_decimal(column) else column.to_pandas_dtype()))
         if dtype is not None and not np.can_cast(types[-1], dtype, "same_kind"):
-            raise JobError(f"column {name!r} is {dtype_name(column)}, which {np.dtype(dtype)} does not hold",
-                           do="leave dtype out, or cast the column first")  # fmt: skip
+            what = f"column {name!r} is {dtype_name(column)}, which {np.dtype(dtype)} does not hold"
+            raise JobError(what, do="leave dtype out, or cast the column first")
     if not types:
-        raise JobError("an array needs at least one column", do="name the columns of numbers: columns=[..]")
+        raise JobError("an array needs at least one column", do="name columns of numbers: columns=[..]")
     return np.dtype(dtype or np.result_type(*types))
 
 
@@ -50,11 +49,9 @@ class Matrices:
             values, valid = kernels.numbers(kernels.adopt(frame[name]))
             matrix[:, i] = values
             if valid is not None and self.dtype.kind != "f":
-                raise DataError(
-                    f"column {name!r} has a null, which arrays of {self.dtype} cannot hold",
-                    where=f"the {partition.rows:,} rows from row {partition.first_row:,}",
-                    do="take dtype='float64', where null is NaN, or fill it first",
-                )
+                what = f"column {name!r} has a null, which arrays of {self.dtype} cannot hold"
+                where = f"the {partition.rows:,} rows from row {partition.first_row:,}"
+                raise DataError(what, where=where, do="take dtype='float64', where null is NaN, or fill it first")
             if valid is not None:
                 matrix[~valid, i] = np.nan
         engines.synchronize()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pydantic import field_serializer, field_validator
+from pydantic import field_validator
 
 from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
 from tasks.core.schema import Column, Schema
 from tasks.errors import JobError
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit
-from tasks.ops.user_code import check_module, import_path
-from tasks.ops.user_functions import function_path, same_kind
+from tasks.ops.user_code import import_path
+from tasks.ops.user_functions import UserFunction, same_kind
 
 SAMPLE_ROWS = 1_000  # of each partition, for types that are not given
 
@@ -35,11 +34,10 @@ class MapPartitions(Learned):
     Notes
     -----
     The function gets a pandas frame with Arrow types, or a cuDF frame: a copy of its own, with the labels 0 .. n - 1.
-    It may sort, roll windows, join, or compute with NumPy or CuPy. Values go to the row whose label they have, so that
-    a frame that was sorted needs no sorting back; the order of the output is that of the source or of the shuffle.
-    Do not reset the index of a sorted frame: its values would get the labels of other rows. The frame may still hold
-    input columns that `columns_out` does not name, as they were; only the columns of `columns_out` come out. NaN
-    becomes null; all other values, infinities too, are what the function makes of them.
+    It may sort, roll windows, join, or compute with NumPy or CuPy. Values go to the row whose label they have: a sorted
+    frame need not be sorted back, and its index must not be reset. The order of the output is that of the source or of
+    the shuffle. The result may hold input columns that `columns_out` does not name, as they were; they do not come out.
+    NaN becomes null; all other values, infinities too, are what the function makes of them.
 
     Where partitions end depends on workers and memory. If a value depends on other rows, name in `partition_cols` the
     columns by which these belong together: `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of them, and
@@ -68,10 +66,10 @@ class MapPartitions(Learned):
     >>> Workflow(["price"] >> MapPartitions(share, ["part"])).fit(Dataset(table, engine="pandas"))
     Traceback (most recent call last):
     ...
-    tasks.errors.JobError: the function did not make the column 'part' ...
+    tasks.errors.JobError: the function returned no columns called 'part' ...
     """
 
-    function: str | Callable[..., Any]
+    function: UserFunction
     columns_out: dict[str, str] | list[str]
     partition_cols: list[str] = []
     takes = frozenset({"number", "string", "bool", "time", "list", "other"})
@@ -91,11 +89,8 @@ class MapPartitions(Learned):
     def merge(self, a: dict[str, str], b: dict[str, str]) -> dict[str, str]:
         for name in a.keys() & b.keys():
             if a[name] != b[name] and "null" not in (a[name], b[name]):
-                raise JobError(
-                    f"the function makes {a[name]} of column {name!r} of some rows, and {b[name]} of others",
-                    where="MapPartitions",
-                    do=f"give its types: columns_out: {{{name}: {a[name]}, ..}}",
-                )
+                what = f"the function makes {a[name]} of column {name!r} of some rows, and {b[name]} of others"
+                raise JobError(what, where="MapPartitions", do=f"give types: columns_out: {{{name}: {a[name]}, ..}}")
         return b | {name: dtype for name, dtype in a.items() if dtype != "null" or name not in b}
 
     def finalize(self, partial: dict[str, str] | None) -> dict[str, Any]:
@@ -109,27 +104,16 @@ class MapPartitions(Learned):
             return engine.from_arrow(pa.schema(types.items()).empty_table())
         result = self._called(columns, unit, context)
         for name, column in result.items():
-            if not same_kind(engine.dtype(column), types[name]):
-                raise JobError(
-                    f"the function made {dtype_name(engine.dtype(column))} of column {name!r}, "
-                    f"which is {dtype_name(types[name])}",
-                    why="columns_out says so" if self.passes == 0 else "that is its type in the sample of the fit",
-                    do="let the function cast it, or give its type in columns_out",
-                )
+            dtype = engine.dtype(column)
+            if not same_kind(dtype, types[name]):
+                what = f"the function returned {dtype_name(dtype)} as column {name!r}, not {fitted['types'][name]}"
+                why = f"that is its type in {'the sample of the fit' if self.passes else 'columns_out'}"
+                raise JobError(what, why=why, do="let the function cast it, or give its type in columns_out")
         return result
 
     @property
     def passes(self) -> int:  # type: ignore[override]
         return 0 if isinstance(self.columns_out, dict) else 1
-
-    @field_validator("function")
-    @classmethod
-    def _is_path(cls, function: Any) -> Any:
-        if isinstance(function, str):
-            if not all(function.partition(":")):
-                raise ValueError(f"{function!r} is not an import path: write module:name")
-            check_module(function)
-        return function
 
     @field_validator("columns_out")
     @classmethod
@@ -140,20 +124,11 @@ class MapPartitions(Learned):
             parse_dtype(dtype)
         return columns
 
-    @field_serializer("function")
-    def _path(self, function: Any) -> str | None:
-        return function_path(function)
-
-    @cached_property
-    def called(self) -> Callable[..., Any]:
-        return import_path(self.function) if isinstance(self.function, str) else self.function  # type: ignore[no-any-return]
-
     def order_free(self, unit: Unit, schema: Schema) -> bool:
         return True
 
     def units(self, selection: Sequence[Entry]) -> list[Unit]:
-        unit = tuple(name for one in super().units(selection) for name in one)
-        return [unit] if unit else []
+        return [tuple(name for unit in super().units(selection) for name in unit)]
 
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         return tuple(self.partition_cols)
@@ -168,31 +143,27 @@ class MapPartitions(Learned):
         """The columns that the function makes of a run of rows, in the order of the rows; a JobError for others."""
         names = dict.fromkeys([*unit, *self.partition_cols])
         frame = context.engine.user_frame({name: columns[name] for name in names})
-        labels = frame.index
-        result = self.called(frame.copy())
+        labels, called = frame.index, import_path(self.function) if isinstance(self.function, str) else self.function
+        result = called(frame.copy())
         if not isinstance(result, type(frame)):
             what = f"{type(result).__name__}, not a frame of {type(frame).__module__.partition('.')[0]}"
             raise JobError(f"the function returned {what}", do="return a frame with the columns of columns_out")
         if len(result) != len(frame):
-            what = f"the function gave {len(result):,} rows for {len(frame):,}"
+            what = f"the function returned {len(result):,} rows for {len(frame):,}"
             raise JobError(what, do="return a row for each row; to remove rows use Filter, before or after")
         if not result.index.equals(labels):
             if not result.index.sort_values().equals(labels):
-                raise JobError(
-                    "the function returned rows with other labels than those of its frame",
-                    why="values go to the row whose label they have",
-                    do="keep the index through all steps; after a group-by, reset_index(level=0, drop=True)",
-                )
+                what, why = "the function returned rows with other labels", "values go to the row whose label they have"
+                do = "keep the index of the frame; after a group-by, reset_index(level=0, drop=True)"
+                raise JobError(what, why=why, do=do)
             result = result.sort_index()
         returned = list(result.columns)
         for name in self.columns_out:
             if returned.count(name) != 1:
-                what = f"{'made twice' if name in returned else 'did not make'} the column {name!r}"
-                why = f"it made {', '.join(map(str, returned))}"
-                raise JobError(f"the function {what}", why=why, do="return it, or leave it out of columns_out")
+                what = f"the function returned {returned.count(name) or 'no'} columns called {name!r}"
+                raise JobError(what, why=f"it returned {', '.join(map(str, returned))}", do="correct it or columns_out")
         for name in returned:
-            if name in self.columns_out or (name in names and result[name].equals(frame[name])):
-                continue
-            what = f"{'changed' if name in names else 'made'} the column {name!r}, which columns_out does not name"
-            raise JobError(f"the function {what}", do=f"add {name!r} to columns_out, or let the function leave it out")
+            if name not in self.columns_out and not (name in names and result[name].equals(frame[name])):
+                what = f"{'changed' if name in names else 'added'} the column {name!r}, which columns_out does not name"
+                raise JobError(f"the function {what}", do=f"add {name!r} to columns_out, or let the function drop it")
         return {name: context.engine.adopt(result[name]) for name in self.columns_out}

@@ -111,7 +111,7 @@ def test_what_goes_wrong_is_named() -> None:
         each(divided, [3, 2, 1, 0])
     with pytest.raises(JobError, match=r"(?s)client is of the type str.*give a distributed.Client"):
         each(divided, [1], client="tcp://host:8786")
-    with pytest.raises(JobError, match="3 is not a function"):
+    with pytest.raises(DataError, match=r"(?s)the function failed.*'int' object is not callable"):
         each(3, [1])  # type: ignore[arg-type]
 
     def refusing(_: Any) -> None:

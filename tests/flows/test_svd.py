@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,7 @@ from rowmill import SVD, DataError, Dataset, JobError, svd
 
 from infra.clusters.model import Cluster
 from tasks.engines.algorithms.reductions import on_host
+from tasks.engines.matrices import Matrices
 from tests.clusters import make_cluster
 
 BLOCKS, ROWS, COLUMNS = 12, 70_000, 6
@@ -77,6 +80,23 @@ def test_the_bits_do_not_depend_on_partitions_and_k_leaves_out_the_small_ones(fo
     assert [a.tobytes() for a in again] == [a.tobytes() for a in whole]
 
 
+def test_threads_have_one_block_of_rows_each_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, matrices, alive = Matrices.read, list[ref[Any]](), list[int]()
+
+    def counted(reader: Matrices, block: Any) -> Any:
+        matrix = read(reader, block)
+        matrices.append(ref(matrix))
+        alive.append(sum(one() is not None for one in matrices))
+        return matrix
+
+    monkeypatch.setattr(Matrices, "read", counted)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        result = svd(Dataset(folder, engine="pandas"), NAMES)
+        assert float(abs(result.u.sum(axis=0)).max()) < ROWS
+    assert len(alive) == 2 * BLOCKS
+    assert max(alive) <= 2
+
+
 @pytest.mark.system
 @pytest.mark.parametrize(("workers", "threads"), [(1, 1), (2, 2), (4, 1)])
 def test_the_bits_are_those_of_any_workers(
@@ -95,7 +115,8 @@ def test_the_bits_are_those_of_any_workers(
 
 def test_u_as_a_folder_of_parquet_files(folder: Path, tmp_path: Path) -> None:
     u, _, _ = host(result := svd(Dataset(folder, engine="pandas"), NAMES, k=2))
-    dd.from_dask_array(result.u, columns=["u_0", "u_1"]).to_parquet(tmp_path / "u", write_index=False)
+    frame = dd.from_dask_array(result.u, columns=["u_0", "u_1"])
+    frame.to_parquet(tmp_path / "u", write_index=False, name_function="{:06}.parquet".format)
     assert np.array_equal(Dataset(tmp_path / "u").to_dask_array().compute(), u)
 
 

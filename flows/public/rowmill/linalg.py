@@ -41,9 +41,8 @@ def svd(dataset: Dataset, columns: Sequence[str] | None = None, k: int | None = 
     The largest entry of each row of v is positive; of several that are equal up to rounding, the first.
 
     The work runs on the current Dask client if there is one, else in threads, block by block: the rows need not fit
-    into memory, but a matrix of columns x columns for each block must. The first pass gives s and v. To compute u is
-    another pass: `dask.dataframe.from_dask_array(u, columns=[..]).to_parquet("u")` writes its rows, in the order of the
-    data set. Blocks depend on the data alone, so that s, u and v have the same bits for any number of workers and
+    into memory, but a matrix of columns x columns for each block must. The first pass gives s and v; to compute u is
+    another one. Blocks depend on the data alone, so that s, u and v have the same bits for any number of workers and
     threads of one kind of machine, if workers have one thread for BLAS, as those that a nanny starts.
 
     Errors of singular values are rounding errors of the largest one (1e-15), u and v are orthogonal to rounding, also
@@ -53,7 +52,7 @@ def svd(dataset: Dataset, columns: Sequence[str] | None = None, k: int | None = 
     null, NaN or infinity, which names column and row, and if no row is left.
 
     Source: direct tall-skinny QR, Benson, Gleich, Demmel, 2013. `dask.array.linalg.svd` decomposes the triangular
-    factors of the blocks; of all rows it would hold Q until the last factor is there.
+    factors of the blocks; of the rows themselves it would hold Q until the last factor is there.
 
     >>> import pyarrow as pa
     >>> result = svd(Dataset(pa.table({"x": [3.0, 0.0, 0.0], "y": [0.0, 0.0, 2.0]}), engine="pandas"))
@@ -96,12 +95,10 @@ def _decomposed(matrices: Matrices, block: Partition, weight: Any = None, positi
         finite = np.isfinite(matrix)
         if not finite.all():
             row, column = (int(i) for i in np.argwhere(~finite)[0])
-            raise DataError(
-                f"svd cannot take {float(matrix[row, column])} in column {matrices.names[column]!r}",
-                where=f"row {row:,} of the rows from row {block.first_row:,}, counted from 0",
-                why="null counts as nan",
-                do="fill it with FillMissing, limit it with Clip, or leave such rows or columns out",
-            )
+            what = f"svd cannot take {float(matrix[row, column])} in column {matrices.names[column]!r}"
+            where = f"row {row:,} of the rows from row {block.first_row:,}, counted from 0"
+            do = "fill it with FillMissing, limit it with Clip, or leave such rows or columns out"
+            raise DataError(what, where=where, why="null counts as nan", do=do)
         if weight is None:
             result = np.linalg.qr(matrix, mode="r")
         else:

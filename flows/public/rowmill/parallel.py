@@ -18,16 +18,15 @@ def each(function: Callable[..., Any], items: Iterable[Any], broadcast: Any = No
     """Call a function for each item, in parallel, and return the results in the order of the items.
 
     function: called as function(item), or as function(broadcast, item) where there is something to broadcast.
-    items: small values, such as pairs of column names. They travel with the calls.
-    broadcast: what all calls share, such as a pandas or cuDF frame. Each worker gets it once, and its calls share one
-        copy: do not change it.
+    items: small values, such as pairs of column names, which travel with the calls.
+    broadcast: what all calls share, such as a pandas or cuDF frame. Each worker gets it once: do not change it.
     client: the `distributed.Client` whose workers make the calls; by default the current one, else threads of this
         process.
 
-    On workers the modules of the function must be importable; a lambda or a function of a notebook travels as it is.
-    The first error ends the rest. Errors: a JobError for a `client` that is not one, and for a function or a broadcast
-    value that cannot be pickled; a DataError that names the item for which the function failed; a RowmillError of the
-    function, and a lack of memory, stay what they are.
+    Workers must be able to import the modules of the function; a lambda or a function of a notebook travels as it is.
+    The first error ends the rest. Errors: a JobError for a `client` that is not one, and for what cannot be pickled; a
+    DataError that names the item for which the function failed. A RowmillError of the function, and a lack of memory,
+    stay what they are.
 
     >>> each(lambda prices, n: sum(prices[-n:]), [1, 2], broadcast=[3, 4, 5])
     [5, 9]
@@ -38,8 +37,6 @@ def each(function: Callable[..., Any], items: Iterable[Any], broadcast: Any = No
       where: each, item 1: 0
       why: ZeroDivisionError: integer division or modulo by zero...
     """
-    if not callable(function):
-        raise JobError(f"{function!r} is not a function", where="each", do="give a function of an item")
     if client is not None and not hasattr(client, "as_current"):
         raise JobError(f"client is of the type {type(client).__name__}", where="each", do="give a distributed.Client")
     with client.as_current() if client else nullcontext():

@@ -71,7 +71,7 @@ def test_types_of_a_sample_hold_for_all_data(engine: str) -> None:
     with pytest.raises(JobError, match=one):
         learned(["x"] >> ops.MapPartitions(by_number, ["x"]), cut(pa.table({"x": [1, 2, 3]}), 2), engine)
     workflow = Workflow(["x"] >> ops.MapPartitions(by_number, ["x"])).fit(Dataset(pa.table({"x": [1, 2]})))
-    with pytest.raises(JobError, match=r"(?s)made float64 of column 'x', which is int64.*the sample of the fit"):
+    with pytest.raises(JobError, match=r"(?s)returned float64 as column 'x', not int64.*the sample of the fit"):
         workflow.transform(pa.table({"x": [3]}))
 
 
@@ -112,10 +112,14 @@ def changing(frame: Any) -> Any:
 WRONG = [
     (failing, {"z": "int64"}, r"MapPartitions of 'x\+y' failed(.|\n)*ValueError: no such user"),
     (changing, {"z": "int64"}, "the function changed the column 'y', which columns_out does not name"),
-    (changing, {"y": "float64"}, "the function made the column 'z', which columns_out does not name"),
-    (changing, {"y": "float64", "z": "int64", "w": "int8"}, "did not make the column 'w'(.|\n)*it made x, y, z"),
-    (changing, {"y": "float64", "z": "string"}, "made int64 of column 'z', which is string(.|\n)*columns_out says so"),
-    (lambda f: f.head(1), {"x": "int64"}, "the function gave 1 rows for 4(.|\n)*to remove rows use Filter"),
+    (changing, {"y": "float64"}, "the function added the column 'z', which columns_out does not name"),
+    (changing, {"y": "float64", "z": "int64", "w": "int8"}, "returned no columns called 'w'(.|\n)*it returned x, y, z"),
+    (
+        changing,
+        {"y": "float64", "z": "string"},
+        "int64 as column 'z', not string(.|\n)*its type in columns_out",
+    ),
+    (lambda f: f.head(1), {"x": "int64"}, "the function returned 1 rows for 4(.|\n)*to remove rows use Filter"),
     (lambda f: f["x"], {"x": "int64"}, "the function returned Series, not a frame of (pandas|cudf)"),
     (lambda f: f.set_index("y"), {"x": "int64"}, "rows with other labels(.|\n)*keep the index"),
     (lambda f: f.assign(x=1000), {"x": "int8"}, "made values that do not fit the type int8"),
