@@ -78,6 +78,7 @@ class Shared:
 
 
 @pytest.mark.system
+@pytest.mark.promise("`broadcast` goes to each worker once", "flows/SERVING.md#work-of-your-own-at-scale")
 def test_workers_get_the_data_once_and_results_come_in_order(client: Client, tmp_path: Path) -> None:
     results = each(lambda shared, i: int(shared.values[i]) * 2, range(500), Shared(tmp_path), client=client)
     assert results == [2 * i for i in range(500)]
@@ -95,6 +96,7 @@ def test_1_225_regressions_on_two_workers(client: Client) -> None:
 
 
 @pytest.mark.system
+@pytest.mark.promise("an error names its item")
 def test_errors_name_the_item_on_workers_too(client: Client) -> None:
     with pytest.raises(DataError, match=r"(?s)divided failed.*each, item 3: 0.*ZeroDivisionError"):
         each(divided, [3, 2, 1, 0], client=client)

@@ -61,6 +61,7 @@ def is_decomposition(u: np.ndarray, s: np.ndarray, v: np.ndarray, matrix: np.nda
     assert np.abs(u * s @ v - matrix).max() < 1e-14 * max(1.0, np.abs(matrix).max()) * len(s)
 
 
+@pytest.mark.promise("also where their condition is 1e8")
 def test_all_singular_values_of_a_matrix_of_condition_1e8(folder: Path, engine: str) -> None:
     data = Dataset(folder, engine=engine)
     assert len(data.plan.blocks) == BLOCKS
@@ -80,6 +81,7 @@ def test_the_bits_do_not_depend_on_partitions_and_k_leaves_out_the_small_ones(fo
     assert [a.tobytes() for a in again] == [a.tobytes() for a in whole]
 
 
+@pytest.mark.promise("decomposes columns of more rows than memory holds")
 def test_threads_have_one_block_of_rows_each_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read, matrices, alive = Matrices.read, list[ref[Any]](), list[int]()
 
@@ -98,6 +100,7 @@ def test_threads_have_one_block_of_rows_each_at_a_time(folder: Path, monkeypatch
 
 
 @pytest.mark.system
+@pytest.mark.promise("The bits are the same for any number of workers", "flows/SERVING.md#work-of-your-own-at-scale")
 @pytest.mark.parametrize(("workers", "threads"), [(1, 1), (2, 2), (4, 1)])
 def test_the_bits_are_those_of_any_workers(
     folder: Path, workers: int, threads: int, monkeypatch: pytest.MonkeyPatch

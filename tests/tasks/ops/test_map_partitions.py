@@ -46,6 +46,7 @@ def length(frame: Any) -> Any:
     return frame
 
 
+@pytest.mark.promise("each value goes to the row whose label it has", "flows/SERVING.md#work-of-your-own-at-scale")
 def test_a_function_that_sorts_and_rolls_gives_each_row_its_own_value(engine: str) -> None:
     op = ops.MapPartitions(rolled, {"x": "float64", "y": "float64"})
     sums = {"x": [5.0, None, None, 3.0], "y": [None, None, 40.0, None]}
@@ -65,6 +66,7 @@ def test_the_types_are_those_of_a_sample_and_following_operators_learn_from_them
     assert workflow.transform(pa.table(TABLE))["x"].to_pylist() == [0.5, 1.0, 1.0, 0.0]
 
 
+@pytest.mark.promise("of a list of names the fit takes them from a sample")
 def test_types_of_a_sample_hold_for_all_data(engine: str) -> None:
     by_number = lambda frame: frame.astype({"x": "float64"}) if len(frame) == 1 else frame  # noqa: E731
     one = r"(?s)makes (int64|float64) of column 'x' of some rows, and (int64|float64) of others.*columns_out: \{x: "
