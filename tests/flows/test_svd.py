@@ -1,4 +1,4 @@
-"""`svd` and `Dataset.to_dask_array`: against matrices whose singular values are known, on one worker and several."""
+"""`svd` against matrices whose singular values are known, on one worker and several."""
 
 from __future__ import annotations
 
@@ -167,39 +167,3 @@ BAD = {"x": [1.0, None, 3.0], "y": [1.0, 2.0, float("inf")], "s": ["a", "b", "c"
 def test_bad_input_of_svd(columns: list[str] | None, k: int | None, message: str, engine: str) -> None:
     with pytest.raises((DataError, JobError), match=message):
         svd(Dataset(pa.table(BAD), engine=engine), columns, k)
-
-
-def types(array: Any) -> tuple[str, np.dtype[Any]]:
-    return type(array.compute()).__module__.partition(".")[0], array.dtype
-
-
-def test_a_dask_array_of_the_engine_with_known_chunks(folder: Path, engine: str) -> None:
-    data = Dataset(folder, engine=engine, partition_size="4MB")
-    array = data.to_dask_array(["x1", "x0"])
-    assert array.chunks == (tuple(partition.rows for partition in data.plan.partitions), (2,))
-    assert len(array.chunks[0]) > 3
-    library = "cupy" if engine == "cudf" else "numpy"
-    assert (type(array._meta).__module__.partition(".")[0], *types(array)) == (library, library, np.dtype("float64"))
-    assert np.array_equal(on_host(array.compute()), known_matrix()[:, [1, 0]])
-    assert float(array[:, 0].std()) == pytest.approx(known_matrix()[:, 1].std(), rel=1e-9)
-
-
-def test_the_type_of_the_array_holds_all_columns(engine: str) -> None:
-    table = pa.table(
-        {"i": pa.array([1, 2, 3], pa.int16()), "b": [True, False, True], "h": pa.array([0.5] * 3, pa.float32())}
-    )
-    data = Dataset(table, engine=engine)
-    assert [data.to_dask_array(c).dtype for c in (["i"], ["b"], ["i", "b"], ["i", "h"])] == ["i2", "?", "i2", "f4"]
-    assert on_host(data.to_dask_array(["b", "i"]).compute()).tolist() == [[1, 1], [0, 2], [1, 3]]
-    assert on_host(data.to_dask_array(["i"], dtype="float64").compute()).tolist() == [[1.0], [2.0], [3.0]]
-
-
-def test_bad_input_of_an_array(engine: str) -> None:
-    data = Dataset(pa.table(BAD), engine=engine)
-    with pytest.raises(
-        DataError, match=r"(?s)'n' has a null, which arrays of int64 cannot hold.*3 rows from row 0.*float64"
-    ):
-        data.to_dask_array(["n"]).compute()
-    assert np.isnan(on_host(data.to_dask_array(["n"], dtype="float64").compute())[2, 0])
-    with pytest.raises(JobError, match="column 'x' is float64, which int64 does not hold"):
-        data.to_dask_array(["x"], dtype="int64")
