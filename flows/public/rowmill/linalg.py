@@ -24,8 +24,7 @@ from tasks.errors import DataError, JobError
 class SVD:
     """u diag(s) v, the nearest matrix of rank k to that of the columns of a data set.
 
-    u: a Dask array (rows, k), NumPy or CuPy by the engine, whose chunks are computed when they are needed. s: the
-    singular values (k,), descending. v: (k, columns), a row for each singular value.
+    u: a Dask array (rows, k) of NumPy or CuPy arrays. s: the singular values (k,), descending. v: (k, columns).
     """
 
     u: Any
@@ -87,8 +86,7 @@ def svd(dataset: Dataset, columns: Sequence[str] | None = None, k: int | None = 
 
 
 def _decomposed(matrices: Matrices, block: Partition, weight: Any = None, positive: Any = None) -> Any:
-    """R of the rows of a block; with the weight of R in all rows, the rows of u. A DataError for a value that is not
-    finite."""
+    """R of the rows of a block; with the weight of R, its rows of u. A DataError for a value that is not finite."""
     gpu_setup.prepare(matrices.engine)
     with engines.computing(matrices.engine, block.nbytes), one_thread():
         matrix = matrices.read(block)
@@ -99,9 +97,7 @@ def _decomposed(matrices: Matrices, block: Partition, weight: Any = None, positi
             where = f"row {row:,} of the rows from row {block.first_row:,}, counted from 0"
             do = "fill it with FillMissing, limit it with Clip, or leave such rows or columns out"
             raise DataError(what, where=where, why="null counts as nan", do=do)
-        if weight is None:
-            result = np.linalg.qr(matrix, mode="r")
-        else:
-            result = np.linalg.qr(matrix)[0] @ (weight * np.asarray(positive, like=weight))
+        factor = np.linalg.qr(matrix, mode="r" if weight is None else "reduced")
+        result = factor if weight is None else factor[0] @ (weight * np.asarray(positive, like=weight))
         engines.synchronize()
         return result

@@ -20,13 +20,11 @@ def each(function: Callable[..., Any], items: Iterable[Any], broadcast: Any = No
     function: called as function(item), or as function(broadcast, item) where there is something to broadcast.
     items: small values, such as pairs of column names, which travel with the calls.
     broadcast: what all calls share, such as a pandas or cuDF frame. Each worker gets it once: do not change it.
-    client: the `distributed.Client` whose workers make the calls; by default the current one, else threads of this
-        process.
+    client: the `distributed.Client` whose workers make the calls; by default the current one, else threads.
 
     Workers must be able to import the modules of the function; a lambda or a function of a notebook travels as it is.
     The first error ends the rest. Errors: a JobError for a `client` that is not one, and for what cannot be pickled; a
-    DataError that names the item for which the function failed. A RowmillError of the function, and a lack of memory,
-    stay what they are.
+    DataError that names the item for which the function failed, unless it raised a RowmillError or memory was short.
 
     >>> each(lambda prices, n: sum(prices[-n:]), [1, 2], broadcast=[3, 4, 5])
     [5, 9]
@@ -53,9 +51,6 @@ def _call(shared: tuple[Callable[..., Any], Any], item: tuple[int, Any]) -> Any:
     except Exception as error:
         if isinstance(error, RowmillError) or is_out_of_memory(error):
             raise
-        raise DataError(
-            f"{getattr(function, '__name__', 'the function')} failed",
-            where=f"each, item {number:,}: {reprlib.repr(value)}",
-            why=f"{type(error).__name__}: {error}",
-            do="call the function here with this item, and fix it or the item",
-        ) from error
+        what, why = f"{getattr(function, '__name__', 'the function')} failed", f"{type(error).__name__}: {error}"
+        do = "call it here with this item, and correct the function or the item"
+        raise DataError(what, where=f"each, item {number:,}: {reprlib.repr(value)}", why=why, do=do) from error
