@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ def svd(dataset: Dataset, columns: Sequence[str] | None = None, k: int | None = 
     null, NaN or infinity, which names column and row, and if no row is left.
 
     Source: direct tall-skinny QR, Benson, Gleich, Demmel, 2013. `dask.array.linalg.svd` decomposes the triangular
-    factors of the blocks; of the rows themselves it would hold Q until the last factor is there.
+    factors of the blocks, on the host; of the rows themselves it would hold Q until the last factor is there.
 
     >>> import pyarrow as pa
     >>> result = svd(Dataset(pa.table({"x": [3.0, 0.0, 0.0], "y": [0.0, 0.0, 2.0]}), engine="pandas"))
@@ -74,11 +74,11 @@ def svd(dataset: Dataset, columns: Sequence[str] | None = None, k: int | None = 
     k = k or min(rows, width)
     shared = graph_share(matrices, len(counts)) or delayed(matrices, traverse=False)
     factors = [delayed(_decomposed)(shared, block) for block in counts]
-    stacked = matrices.stacked(factors, [min(n, width) for n in counts.values()], width)
+    stacked = replace(matrices, engine="pandas").stacked(factors, [min(n, width) for n in counts.values()], width)
     weights, s, v = da.linalg.svd(stacked.rechunk({0: FAN_IN * width}), coerce_signs=False)
     with one_thread():  # the bits would depend on the number of threads of BLAS
         weights, s, v = dask.persist(weights[:, :k].rechunk((stacked.chunks[0], k)), s[:k], v[:k])
-        s, v = (on_host(array) for array in dask.compute(s, v))
+        s, v = dask.compute(s, v)
     positive = signs(v)
     by_block = zip(counts, weights.to_delayed(optimize_graph=False)[:, 0], strict=True)  # optimized, futures are lost
     lefts = [delayed(_decomposed)(shared, block, weight, positive[:, 0]) for block, weight in by_block]
@@ -86,7 +86,7 @@ def svd(dataset: Dataset, columns: Sequence[str] | None = None, k: int | None = 
 
 
 def _decomposed(matrices: Matrices, block: Partition, weight: Any = None, positive: Any = None) -> Any:
-    """R of the rows of a block; with the weight of R, its rows of u. A DataError for a value that is not finite."""
+    """R of the rows of a block, on the host; with the weight of R, its rows of u. A DataError for an infinite value."""
     gpu_setup.prepare(matrices.engine)
     with engines.computing(matrices.engine, block.nbytes), one_thread():
         matrix = matrices.read(block)
@@ -98,6 +98,6 @@ def _decomposed(matrices: Matrices, block: Partition, weight: Any = None, positi
             do = "fill it with FillMissing, limit it with Clip, or leave such rows or columns out"
             raise DataError(what, where=where, why="null counts as nan", do=do)
         factor = np.linalg.qr(matrix, mode="r" if weight is None else "reduced")
-        result = factor if weight is None else factor[0] @ (weight * np.asarray(positive, like=weight))
+        result = on_host(factor) if weight is None else factor[0] @ np.asarray(weight * positive, like=matrix)
         engines.synchronize()
         return result
