@@ -531,10 +531,9 @@ class Dataset:
     def to_dask_array(self, columns: Sequence[str] | None = None, dtype: Any = None) -> Any:
         """A Dask array of columns of numbers: NumPy chunks, CuPy with the engine cudf, one for each partition.
 
-        `columns` are those of the array, in this order (default: all). `dtype` is the type of the array; by default the
-        one that holds all columns. Null is NaN; in an array of another type than floats it is a DataError. All chunks
-        have known sizes; for those of a data set with `unique`, `split` or `downsample` the rows are counted in a pass.
-        Errors: a JobError for a column that does not hold numbers or booleans, and for a type that does not hold it.
+        The columns have this order (default: all), and by default the type that holds all. Null is NaN; in an array of
+        another type than floats it is a DataError. Sizes of chunks are known; `unique`, `split` and `downsample` cost a
+        pass for it. A JobError for a column that is not of numbers or booleans, or that `dtype` does not hold.
 
         >>> Dataset(pa.table({"x": [1, 2, 3], "y": [0.5, None, 1.5]})).to_dask_array(["x", "y"]).compute()
         array([[1. , 0.5],

@@ -28,8 +28,7 @@ class MapPartitions(Learned):
         Import path `module:name`, or a function of a frame that returns a frame with a row for each of its rows.
     columns_out : dict of str to str, or list of str
         Columns that come out, {name: type}. Of a list of names, `fit` takes the types from a sample, in a pass: of the
-        first 1,000 rows of each partition. The types hold for every partition. Targets and expressions need types that
-        are given (or `cast`), since they are checked before the fit.
+        first 1,000 rows of each partition. The types hold for every partition.
     partition_cols : list of str, default []
         Columns whose rows of equal values must lie in one partition. The function gets these columns, too.
 

@@ -160,7 +160,7 @@ BAD = {"x": [1.0, None, 3.0], "y": [1.0, 2.0, float("inf")], "s": ["a", "b", "c"
         (None, None, "column 's' is string"),
         ([], None, "at least one column"),
         (["z"], None, "there is no column 'z'"),
-        (["x", "y"], 3, r"svd cannot make 3 vectors of 3 rows and 2 columns\n  do: set k to 1 .. 2"),
+        (["x", "y"], 3, r"svd cannot make 3 vectors of 3 rows and 2 columns\n  do: choose a k"),
         (["x"], 0, "svd cannot make 0 vectors"),
     ],
 )

@@ -44,11 +44,9 @@ def svd(dataset: Dataset, columns: Sequence[str] | None = None, k: int | None = 
     another one. Blocks depend on the data alone, so that s, u and v have the same bits for any number of workers and
     threads of one kind of machine, if workers have one thread for BLAS, as those that a nanny starts.
 
-    Errors of singular values are rounding errors of the largest one (1e-15), u and v are orthogonal to rounding, also
-    at condition 1e8: no product of the matrix with itself is formed. Dependent columns have singular values near 0.
-
-    Errors: a JobError for columns that are not numbers, and for a k below 1 or beyond rows or columns; a DataError for
-    null, NaN or infinity, which names column and row, and if no row is left.
+    Singular values are exact to rounding of the largest one (1e-15), u and v orthogonal to rounding, also at condition
+    1e8: no product of the matrix with itself is formed. Errors: a JobError for columns that are not numbers, and for a
+    k below 1 or beyond rows or columns; a DataError for null, NaN or infinity, which names column and row.
 
     Source: direct tall-skinny QR, Benson, Gleich, Demmel, 2013. `dask.array.linalg.svd` decomposes the triangular
     factors of the blocks, on the host; of the rows themselves it would hold Q until the last factor is there.
@@ -66,12 +64,10 @@ def svd(dataset: Dataset, columns: Sequence[str] | None = None, k: int | None = 
     parts, width = [Partition(block.number, (block,)) for block in dataset.plan.blocks], len(matrices.names)
     counts = {part: rows for part, rows in zip(parts, dataset.row_counts(parts), strict=True) if rows}
     rows = sum(counts.values())
-    if not rows:
-        raise DataError("svd has no rows", do="look at the rules on rows of the data set")
-    if k is not None and not 1 <= k <= min(rows, width):
+    k = min(rows or 1, width) if k is None else k
+    if not 1 <= k <= min(rows, width):
         what = f"svd cannot make {k:,} vectors of {rows:,} rows and {width:,} columns"
-        raise JobError(what, do=f"set k to 1 .. {min(rows, width):,}")
-    k = k or min(rows, width)
+        raise JobError(what, do="choose a k from 1 to the number of rows or of columns, whichever is smaller")
     shared = graph_share(matrices, len(counts)) or delayed(matrices, traverse=False)
     factors = [delayed(_decomposed)(shared, block) for block in counts]
     stacked = replace(matrices, engine="pandas").stacked(factors, [min(n, width) for n in counts.values()], width)

@@ -77,6 +77,14 @@ def test_types_of_a_sample_hold_for_all_data(engine: str) -> None:
         workflow.transform(pa.table({"x": [3]}))
 
 
+def test_an_expression_of_a_column_needs_its_type() -> None:
+    doubled = ["x"] >> ops.MapPartitions(smoothed, ["x"]) >> ops.Lambda(expression="_ * 2")
+    with pytest.raises(JobError, match=r"(?s)Lambda needs the type of column 'x' before the fit.*columns_out"):
+        Workflow(doubled).fit(pa.table(TABLE))
+    doubled = ["x"] >> ops.MapPartitions(smoothed, {"x": "float64"}) >> ops.Lambda(expression="_ * 2")
+    assert rows(doubled, {"x": [1, 2]}, "pandas") == {"x": [None, 6.0]}
+
+
 def since_first(frame: Any) -> Any:
     return frame[["x"]] - frame.groupby("user")[["x"]].transform("min")
 
