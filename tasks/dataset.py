@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, 
 from tasks.engines.convert import libraries
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import typed
+from tasks.engines.matrices import Matrices, matrix_type
 from tasks.engines.user_frames import dask_frame
 from tasks.errors import JobError, RowmillError, near
 from tasks.graph.node import Node
@@ -249,9 +250,13 @@ class Dataset:
     @property
     def num_rows(self) -> int:
         """The number of rows; lines of text files are counted, and so are the rows that rules keep, in a pass."""
+        return self.plan.rows if self._rows is None else sum(self.row_counts(self.plan.partitions))
+
+    def row_counts(self, partitions: Sequence[Partition]) -> list[int]:
+        """The number of rows of each partition; of a data set with rules those that they keep, in a pass."""
         if self._rows is None:
-            return self.plan.rows
-        return sum(current_pool(gpu_setup.allocatable).map(_count_rows, self._work([]), self.plan.partitions))
+            return [partition.rows for partition in partitions]
+        return current_pool(gpu_setup.allocatable).map(_count_rows, self._work([]), partitions)
 
     @property
     def npartitions(self) -> int:
@@ -523,6 +528,32 @@ class Dataset:
         handle = (source, names, engine)
         return dask_frame(_read_frame, handle, graph_share(handle, self.npartitions), self.npartitions, empty, engine)
 
+    def to_dask_array(self, columns: Sequence[str] | None = None, dtype: Any = None) -> Any:
+        """A Dask array of columns of numbers: NumPy chunks, CuPy with the engine cudf, one for each partition.
+
+        The columns have this order (default: all), and by default the type that holds all. Null is NaN; in an array of
+        another type than floats it is a DataError. Sizes of chunks are known; `unique`, `split` and `downsample` cost a
+        pass for it. A JobError for a column that is not of numbers or booleans, or that `dtype` does not hold.
+
+        >>> Dataset(pa.table({"x": [1, 2, 3], "y": [0.5, None, 1.5]})).to_dask_array(["x", "y"]).compute()
+        array([[1. , 0.5],
+               [2. , nan],
+               [3. , 1.5]])
+        """
+        from dask import delayed
+
+        matrices, partitions = self.matrices(columns, dtype), self.plan.partitions
+        shared = graph_share(matrices, len(partitions)) or delayed(matrices, traverse=False)
+        blocks = [delayed(Matrices.read)(shared, partition) for partition in partitions]
+        return matrices.stacked(blocks, self.row_counts(partitions), len(matrices.names))
+
+    def matrices(self, columns: Sequence[str] | None = None, dtype: Any = None) -> Matrices:
+        """What reads partitions as the matrices of which `to_dask_array` consists."""
+        names, source = self._reading(columns)
+        engine = libraries.resolve_engine(self.engine)
+        frame = partial(_read_frame, (source, names, engine))
+        return Matrices(frame, tuple(names), matrix_type(self.schema, names, dtype), engine)
+
 
 class _ScratchFolder:
     """A folder of temporary files, removed with the last reference in the process that made it."""
@@ -676,9 +707,9 @@ def _count_rows(work: Work, partition: Partition) -> int:
     return len(work.opened(partition, []).context.rows)
 
 
-def _read_frame(handle: tuple[Plan | FramePlan | Work, Sequence[str], str], number: int) -> Any:
+def _read_frame(handle: tuple[Plan | FramePlan | Work, Sequence[str], str], partition: Partition | int) -> Any:
     source, columns, engine = handle
-    return libraries.to_frame(_table(source, columns, number), engine)
+    return libraries.to_frame(_table(source, columns, partition), engine)
 
 
 def _versions(source: Any, versions: str) -> list[str]:

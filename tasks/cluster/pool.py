@@ -21,8 +21,8 @@ def pickled_bytes(value: object) -> int:
         head = pickle.dumps(value, buffer_callback=buffers.append)
     except (PicklingError, TypeError, AttributeError, NotImplementedError) as error:
         raise JobError(
-            "the workflow cannot be sent to the workers of the cluster",
-            why=f"a function or an operator of it holds what only this process has: {error}",
+            "the work cannot be sent to the workers of the cluster",
+            why=f"a function, an operator or a value of it holds what only this process has: {error}",
             do="open files, locks and connections inside of the function, or work without the Dask client",
         ) from error
     return len(head) + sum(memoryview(buffer).nbytes for buffer in buffers)

@@ -211,7 +211,14 @@ class Bound:
             fit_inputs = {name: place for name, place in learned_from.items() if place is not None} | inputs
             seen = {n: self.schemas[place][name] for n, (place, name) in fit_inputs.items()}
             known = Schema(_renamed(c, n) for n, c in seen.items())
-            outputs = tuple(op.outputs(unit, known, self.fitted.get(key)))
+            unsettled = [c.name for c in known.columns if c.properties.get("settles") and pa.types.is_null(c.dtype)]
+            try:
+                outputs = tuple(op.outputs(unit, known, self.fitted.get(key)))
+            except RowmillError as error:
+                if not unsettled:
+                    raise
+                what = f"{type(op).__name__} needs the type of column {unsettled[0]!r} before the fit"
+                raise JobError(what, why=error.what, do="give its type where the column is made: columns_out") from None
             if isinstance(op, Learned) and op.settles_schema and key in self.fitted:
                 gone |= {c.name for c in op.outputs(unit, known, None)} - {c.name for c in outputs}
             depth = max([self.depth(*place) for place in fit_inputs.values()], default=0) + _learns_from_data(op)

@@ -75,6 +75,10 @@ class Evaluation:
         options, rows = self.notes
         return noted(options, f"{RAN}{called} ({titled(step)}) on {rows}")
 
+    def place(self, step: Step) -> str:
+        """The partition in words, for messages; where code of a user runs, with its files."""
+        return self.notes[1] if self.notes and users_code(step.op) else self.where
+
     def _run(self, step: Step) -> None:
         engine = self.context.engine
         inputs = self.inputs(step, self.context.training)
@@ -92,19 +96,19 @@ class Evaluation:
                 self._note(step, context)
             rows = len(self.contexts[step.space].rows)
         except Exception as error:
-            raise explained(error, step, self.where) from error
+            raise explained(error, step, self.place(step)) from error
         for column in step.outputs:
             if column.name not in out:
                 raise DataError(
                     f"{type(step.op).__name__} did not make the column {column.name!r} that it promised",
-                    where=self.where,
+                    where=self.place(step),
                 )
             column_values = out[column.name]
             if len(column_values) != rows:
                 raise DataError(
                     f"{type(step.op).__name__} changed the number of rows of {'+'.join(step.unit)!r} "
                     f"from {rows:,} to {len(column_values):,}",
-                    where=self.where,
+                    where=self.place(step),
                     why="an operator gives one value per row",
                     do="return a column of the same length; to remove rows use a filter",
                 )
@@ -133,7 +137,7 @@ class Evaluation:
                     mask_of_step = step.op.keep(inputs, step.unit, context)
                 self._note(step, context)
             except Exception as error:
-                raise explained(error, step, self.where) from error
+                raise explained(error, step, self.place(step)) from error
             mask = mask_of_step if mask is None else mask & mask_of_step
         return None if mask is None or all_true(mask) else xp.flatnonzero(mask)
 
@@ -196,7 +200,7 @@ class Evaluation:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError, OverflowError) as error:
             raise DataError(
                 f"{type(step.op).__name__} of {'+'.join(step.unit)!r} made values that do not fit the type {dtype}",
-                where=self.where,
+                where=self.place(step),
                 why=str(error),
                 do="give the operator a wider dtype",
             ) from error

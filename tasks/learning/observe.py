@@ -240,7 +240,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
                     moments |= {name: by_block} if place == SOURCE else {}
                 tree = join_siblings(op, {(0, b.number): p for b, p in zip(partition.blocks, by_block, strict=True)})
         except Exception as error:
-            raise explained(error, step, evaluation.where) from error
+            raise explained(error, step, evaluation.place(step)) from error
         partials[step.key] = Partial(step, tree)
     seen = Seen() if work.profile is None else work.seen(evaluation, partition, moments)
     seen.left_out = evaluation.left_out

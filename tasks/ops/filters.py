@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from pydantic import field_serializer, model_validator
+from pydantic import model_validator
 
 from tasks.core.dtypes import dtype_name, kind_of
 from tasks.engines.expression.interpreter import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import JobError
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
-from tasks.ops.user_code import check_module, import_path, refuse_reordered
-from tasks.ops.user_functions import function_path, rows_named
+from tasks.ops.user_code import import_path, refuse_reordered
+from tasks.ops.user_functions import UserFunction, rows_named
 
 
 class _RowFilter(Operator):
@@ -76,22 +76,16 @@ class Filter(_RowFilter):
     """
 
     expression: str | None = None
-    function: str | Callable[..., Any] | None = None
+    function: UserFunction | None = None
     strict: bool = False
 
     @model_validator(mode="after")
     def _one_rule(self) -> Filter:
         if (self.function is None) == (self.expression is None):
             raise ValueError("give either an expression or a function")
-        if isinstance(self.function, str):
-            check_module(self.function)
         if self.expression is not None:
             parse(self.expression)
         return self
-
-    @field_serializer("function")
-    def _path(self, function: object) -> str | None:
-        return function_path(function)
 
     @cached_property
     def parsed(self) -> Expression:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pyarrow as pa
-from pydantic import field_serializer, model_validator
+from pydantic import AfterValidator, PlainSerializer, model_validator
 
 from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
 from tasks.core.schema import Column, Schema
@@ -44,6 +44,17 @@ def function_path(function: object) -> str | None:
             do="define it at the top of a module; in memory, Workflow.transform applies it as it is",
         )
     return path
+
+
+def _checked_path(function: Any) -> Any:
+    if isinstance(function, str):
+        if not all(function.partition(":")):
+            raise ValueError(f"{function!r} is not an import path: write module:name")
+        check_module(function)
+    return function
+
+
+UserFunction = Annotated[str | Callable[..., Any], AfterValidator(_checked_path), PlainSerializer(function_path)]
 
 
 class Lambda(Operator):
@@ -91,7 +102,7 @@ class Lambda(Operator):
     tasks.errors.JobError: expression: cannot be read: invalid syntax ...
     """
 
-    function: str | Callable[..., Any] | None = None
+    function: UserFunction | None = None
     expression: str | None = None
     dtype: str | None = None
     name: str | None = None
@@ -108,19 +119,11 @@ class Lambda(Operator):
     def _one_rule(self) -> Lambda:
         if (self.function is None) == (self.expression is None):
             raise ValueError("give either a function or an expression")
-        if isinstance(self.function, str) and not all(self.function.partition(":")):
-            raise ValueError(f"{self.function!r} is not an import path: write module:name")
-        if isinstance(self.function, str):
-            check_module(self.function)
         if self.dtype is not None:
             parse_dtype(self.dtype)
         if self.expression is not None:
             parse(self.expression, learned=True)
         return self
-
-    @field_serializer("function")
-    def _path(self, function: object) -> str | None:
-        return function_path(function)
 
     @cached_property
     def parsed(self) -> Expression:
@@ -154,7 +157,7 @@ class Lambda(Operator):
             return {self.name or unit[0]: self._evaluated({**columns, HERE: column}, fitted, context)}
         result = self._call(column, columns, context)
         values = context.engine.adopt(result)
-        if self.dtype is None and not _same_kind(context.engine.dtype(values), context.engine.dtype(column)):
+        if self.dtype is None and not same_kind(context.engine.dtype(values), context.engine.dtype(column)):
             raise JobError(
                 f"the function made {dtype_name(context.engine.dtype(values))} "
                 f"of {dtype_name(context.engine.dtype(column))}",
@@ -290,7 +293,8 @@ def _imported(path: str) -> Any:
         return None
 
 
-def _same_kind(dtype: pa.DataType, wanted: pa.DataType) -> bool:
+def same_kind(dtype: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether the values of a function may be cast to a type: one of the same kind; nulls may be of any."""
     same = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, _is_zoned)
     return dtype == wanted or pa.types.is_null(dtype) or any(test(dtype) and test(wanted) for test in same)
 

@@ -158,13 +158,16 @@ def deployed(prefect_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
 
 LAMBDA = [{"columns": ["x"], "ops": [{"op": "Lambda", "function": f"{__name__}:double"}]}]
 FILTER = [{"columns": ["x"], "ops": [{"op": "Filter", "function": f"{__name__}:double"}]}]
+MAP = [{"columns": ["x"], "ops": [{"op": "MapPartitions", "function": f"{__name__}:double", "columns_out": ["y"]}]}]
 OWN = [{"columns": ["x"], "ops": [{"op": f"{MINE}:ShareOfLargest"}]}]
 
 
 @pytest.mark.promise(
     "of which modules (and what is in them) a job or a saved workflow may name functions and operators"
 )
-@pytest.mark.parametrize("features", [LAMBDA, FILTER, OWN], ids=["Lambda", "Filter", "own operator"])
+@pytest.mark.parametrize(
+    "features", [LAMBDA, FILTER, MAP, OWN], ids=["Lambda", "Filter", "MapPartitions", "own operator"]
+)
 def test_on_one_s_own_machine_all_modules_are_allowed_and_with_a_list_those_in_it(
     features: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,9 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import dask.dataframe
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import rowmill
 import yaml
 
 from flows.job.job import make_job, recipes
@@ -129,3 +132,22 @@ def test_the_commands_exist() -> None:
     known = {command.callback.__name__ for command in app.registered_commands if command.callback}
     section = JOBS.partition("## Commands")[2].partition("## ")[0]
     assert set(re.findall(r"^    rowmill (\w+)", section, re.MULTILINE)) == known
+
+
+@pytest.mark.promise(
+    "of a list of names the fit takes them from a sample", "flows/SERVING.md#work-of-your-own-at-scale"
+)
+@pytest.mark.promise("an error names its item")
+def test_the_code_about_work_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame({"user": [1, 2, 1], "time": [1, 2, 3], "price": [1.0, 2.0, 5.0], "stock": [3, 5, 8]})
+    Path("data").mkdir()
+    frame.to_parquet("data/0.parquet")
+    section = APPLY.partition("\n## Work of your own at scale")[2].partition("\n## ")[0]
+    names = {name: getattr(rowmill, name) for name in rowmill.__all__} | {"frame": frame, "numpy": np, "dask": dask}
+    for code in re.findall(r"```py\n(.*?)```", section, re.DOTALL):
+        exec(code, names)
+    assert sorted(names["prices"].head()["price"]) == [1.0, 2.0, 3.0]
+    assert len(names["fits"]) == 2
+    assert names["array"].shape == (3, 3)
+    assert np.array_equal(pd.read_parquet("u"), names["result"].u.compute())

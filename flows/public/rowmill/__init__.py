@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flows.draft.draft import draft
     from rowmill import ops
+    from rowmill.linalg import SVD, svd
+    from rowmill.parallel import each
     from tasks.core.schema import Column, Schema, Tags
     from tasks.dataset import Dataset
     from tasks.errors import DataError, GiveUpError, HostError, JobError, RowmillError, TransientError
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "SVD",
     "Column",
     "DataError",
     "Dataset",
@@ -62,10 +65,12 @@ __all__ = [
     "__version__",
     "arrays",
     "draft",
+    "each",
     "grow",
     "jagged",
     "loader",
     "ops",
+    "svd",
 ]
 if find_spec("torch"):  # `from rowmill import *` works without PyTorch, too
     __all__ += ["Rows"]
@@ -73,6 +78,8 @@ if find_spec("torch"):  # `from rowmill import *` works without PyTorch, too
 # The modules of the imports above, which only type checkers run.
 _MODULES = {
     "flows.draft.draft": ("draft",),
+    "rowmill.linalg": ("SVD", "svd"),
+    "rowmill.parallel": ("each",),
     "tasks.core.schema": ("Column", "Schema", "Tags"),
     "tasks.dataset": ("Dataset",),
     "tasks.errors": ("DataError", "GiveUpError", "HostError", "JobError", "RowmillError", "TransientError"),

@@ -23,6 +23,7 @@ from tasks.ops.linear_ops import PairwiseRegression as PairwiseRegression
 from tasks.ops.list_ops import EqualLengths as EqualLengths
 from tasks.ops.list_ops import ListSlice as ListSlice
 from tasks.ops.list_ops import ValueCount as ValueCount
+from tasks.ops.map_partitions import MapPartitions as MapPartitions
 from tasks.ops.quantiles import FillMedian as FillMedian
 from tasks.ops.quantiles import QuantileBucketize as QuantileBucketize
 from tasks.ops.scaling import NormalizeMinMax as NormalizeMinMax

@@ -128,9 +128,15 @@ def principal_axes(r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     with one_thread():
         _, singular, rows = np.linalg.svd(r)
-    size = np.abs(rows)
+    return singular, (rows * signs(rows)).T
+
+
+def signs(axes: np.ndarray) -> np.ndarray:
+    """A column of 1 or -1 for each row of `axes`, which makes its largest entry positive; of several that are the
+    largest up to rounding, the first."""
+    size = np.abs(axes)
     first = np.argmax(size >= size.max(axis=1, keepdims=True) * (1 - 1e-8), axis=1)
-    return singular, (rows * np.where(np.take_along_axis(rows, first[:, None], 1) < 0, -1.0, 1.0)).T
+    return np.where(np.take_along_axis(axes, first[:, None], 1) < 0, -1.0, 1.0)
 
 
 def project(

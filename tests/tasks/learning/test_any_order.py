@@ -24,6 +24,7 @@ from tasks.learning.count_tables import CountTables
 from tasks.learning.large_table_types import Sizes
 from tasks.ops.base import Learned, Operator
 from tests.learning import applied as rows_of
+from tests.learning import learned
 from tests.tasks.learning.test_refit_properties import applied, fit, recipe, refit, reread, shuffled
 from tests.tasks.ops.test_contract import CASES, ROWS, Example, example_table, graph, pieces, write_side_tables
 
@@ -158,12 +159,13 @@ def test_rows_made_of_runs_have_one_order(
 ) -> None:
     node = graph(example, name)
     source = pieces(node, example_table(), ROWS)
-    expected = repr(rows_of(node, source, State(), engine).to_pydict())
+    state = learned(node, source, engine)
+    expected = repr(rows_of(node, source, state, engine).to_pydict())
     for seed in ORDERS[engine]:
         with monkeypatch.context() as patch:
             if engine == "pandas":
                 in_any_order(random.Random(seed), patch)
-            assert repr(rows_of(node, source, State(), engine).to_pydict()) == expected
+            assert repr(rows_of(node, source, state, engine).to_pydict()) == expected
 
 
 @pytest.mark.parametrize("signs", [(0.0, -0.0), (-0.0, 0.0)])

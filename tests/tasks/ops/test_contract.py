@@ -100,6 +100,18 @@ def double(column: Any) -> Any:
     return column * 2
 
 
+def doubled(frame: Any) -> Any:
+    frame["twice"] = frame["f"] * 2
+    return frame[["twice", "s"]]
+
+
+def larger_of_two(frame: Any) -> Any:
+    """Of each row the larger f of it and the next smaller one: a window over sorted rows."""
+    frame = frame.sort_values("f")
+    frame["larger"] = frame["f"].rolling(2).max()
+    return frame
+
+
 HERE = __name__
 ODD = ["d", "d64", "o", "c", "c32", "c64", "w", "ld", "lw", "vi", "vs", "v"]  # where the engines' types differ
 NUMBERS = ["c", "c32", "c64", "w", "lw", "vi"]
@@ -219,6 +231,14 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(["lf"], {"start": 0, "end": 2, "pad": True}),
     ],
     "LogOp": [Example(["i", "f", "b", "lf", *NUMBERS], {})],
+    "MapPartitions": [
+        Example(["f", "s"], {"function": f"{HERE}:doubled", "columns_out": {"twice": "float32", "s": "string"}}),
+        Example(["f", ["s", "h"]], {"function": f"{HERE}:doubled", "columns_out": ["s", "twice"]}),
+        Example(
+            ["f", "li"],
+            {"function": f"{HERE}:larger_of_two", "columns_out": {"larger": "float64"}, "partition_cols": ["n"]},
+        ),
+    ],
     "Normalize": [Example(["i", "f", "h", "b", "lf"], {}), Example(["f", *NUMBERS], {"dtype": "float64"})],
     "NormalizeMinMax": [Example(["i", "f", "h", "lf", *NUMBERS], {})],
     "PCA": [Example(["f", "h", "z"], {"n_components": 2}), Example(["f", "c32", "c64"], {"n_components": 1})],

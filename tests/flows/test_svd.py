@@ -1,0 +1,169 @@
+"""`svd` against matrices whose singular values are known, on one worker and several."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+from rowmill import SVD, DataError, Dataset, JobError, svd
+
+from infra.clusters.model import Cluster
+from tasks.engines.algorithms.reductions import on_host
+from tasks.engines.matrices import Matrices
+from tests.clusters import make_cluster
+
+BLOCKS, ROWS, COLUMNS = 12, 70_000, 6
+SINGULAR = np.logspace(0, -8, COLUMNS)  # of condition 1e8
+
+
+def known_matrix() -> np.ndarray:
+    """A matrix of these singular values."""
+    draw = np.random.default_rng(3)
+    left = np.linalg.qr(draw.standard_normal((BLOCKS * ROWS, COLUMNS)))[0]
+    right = np.linalg.qr(draw.standard_normal((COLUMNS, COLUMNS)))[0]
+    matrix: np.ndarray = (left * SINGULAR) @ right
+    return matrix
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its rows in files, with blocks that are more than one merge takes."""
+    folder, matrix = tmp_path_factory.mktemp("matrix"), known_matrix()
+    for number, rows in enumerate(np.split(matrix, 3)):
+        table = pa.table({f"x{i}": column for i, column in enumerate(rows.T)} | {"name": ["a"] * len(rows)})
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=ROWS)
+    return folder
+
+
+NAMES = [f"x{i}" for i in range(COLUMNS)]
+
+
+def host(result: SVD) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return on_host(result.u.compute()), result.s, result.v
+
+
+def is_decomposition(u: np.ndarray, s: np.ndarray, v: np.ndarray, matrix: np.ndarray) -> None:
+    k = len(s)
+    assert u.shape == (len(matrix), k)
+    assert v.shape == (k, matrix.shape[1])
+    assert np.abs(u.T @ u - np.eye(k)).max() < 1e-12
+    assert np.abs(v @ v.T - np.eye(k)).max() < 1e-12
+    assert (v[np.arange(k), np.abs(v).argmax(axis=1)] > 0).all()
+    assert np.abs(u * s @ v - matrix).max() < 1e-14 * max(1.0, np.abs(matrix).max()) * len(s)
+
+
+@pytest.mark.promise("also where their condition is 1e8")
+def test_all_singular_values_of_a_matrix_of_condition_1e8(folder: Path, engine: str) -> None:
+    data = Dataset(folder, engine=engine)
+    assert len(data.plan.blocks) == BLOCKS
+    result = svd(data, NAMES)
+    assert np.abs(result.s - SINGULAR).max() < 1e-14
+    assert result.columns == tuple(NAMES)
+    assert result.u.chunks == ((ROWS,) * BLOCKS, (COLUMNS,))
+    is_decomposition(*host(result), known_matrix())
+
+
+def test_the_bits_do_not_depend_on_partitions_and_k_leaves_out_the_small_ones(folder: Path, engine: str) -> None:
+    whole = host(svd(Dataset(folder, engine=engine), NAMES))
+    u, s, v = host(svd(Dataset(folder, engine=engine, partition_size=1), NAMES, k=2))
+    assert (s.tobytes(), v.tobytes()) == (whole[1][:2].tobytes(), whole[2][:2].tobytes())
+    assert np.abs(u - whole[0][:, :2]).max() < 1e-15
+    again = host(svd(Dataset(folder, engine=engine, partition_size="1GB"), NAMES))
+    assert [a.tobytes() for a in again] == [a.tobytes() for a in whole]
+
+
+@pytest.mark.promise("decomposes columns of more rows than memory holds")
+def test_threads_have_one_block_of_rows_each_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, matrices, alive = Matrices.read, list[ref[Any]](), list[int]()
+
+    def counted(reader: Matrices, block: Any) -> Any:
+        matrix = read(reader, block)
+        matrices.append(ref(matrix))
+        alive.append(sum(one() is not None for one in matrices))
+        return matrix
+
+    monkeypatch.setattr(Matrices, "read", counted)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        result = svd(Dataset(folder, engine="pandas"), NAMES)
+        assert float(abs(result.u.sum(axis=0)).max()) < ROWS
+    assert len(alive) == 2 * BLOCKS
+    assert max(alive) <= 2
+
+
+@pytest.mark.system
+@pytest.mark.promise("The bits are the same for any number of workers", "flows/SERVING.md#work-of-your-own-at-scale")
+@pytest.mark.parametrize(("workers", "threads"), [(1, 1), (2, 2), (4, 1)])
+def test_the_bits_are_those_of_any_workers(
+    folder: Path, workers: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [array.tobytes() for array in host(svd(Dataset(folder, engine="pandas"), NAMES))]
+    cluster = Cluster(kind="cpu", workers=workers, threads_per_worker=threads)
+    with make_cluster(cluster) as started, Client(started, set_as_default=False) as client, client.as_current():
+        monkeypatch.setattr("tasks.cluster.current.LARGE", 0 if workers == 2 else 4 << 20)  # what all tasks share
+        result = svd(Dataset(folder, engine="pandas"), NAMES)
+        gc.collect()
+        assert [array.tobytes() for array in host(result)] == expected
+        array = Dataset(folder, engine="pandas").to_dask_array(NAMES)
+        assert float(abs(result.u * result.s @ result.v - array.rechunk(result.u.chunks[0])).max()) < 1e-15
+
+
+def test_u_as_a_folder_of_parquet_files(folder: Path, tmp_path: Path) -> None:
+    u, _, _ = host(result := svd(Dataset(folder, engine="pandas"), NAMES, k=2))
+    frame = dd.from_dask_array(result.u, columns=["u_0", "u_1"])
+    frame.to_parquet(tmp_path / "u", write_index=False, name_function="{:06}.parquet".format)
+    assert np.array_equal(Dataset(tmp_path / "u").to_dask_array().compute(), u)
+
+
+@pytest.mark.parametrize("k", [None, 1, 2])
+def test_constant_and_dependent_columns_and_few_rows(k: int | None, engine: str) -> None:
+    table = pa.table({"one": [1, 1, 1, 1], "two": [2, 2, 2, 2], "x": [True, False, True, False], "y": [0.5, 1, 2, 4]})
+    matrix = np.stack([column.to_numpy() for column in table.columns], axis=1).astype("float64")
+    u, s, v = host(svd(Dataset(table, engine=engine), k=k))
+    assert np.abs(s - np.linalg.svd(matrix)[1][:k]).max() < 1e-14
+    assert np.abs(u.T @ u - np.eye(len(s))).max() < 1e-14
+    if k is None:
+        is_decomposition(u, s, v, matrix)
+    two = svd(Dataset(table.slice(0, 2), engine=engine))
+    assert (two.u.shape, two.s.shape, two.v.shape) == ((2, 2), (2,), (2, 4))
+    is_decomposition(*host(two), matrix[:2])
+
+
+def test_rules_on_rows_count(folder: Path, engine: str) -> None:
+    train = Dataset(folder, engine=engine).split("fraction", valid=0.3)["train"]
+    array, result = train.to_dask_array(NAMES), svd(train, NAMES)
+    assert sum(array.chunks[0]) == train.num_rows < BLOCKS * ROWS
+    is_decomposition(*host(result), on_host(array.compute()))
+
+
+BAD = {"x": [1.0, None, 3.0], "y": [1.0, 2.0, float("inf")], "s": ["a", "b", "c"], "n": [1, 2, None]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "k", "message"),
+    [
+        (
+            ["y", "x"],
+            None,
+            r"svd cannot take nan in column 'x'\n  where: row 1 of the rows from row 0(.|\n)*FillMissing",
+        ),
+        (["y"], None, r"svd cannot take inf in column 'y'\n  where: row 2"),
+        (["s"], None, r"column 's' is string, and an array holds numbers\n  do: name the columns of numbers"),
+        (None, None, "column 's' is string"),
+        ([], None, "at least one column"),
+        (["z"], None, "there is no column 'z'"),
+        (["x", "y"], 3, r"svd cannot make 3 vectors of 3 rows and 2 columns\n  do: choose a k"),
+        (["x"], 0, "svd cannot make 0 vectors"),
+    ],
+)
+def test_bad_input_of_svd(columns: list[str] | None, k: int | None, message: str, engine: str) -> None:
+    with pytest.raises((DataError, JobError), match=message):
+        svd(Dataset(pa.table(BAD), engine=engine), columns, k)
