@@ -265,7 +265,7 @@ class Operator(BaseModel):
 
     # the work
 
-    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         """The unit's output columns. Default: `transform` column by column, on the leaves of lists where allowed."""
         out = {}
         for name in unit:
@@ -277,7 +277,7 @@ class Operator(BaseModel):
                 out[name] = self.transform(column, fitted)
         return out
 
-    def transform(self, column: object, fitted: Any) -> Any:
+    def transform(self, column: Any, fitted: Any) -> Any:
         """The column made of one column of the engine (a pandas Series on Arrow, or a cuDF Series), row by row.
 
         `fitted` is what `prepare` gave (None for an operator that does not learn). Of a list column `column` is its
@@ -346,7 +346,7 @@ class Learned(Operator):
             partials.append(self.observe_unit(cut, unit, context.part(start, stop)))
         return partials
 
-    def observe(self, column: object) -> Any:
+    def observe(self, column: Any) -> Any:
         """The partial of a run of rows of one column (of a list column: of its elements): a plain value or a table."""
         raise TypeError(f"{type(self).__name__} defines neither observe nor observe_unit")
 
@@ -407,7 +407,7 @@ class Learned(Operator):
             ) from None
 
     def grown(
-        self, partial: object, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
+        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
     ) -> Grown | tuple[dict[str, Any], dict[str, Any]]:
         """(the learned values after a refit, what changed) of an operator with `on_refit` "appended".
 
@@ -434,7 +434,7 @@ class Learned(Operator):
         """
         return None
 
-    def parted(self, partial: object, learned: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def parted(self, partial: Any, learned: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """(the learned values that `apply` needs, the values that are saved apart for a refit)."""
         fitted = {name: value for name, value in learned.items() if name not in self.for_refit}
         for_refit = {name: value for name, value in learned.items() if name in self.for_refit}
