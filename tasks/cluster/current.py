@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from tasks import engines
 from tasks.cluster.dask_pool import LARGE, DaskPool
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool, pickled_bytes
+
+
+def using(client: Any) -> AbstractContextManager[Any]:
+    """A block in which this Dask client is the current one; None leaves the current one, if any."""
+    return nullcontext() if client is None else client.as_current()
 
 
 def graph_share(value: Any, tasks: int) -> Any:
@@ -16,24 +21,35 @@ def graph_share(value: Any, tasks: int) -> Any:
 
     A graph that is made for a client's workers must be computed there.
     """
-    pool = current_pool(engines.allocatable)
-    if not isinstance(pool, DaskPool) or pickled_bytes(value) * tasks <= LARGE:
+    client = current_client()
+    if client is None or pickled_bytes(value) * tasks <= LARGE:
         return None
-    return pool.everywhere(value)
+    return DaskPool(client).everywhere(value)
 
 
-def current_pool(allocatable: Callable[[], int]) -> Pool:
-    """The current `distributed.Client` of this process if there is one, else threads. Starts nothing.
-
-    `allocatable` returns the bytes that a process may allocate on its GPU.
-    """
+def current_client() -> Any:
+    """The current `distributed.Client` of this process; None without one."""
     import sys
 
     if "distributed" in sys.modules:
         from distributed import default_client
 
         try:
-            return DaskPool(default_client(), allocatable=allocatable)
+            return default_client()
         except ValueError:
             pass
-    return LocalPool(allocatable=allocatable)
+    return None
+
+
+def current_pool(allocatable: Callable[[], int], engine: str = "pandas") -> Pool:
+    """The current `distributed.Client` of this process if there is one, else threads. Starts nothing.
+
+    `allocatable` returns the bytes that a process may allocate on its GPU. The workers are made ready for the engine.
+    """
+    client = current_client()
+    if client is None:
+        return LocalPool(allocatable=allocatable)
+    from tasks.cluster.transfer.worker_setup import prepare_workers
+
+    prepare_workers(client, engine)
+    return DaskPool(client, allocatable=allocatable)

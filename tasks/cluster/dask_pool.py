@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import psutil
 
 from tasks import engines
+from tasks.cluster.frame_tasks import over_frames
 from tasks.cluster.pool import FAN_IN, Done, pickled_bytes
 from tasks.cluster.shared_argument import WithShared
 
@@ -146,6 +147,11 @@ class DaskPool:
         items = list(items)
         function, first = self.with_shared(function, shared, len(items))
         run = uuid.uuid4().hex[:8]
+        if any(getattr(item, "inputs", ()) for item in items):
+            calls = over_frames(function, first, items, f"{function.__name__}-{run}", self.client)
+            computed: list[Any] = self.client.compute(calls, **self.options)
+            self.submitted.update(computed)
+            return computed
         groups: dict[str | None, list[int]] = {}
         for i in range(len(items)):
             groups.setdefault(places.get(i) if places else None, []).append(i)
@@ -180,7 +186,7 @@ class DaskPool:
         number = {future.key: i for i, future in enumerate(futures)}
         values: list[Any] = [None] * len(futures)
         try:
-            for batch in as_completed(futures, with_results=results, raise_errors=True).batches():
+            for batch in as_completed(futures, self.client.loop, results, raise_errors=True).batches():
                 for entry in batch:
                     future, result = entry if results else (entry, None)
                     if future.status in ("error", "cancelled"):  # as_completed itself raises only the first of a batch
@@ -204,7 +210,7 @@ class DaskPool:
 
         observed = self.start(function, shared, items)
         number = {future.key: i for i, future in enumerate(observed)}
-        waiting = as_completed(observed)
+        waiting = as_completed(observed, self.client.loop)
         observed.clear()  # a result is let go as soon as it is merged
         groups: list[Any] = []
         unmerged: dict[str, list[Any]] = {}  # by the worker that has them: results are merged where they are
@@ -246,7 +252,7 @@ class DaskPool:
         from distributed import as_completed
 
         number = {future.key: i for i, future in enumerate(handles)}
-        waiting = as_completed(handles)
+        waiting = as_completed(handles, self.client.loop)
         handles.clear()
         try:
             for batch in waiting.batches():

@@ -38,7 +38,7 @@ from tasks.graph.row_rules import Downsampling, RowRules, Splitting
 from tasks.graph.seen import Seen, sketched
 from tasks.graph.state import State
 from tasks.ops.base import Columns, Context
-from tasks.sources.reader import read, read_side_by_side
+from tasks.sources.reader import FramePlan, read, read_side_by_side
 from tasks.sources.row_places import row_place
 from tasks.storage.files_being_read import listed
 
@@ -375,7 +375,11 @@ class Work(PickledFields):
     ) -> Columns:
         """Columns of the engine out of the source's files: steps 2 to 4 of `_read`."""
         gpu_reader = getattr(self.kernels, "read_partition", None)
-        on_gpu: Columns = gpu_reader(self.source, partition, columns) if gpu_reader else {}
+        on_gpu: Columns = {}
+        if gpu_reader and isinstance(self.source, FramePlan):
+            on_gpu = self.source.frames.on_device(partition, columns, self.kernels)
+        elif gpu_reader:
+            on_gpu = gpu_reader(self.source, partition, columns)
         rest = [name for name in columns if name not in on_gpu]
         if on_gpu and not rest:
             return on_gpu

@@ -1,0 +1,398 @@
+"""Frames stay where they are: on the GPU, or with Dask, whose partitions each pass computes where the workers are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks import engines, ops
+from tasks.dataset import Dataset
+from tasks.engines.convert.libraries import to_frame
+from tasks.errors import DataError, JobError
+from tasks.sources.frames import content_hash
+from tasks.workflow import Workflow
+from tests.frames import to_list
+
+ROWS = 70_000  # of a partition: more than those of small frames, which are joined
+
+
+def part(number: int) -> pd.DataFrame:
+    rows = np.arange(number * ROWS, (number + 1) * ROWS)
+    return pd.DataFrame({"n": rows, "x": rows / 8, "s": np.array(["a", "b", "c"])[rows % 3]})
+
+
+def lazy(engine: str, function: Callable[[int], pd.DataFrame] = part, partitions: int = 4) -> Any:
+    frame = dd.from_map(function, list(range(partitions)), meta=function(0).iloc[:0])
+    return frame.to_backend("cudf") if engine == "cudf" else frame
+
+
+def whole(partitions: int = 4) -> pa.Table:
+    return pa.Table.from_pandas(pd.concat([part(i) for i in range(partitions)]), preserve_index=False)
+
+
+def nodes() -> Any:
+    return (["x"] >> ops.Normalize()) + (["s"] >> ops.Categorify()) + ["n"]
+
+
+def digest(manifest: Any) -> Any:
+    return [(record["rows"], record["digest"]) for record in manifest.data["parts"]]
+
+
+def outputs(dataset: Dataset, out: Path, **client: Any) -> Any:
+    return digest(Workflow(nodes()).fit_transform(dataset, **client).to_parquet(out, files=2, **client))
+
+
+# Dask frames
+
+
+@pytest.mark.promise("A Dask frame stays with its workers: each pass takes its partitions one at a time")
+def test_a_dask_frame_gives_the_output_of_its_table(engine: str, tmp_path: Path) -> None:
+    dataset = Dataset(lazy(engine), engine=engine)
+    assert dataset.npartitions == 4
+    assert outputs(dataset, tmp_path / "lazy") == outputs(Dataset(whole(), engine=engine), tmp_path / "table")
+    assert [len(frame) for frame in dataset.to_iter(["n"])] == [ROWS] * 4
+    assert to_list(dataset.head(2)["n"]) == [0, 1]
+    assert Dataset(lazy(engine), engine=engine, partition_size="300kB").npartitions == 4  # a block is not cut
+
+
+def test_nothing_is_computed_before_it_is_needed_and_nothing_stays(tmp_path: Path) -> None:
+    computed: list[int] = []
+
+    def counted(number: int) -> pd.DataFrame:
+        computed.append(number)
+        return part(number)
+
+    frame = dd.from_map(counted, [0, 1, 2], meta=part(0).iloc[:0])
+    dataset = Dataset(frame, engine="pandas")
+    assert computed == []
+    assert dataset.num_rows == 3 * ROWS
+    assert sorted(computed) == [0, 1, 2]
+    Workflow(["x"] >> ops.Normalize()).fit(dataset)
+    assert sorted(computed) == [0, 0, 1, 1, 2, 2]
+    dataset.head(1)
+    assert computed.count(0) == 3
+    assert len(computed) == 7
+
+
+def test_results_of_to_ddf_are_a_source_like_any_dask_frame(engine: str, tmp_path: Path) -> None:
+    pq.write_table(whole(2), tmp_path / "in.parquet", row_group_size=ROWS)
+    of_files = Dataset(tmp_path / "in.parquet", engine=engine, partition_size="1MB")
+    transformed = Workflow(nodes()).fit_transform(of_files)
+    again = Dataset(transformed.to_ddf(), engine=engine)
+    assert again.num_rows == 2 * ROWS
+    mean = Workflow(["n"] >> ops.Normalize()).fit(Dataset(of_files.to_ddf(["n"]), engine=engine))
+    assert mean.transform(pa.table({"n": [ROWS - 0.5]}))["n"].to_pylist() == [0.0]
+    assert outputs(Dataset(of_files.to_ddf(), engine=engine), tmp_path / "a") == outputs(of_files, tmp_path / "b")
+
+
+def changing(changes: Callable[[pd.DataFrame, int], pd.DataFrame]) -> Callable[[int], pd.DataFrame]:
+    """Partitions that are changed from one computation to the next."""
+    times: list[int] = []
+
+    def computed(number: int) -> pd.DataFrame:
+        times.append(number)
+        return changes(part(number), times.count(number))
+
+    return computed
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        (lambda frame, time: frame.iloc[: ROWS - time], "has 69,998 rows; when they were counted it had 69,999"),
+        (lambda frame, time: frame.assign(x=frame["x"] + time), "column 'x' of partition 0 of the frame has other"),
+        (lambda frame, time: frame.iloc[:: 1 if time % 2 else -1], "of the frame has other values"),
+    ],
+    ids=["rows", "values", "order"],
+)
+def test_a_frame_that_is_not_the_same_in_each_pass_is_an_error_whose_advice_works(changes: Any, what: str) -> None:
+    def frame() -> Any:
+        return dd.from_map(changing(changes), [0], meta=part(0).iloc[:0])
+
+    with pytest.raises(DataError) as caught:
+        Workflow(["x"] >> ops.Normalize()).fit(Dataset(frame(), engine="pandas"))
+    assert what in str(caught.value)
+    assert "Dataset(frame).persist()" in caught.value.do
+    dataset = Dataset(frame(), engine="pandas").persist()
+    assert len(Workflow(["x"] >> ops.Normalize()).fit(dataset).transform(dataset).head(3)) == 3
+
+
+def test_only_columns_that_a_pass_takes_are_compared() -> None:
+    frame = dd.from_map(changing(lambda f, time: f.assign(x=f["x"] + time)), [0], meta=part(0).iloc[:0])
+    Workflow(["n"] >> ops.Normalize()).fit(Dataset(frame, engine="pandas"))
+
+
+def test_what_passes_cost_is_said_and_that_a_run_cannot_be_resumed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "rowmill")
+    outputs(Dataset(lazy("pandas", partitions=2), engine="pandas"), tmp_path / "out")
+    assert "the 2 partitions of the Dask frame are computed to count their rows, and again in each pass" in caplog.text
+    assert "a run that ends early begins anew, it cannot be resumed" in caplog.text
+
+
+def test_a_partition_of_another_type_is_named() -> None:
+    frame = dd.from_map(lambda i: pd.DataFrame({"x": [[1, 2], ["a", "b"]][i]}), [0, 1], meta=pd.DataFrame({"x": [1]}))
+    with pytest.raises(DataError, match="column 'x' of the frame changes its type") as caught:
+        _ = Dataset(frame, engine="pandas").schema
+    assert caught.value.where == "frame 1"
+    assert caught.value.why == "it is string there, and int64 before"
+    fixed = Dataset(dd.from_map(lambda i: pd.DataFrame({"x": ["1", "a"]}), [0, 1]), engine="pandas")
+    assert fixed.num_rows == 4
+
+
+VALUES = {
+    "number": [[1, 2, 3], [1, 3, 2], [1, 2, None]],
+    "text": [["a", "b"], ["b", "a"], ["a", None]],
+    "list": [[[1, 2], [3]], [[1], [2, 3]], [None, [1, 2, 3]], [[], [1, 2, 3]]],
+    "struct": [[{"a": 1, "b": "x"}], [{"a": 1, "b": "y"}], [{"a": None, "b": "x"}], [None]],
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_the_hash_of_a_column_tells_values_and_places_apart(engine: str, kind: str) -> None:
+    kernels = engines.engine(engine)
+    hashes = [content_hash(kernels.column(pa.array(values)), kernels) for values in VALUES[kind]]
+    again = [content_hash(kernels.column(pa.array(values)), kernels) for values in VALUES[kind]]
+    assert hashes == again
+    assert len(set(hashes)) == len(hashes)
+
+
+def test_the_hash_of_a_map_does_not_depend_on_what_it_is_a_slice_of() -> None:
+    kernels, kind = engines.engine("pandas"), pa.map_(pa.string(), pa.int8())
+    longer, alone = pa.array([[("z", 1)], [("a", 1)]], kind), pa.array([[("a", 1)]], kind)
+    hashes = [content_hash(kernels.column(array), kernels) for array in (longer.slice(1), alone, longer.slice(0, 1))]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+# The index
+
+
+def test_an_index_becomes_a_column_by_its_name_or_is_left_out_with_a_line(
+    engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = to_frame(pa.table({"user": [7, 8, 9], "x": [1.0, 2.0, 3.0]}), engine).set_index("user")
+    assert to_list(Dataset(frame, engine=engine, index="u").head()["u"]) == [7, 8, 9]
+    assert caplog.text == ""
+    assert list(Dataset(frame, engine=engine).schema) == ["x"]
+    assert "the index of the frame is left out (Index 'user'): index='NAME' keeps it as a column" in caplog.text
+    caplog.clear()
+    assert list(Dataset(frame.reset_index(drop=True), engine=engine).schema) == ["x"]
+    assert caplog.text == ""
+
+
+def test_the_index_of_a_dask_frame(caplog: pytest.LogCaptureFixture) -> None:
+    frame = lazy("pandas", partitions=2).set_index("n", sorted=True)
+    kept = Dataset(frame, engine="pandas", index="n")
+    assert list(kept.schema) == ["n", "x", "s"]
+    assert kept.head(2)["n"].tolist() == [0, 1]
+    assert list(Dataset(frame, engine="pandas").schema) == ["x", "s"]
+    assert "the index of the frame is left out (Index 'n')" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        (pa.table({"x": [1]}), "a Table has no index"),
+        (pd.DataFrame({"x": [1]}), "the frame has a column 'x'"),
+        (pd.DataFrame({"x": [1], "a": [1], "b": [1]}).set_index(["a", "b"]), "the index has several levels"),
+        ("data.parquet", "files have no index"),
+    ],
+)
+def test_an_index_that_cannot_be_a_column_is_refused(source: Any, what: str) -> None:
+    with pytest.raises(JobError, match=what):
+        _ = Dataset(source, index="x").schema
+
+
+# cuDF frames
+
+
+@pytest.mark.gpu
+@pytest.mark.promise("A `Dataset` of a cuDF frame does not leave the GPU")
+@pytest.mark.parametrize("kind", ["cudf", "dask_cudf", "persisted"])
+def test_a_cudf_frame_does_not_leave_the_gpu(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cudf
+
+    plain = cudf.DataFrame.from_pandas(part(0))
+    expected = outputs(Dataset(whole(1), engine="cudf"), tmp_path / "table")
+    dataset = Dataset(plain if kind != "dask_cudf" else lazy("cudf", partitions=1), engine="cudf")
+    dataset = dataset.persist() if kind == "persisted" else dataset
+
+    def refused(self: Any, *args: Any, **options: Any) -> Any:
+        assert len(self) == 0, "rows are copied to the host"
+        return to_arrow(self, *args, **options)
+
+    to_arrow = cudf.DataFrame.to_arrow
+    monkeypatch.setattr(cudf.DataFrame, "to_arrow", refused)
+    monkeypatch.setattr("tasks.sources.frames.Frames.read", lambda *_: pytest.fail("rows are read on the host"))
+    assert outputs(dataset, tmp_path / "out") == expected
+    assert type(next(dataset.to_iter())).__module__.startswith("cudf")
+    assert len(dataset.to_ddf().compute(scheduler="sync")) == ROWS
+
+
+@pytest.mark.gpu
+def test_a_cudf_frame_on_the_cpu_is_copied_once_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    import cudf
+
+    caplog.set_level(logging.INFO, "rowmill")
+    dataset = Dataset(cudf.DataFrame({"x": [1, 2]}), engine="pandas")
+    assert dataset.head().to_dict("list") == {"x": [1, 2]}
+    assert "the cuDF frame is copied to the host" in caplog.text
+
+
+# In memory
+
+
+@pytest.mark.parametrize("kind", ["files", "table", "dask"])
+def test_a_persisted_data_set_is_read_once_and_gives_the_same(engine: str, kind: str, tmp_path: Path) -> None:
+    pq.write_table(whole(2), tmp_path / "in.parquet", row_group_size=ROWS)
+    sources: dict[str, Any] = {"files": tmp_path / "in.parquet", "table": whole(2), "dask": lazy(engine, partitions=2)}
+
+    def dataset() -> Dataset:
+        return Dataset(sources[kind], engine=engine, partition_size="1MB").unique("n").split("hash", together="n",
+                                                                                            test=0.2)["train"]  # fmt: skip
+
+    persisted = dataset().persist()
+    expected = outputs(dataset(), tmp_path / "anew")
+    if kind == "files":
+        (tmp_path / "in.parquet").unlink()
+    assert outputs(persisted, tmp_path / "persisted") == expected
+    assert len(persisted.head(7)) == 7
+    assert sum(len(frame) for frame in persisted.to_iter(["n"])) == persisted.num_rows
+
+
+def test_persisted_results_are_computed_once(engine: str) -> None:
+    times: list[int] = []
+
+    def counted(number: int) -> pd.DataFrame:
+        times.append(number)
+        return part(number)
+
+    dataset = Dataset(lazy(engine, counted, 2), engine=engine)
+    transformed = Workflow(nodes()).fit(dataset).transform(dataset).persist()
+    before = len(times)
+    assert to_list(transformed.head(2)["n"]) == [0, 1]
+    assert [len(frame) for frame in transformed.to_iter()] == [ROWS] * 2
+    assert len(transformed.to_ddf().compute(scheduler="sync")) == 2 * ROWS
+    assert len(times) == before
+
+
+# Clusters
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Any]:
+    """A cluster as a user starts it: two workers of one thread, which know nothing of rowmill."""
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def theirs(plain: Any) -> Iterator[Any]:
+    from distributed import Client
+
+    with Client(plain, set_as_default=False) as connected:
+        yield connected
+
+
+def sent_bytes(client: Any) -> int:
+    return sum(client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total).values())
+
+
+def wide(number: int) -> pd.DataFrame:
+    return pd.DataFrame({"x": np.arange(1 << 20) + float(number), "y": 0.5})
+
+
+pytest_system = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
+
+
+class Most:
+    """A scheduler plugin that counts the partitions in the memory of the workers."""
+
+    name = "rowmill-test-most"
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix, self.here, self.most = prefix, set[Any](), 0
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        if str(key).startswith(f"('{self.prefix}"):
+            (self.here.add if finish == "memory" else self.here.discard)(key)
+            self.most = max(self.most, len(self.here))
+
+
+@pytest.mark.system
+@pytest.mark.xdist_group("clusters")
+@pytest.mark.promise("A Dask frame stays with its workers: each pass takes its partitions one at a time")
+def test_partitions_stay_with_their_workers_one_at_a_time_and_nothing_is_collected(theirs: Any, plain: Any) -> None:
+    from distributed.diagnostics.plugin import SchedulerPlugin
+
+    class Plugin(Most, SchedulerPlugin):  # type: ignore[misc]
+        pass
+
+    before, most = sent_bytes(theirs), Plugin("wide")
+    plain.scheduler.add_plugin(most)
+    try:
+        dataset = Dataset(dd.from_map(wide, list(range(24))), engine="pandas")
+        workflow = Workflow((["x"] >> ops.Normalize()) + ["y"]).fit(dataset, client=theirs)
+    finally:
+        plain.scheduler.remove_plugin(most.name)
+    assert dataset.num_rows == 24 << 20
+    assert 1 <= most.most <= 6  # of 24: two threads, and what is next
+    assert sent_bytes(theirs) - before < 1 << 20  # of 402 MB
+    assert workflow.transform(pa.table({"x": [(2**20 - 1) / 2 + 11.5], "y": [0.0]}))["x"].to_pylist() == [0.0]
+
+
+@pytest.mark.system
+@pytest.mark.xdist_group("clusters")
+@pytest.mark.promise("`client=` takes precedence over the current client")
+def test_a_client_takes_precedence_over_the_current_one(theirs: Any, tmp_path: Path) -> None:
+    from distributed import Client, LocalCluster
+
+    here = LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0")
+    expected = outputs(Dataset(whole(2), engine="pandas"), tmp_path / "threads")
+    pq.write_table(whole(2), tmp_path / "in.parquet", row_group_size=ROWS)
+    with here as current, Client(current) as used:
+        sources = [Dataset(lazy("pandas", partitions=2), engine="pandas"), whole(2), tmp_path / "in.parquet"]
+        for number, source in enumerate(sources):
+            data = source if isinstance(source, Dataset) else Dataset(source, engine="pandas")
+            assert outputs(data, tmp_path / f"{number}", client=theirs) == expected
+        named = Dataset(tmp_path / "in.parquet", engine="pandas", client=theirs)
+        assert outputs(named, tmp_path / "named") == expected
+        assert outputs(named.persist(), tmp_path / "persisted") == expected
+        assert outputs(named.shuffle_by_keys("s").unique("n"), tmp_path / "keys") != expected
+        workflow = Workflow(nodes()).fit(named)
+        assert workflow.transform(named).persist().head(1)["n"].tolist() == [0]
+        assert len(workflow.transform(named).to_ddf().persist(scheduler=theirs).compute(scheduler=theirs)) == 2 * ROWS
+        assert used.story() == [] or not used.cluster.scheduler.tasks
+        assert used.cluster.scheduler.transition_log == used.cluster.scheduler.transition_log.__class__()
+
+
+@pytest.mark.system
+@pytest.mark.xdist_group("clusters")
+@pytest.mark.promise("A cluster that a user has started needs no preload")
+def test_workers_of_a_plain_cluster_read_results_out_of_each_others_memory(theirs: Any, tmp_path: Path) -> None:
+    from tasks.cluster.transfer.host_memory import this_host
+    from tasks.core import lent_bytes
+
+    if not this_host():
+        pytest.skip("memory of other processes cannot be read here")
+    data = Dataset(lazy("pandas", partitions=8), engine="pandas", client=theirs)
+    outputs(data, tmp_path / "out")
+    assert sum(on_host for _, on_host in theirs.run(lent_bytes.totals).values()) > 1 << 20
+
+
+def test_a_frame_is_transformed_here_whatever_client_there_is(tmp_path: Path) -> None:
+    workflow = Workflow(["x"] >> ops.Normalize()).fit(Dataset(whole(1), engine="pandas"))
+    with pytest.raises(JobError, match="a client does not transform a frame"):
+        workflow.transform(whole(1), client=object())
