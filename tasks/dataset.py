@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from tasks.cluster.current import current_pool, using
 from tasks.cluster.dask_frames import dask_frame
-from tasks.cluster.dask_pool import DaskPool
-from tasks.cluster.frame_tasks import over_frames
+from tasks.cluster.dask_pool import DaskPool, over_frames
 from tasks.cluster.parallelism import dividing_threads, worker_memory
 from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
@@ -270,17 +269,19 @@ class Dataset:
         """The same rows, worked on by the workers of this Dask client; None changes nothing."""
         if client is None or client is self.client:
             return self
+        with using(client):
+            _ = self.frames and self.plan  # rows of frames are counted once
         other = copy(self)
         other.client = client
-        if self._rows:
-            other._rows = replace(self._rows, dataset=self._rows.dataset.with_client(client))
+        other._rows = self._rows and replace(self._rows, dataset=self._rows.dataset.with_client(client))
         return other
 
     @property
     def pool(self) -> Pool:
         """What works on the partitions: the cluster of `client`, else of the current one, else threads."""
+        engine = libraries.resolve_engine(self.engine)
         with using(self.client):
-            return current_pool(gpu_setup.allocatable, libraries.resolve_engine(self.engine))
+            return current_pool(gpu_setup.allocatable, lambda client: gpu_setup.prepare_workers(client, engine))
 
     @property
     def schema(self) -> Schema:
@@ -574,18 +575,19 @@ class Dataset:
         rows, their numbers and what `unique`, `split` and `downsample` leave out stay the same. The memory is free
         again with the last reference to the result; set `schema` and the like before.
         """
-        if self._is_of_dask:
-            with using(self.client):
-                other = copy(self)
-                other.__dict__ = {n: v for n, v in self.__dict__.items() if n not in ("plan", "frames")}
-                other.source = self.source.persist()
-                if self._rows:
-                    other._rows = replace(self._rows, dataset=self._rows.dataset.persist(), shared={})
+        rules, is_of_dask = self._rows, self._section is None and hasattr(self.source, "to_delayed")
+        if type(self) is Dataset and (rules or is_of_dask):
+            other = copy(self)
+            other.__dict__ = {name: value for name, value in self.__dict__.items() if name not in ("plan", "frames")}
+            if rules:
+                other._rows = replace(rules, dataset=rules.dataset.persist(), shared={})
                 return other
+            with using(self.client):
+                other.source = self.source.persist()
+            return other
         plan = self.plan
-        names, engine = tuple(self.plan.schema), libraries.resolve_engine(self.engine)
-        final = Node("pick", selection=names, name="source")
-        work, pool, partitions = Work(self.handle, final, plan.schema, engine), self.pool, plan.partitions
+        work = Work(self.handle, Node("pick", name="source"), plan.schema, libraries.resolve_engine(self.engine))
+        pool, partitions = self.pool, plan.partitions
         if isinstance(pool, DaskPool):
             function, first = pool.with_shared(_columns, work, len(partitions))
             parts = over_frames(function, first, partitions, f"rows-{uuid4().hex[:8]}", pool.client)
@@ -593,15 +595,11 @@ class Dataset:
         else:
             stored = pool.map(_columns, work, partitions)
         inputs = [Input(p.number, frame, p.rows) for p, frame in zip(partitions, stored, strict=True)]
-        pairs = [(Partition(p.number, _within(p), (inputs[p.number],))) for p in partitions]
-        blocks = tuple(block for partition in pairs for block in partition.blocks)
+        partitions = tuple(Partition(p.number, _within(p), (inputs[p.number],)) for p in partitions)
+        blocks = tuple(block for partition in partitions for block in partition.blocks)
         options = {name: value for name, value in plan.options.items() if name == "keyed"}
-        again = replace(plan, files=(), format="frame", blocks=blocks, partitions=tuple(pairs), options=options)
+        again = replace(plan, files=(), format="frame", blocks=blocks, partitions=partitions, options=options)
         return _Persisted(self, again, Frames((), (), (), plan.schema, tuple(inputs)))
-
-    @property
-    def _is_of_dask(self) -> bool:
-        return self._section is None and hasattr(self.source, "to_delayed")
 
 
 class _ScratchFolder:
@@ -631,10 +629,6 @@ class _Replanned(Dataset):
 
 class _Persisted(_Replanned):
     """The rows of a data set in memory."""
-
-    @property
-    def _is_of_dask(self) -> bool:
-        return False
 
     def differences(self, reading: Mapping[str, Any]) -> list[str]:
         return self._origin.differences(reading)
@@ -769,8 +763,8 @@ def _columns(work: Work, partition: Partition) -> Any:
     """All columns of a partition: a table of the host, or with cuDF columns of the GPU."""
     if work.engine != "cudf":
         return read(work.source, partition, list(work.schema))
-    evaluation = work.opened(partition, work.bound.targets)
-    columns = {name: evaluation.column(place, name) for place, name in work.bound.targets}
+    gpu_setup.prepare(work.engine)
+    columns = work.read(partition, list(work.schema), [])
     synchronize()
     return columns
 

@@ -41,15 +41,13 @@ def current_client() -> Any:
     return None
 
 
-def current_pool(allocatable: Callable[[], int], engine: str = "pandas") -> Pool:
+def current_pool(allocatable: Callable[[], int], prepare: Callable[[Any], None]) -> Pool:
     """The current `distributed.Client` of this process if there is one, else threads. Starts nothing.
 
-    `allocatable` returns the bytes that a process may allocate on its GPU. The workers are made ready for the engine.
+    `allocatable` returns the bytes that a process may allocate on its GPU; `prepare` makes a client's workers ready.
     """
     client = current_client()
     if client is None:
         return LocalPool(allocatable=allocatable)
-    from tasks.cluster.transfer.worker_setup import prepare_workers
-
-    prepare_workers(client, engine)
+    prepare(client)
     return DaskPool(client, allocatable=allocatable)

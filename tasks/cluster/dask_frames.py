@@ -11,7 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from tasks.cluster.current import current_client, graph_share
-from tasks.cluster.frame_tasks import over_frames
+from tasks.cluster.dask_pool import over_frames
 from tasks.core.plan import Partition
 from tasks.engines import synchronize
 from tasks.engines.convert.libraries import to_frame

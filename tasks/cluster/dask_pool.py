@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import psutil
 
 from tasks import engines
-from tasks.cluster.frame_tasks import over_frames
 from tasks.cluster.pool import FAN_IN, Done, pickled_bytes
 from tasks.cluster.shared_argument import WithShared
+from tasks.core.plan import Partition
 
 LARGE = 4 << 20  # bytes: larger shared arguments do not go into the graph, which the scheduler keeps in memory
 BATCH = 5_000  # tasks in one message to the scheduler
@@ -263,6 +263,36 @@ class DaskPool:
         except BaseException:
             self.client.cancel(list(waiting.futures), force=True)
             raise
+
+
+class _OnFrames:
+    """`function` of a partition whose frames reach the task as arguments."""
+
+    def __init__(self, function: Callable[..., Any], partition: Partition) -> None:
+        self.function, self.partition = function, partition
+
+    def __call__(self, frames: Sequence[Any], *first: Any) -> Any:
+        return self.function(*first, self.partition.with_frames(frames))
+
+
+def over_frames(
+    function: Callable[..., Any], first: Sequence[Any], partitions: Sequence[Partition], name: str, client: Any = None
+) -> list[Any]:
+    """A Delayed of function(*first, partition) for each partition.
+
+    The scheduler computes a frame where its data are, prefers that worker for the task, and lets go of the frame
+    behind the last task that takes it. A frame of this process is copied to one worker, by the transport of Dask.
+    """
+    import dask
+
+    frames = {one.number: one.frame for partition in partitions for one in partition.inputs}
+    if client is not None:
+        frames = {n: f if dask.is_dask_collection(f) else client.scatter(f, hash=False) for n, f in frames.items()}
+    calls = [dask.delayed(_OnFrames(function, partition), pure=False, traverse=False) for partition in partitions]
+    return [
+        call([frames[one.number] for one in partition.inputs], *first, dask_key_name=f"{name}-{i:06d}")
+        for i, (call, partition) in enumerate(zip(calls, partitions, strict=True))
+    ]
 
 
 def _raise_first(futures: Iterable[Any]) -> None:

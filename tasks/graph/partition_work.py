@@ -38,7 +38,8 @@ from tasks.graph.row_rules import Downsampling, RowRules, Splitting
 from tasks.graph.seen import Seen, sketched
 from tasks.graph.state import State
 from tasks.ops.base import Columns, Context
-from tasks.sources.reader import FramePlan, read, read_side_by_side
+from tasks.sources.frames import frame_here
+from tasks.sources.reader import read, read_side_by_side
 from tasks.sources.row_places import row_place
 from tasks.storage.files_being_read import listed
 
@@ -255,7 +256,7 @@ class Work(PickledFields):
     def _load(self, partition: Partition, columns: list[str], plain: list[str], noted: FailedCasts) -> _SourceColumns:
         """Read the rows that filter, unique, split and down-sampling keep."""
         engine, keyed = self.kernels, ROW in self.schema
-        source = self._read(partition, self._read_for(columns), plain)
+        source = self.read(partition, self._read_for(columns), plain)
         rows = engine.row_numbers(partition.first_row, partition.rows)
         order = rows if keyed or self.first_row else None
         if keyed:
@@ -353,7 +354,7 @@ class Work(PickledFields):
         """Where the source has a row, by its row number, in words."""
         return row_place(self.source, row - self.first_row)
 
-    def _read(self, partition: Partition, columns: list[str], plain: list[str]) -> Columns:
+    def read(self, partition: Partition, columns: list[str], plain: list[str]) -> Columns:
         """The source columns of a partition as columns of the engine. Each comes from the first of these that has it:
 
         1. the cache in the GPU's memory, where an earlier pass left it,
@@ -364,8 +365,8 @@ class Work(PickledFields):
         cache = self._cache_of(partition)
         if cache and column_cache.is_on_device(cache, partition):
             taken = column_cache.take(cache, partition, columns)
-            read = None if taken.complete else self._read_files(partition, taken.missing, plain, None)
-            by_name = column_cache.put(cache, partition, taken, read)
+            missing = None if taken.complete else self._read_files(partition, taken.missing, plain, None)
+            by_name = column_cache.put(cache, partition, taken, missing)
         else:
             by_name = self._read_files(partition, columns, plain, cache)
         return {name: by_name[name] for name in columns}
@@ -373,10 +374,11 @@ class Work(PickledFields):
     def _read_files(
         self, partition: Partition, columns: list[str], plain: list[str], cache: CacheKey | None
     ) -> Columns:
-        """Columns of the engine out of the source's files: steps 2 to 4 of `_read`."""
+        """Columns of the engine out of the source's files or frames: steps 2 to 4 of `read`."""
         gpu_reader = getattr(self.kernels, "read_partition", None)
         on_gpu: Columns = {}
-        if gpu_reader and isinstance(self.source, FramePlan):
+        if partition.inputs and gpu_reader:
+            partition = partition.with_frames([frame_here(one.frame) for one in partition.inputs])
             on_gpu = self.source.frames.on_device(partition, columns, self.kernels)
         elif gpu_reader:
             on_gpu = gpu_reader(self.source, partition, columns)
@@ -389,7 +391,7 @@ class Work(PickledFields):
     def _host_table(
         self, partition: Partition, columns: list[str], plain: list[str], cache: CacheKey | None, side_by_side: bool
     ) -> pa.Table:
-        """Columns as an Arrow table: steps 3 and 4 of `_read`."""
+        """Columns as an Arrow table: steps 3 and 4 of `read`."""
         taken = column_cache.take(cache, partition, columns) if cache else column_cache.Taken(None, columns)
         table = None
         if not taken.complete and side_by_side:

@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks import engines
 from tasks.core.dtypes import dtype_name, fixed_size, kind_of, plain_type
@@ -83,51 +82,31 @@ class Frames:
         types = {name: self.schema[name].dtype for name in columns if name in self.schema}
         whole: dict[int, dict[str, Any]] = {}
         for one in partition.inputs:
-            frame = frame_here(one.frame)
-            if libraries.library(frame) != "cudf" and not isinstance(frame, dict):
+            if libraries.library(one.frame) != "cudf" and not isinstance(one.frame, dict):
                 return {}
-            names = [n for n, t in types.items() if n in frame and (isinstance(frame, dict) or not is_foreign(t))]
-            stored = _device_columns(frame, names, engine)
-            check_same(one, _length(frame), stored, engine)
+            stored = _device_columns(one.frame, types, engine)
+            _check_same(one, one.frame, stored, engine)
             try:
                 whole[one.number] = {n: engine.cast(engine.finite(c), types[n]) for n, c in stored.items()}
             except (ValueError, NotImplementedError):
                 return {}  # the host's reader says which value does not fit
-        if not whole:
-            return {}
         pieces = [piece for block in partition.blocks for piece in block.pieces]
-        return engine.concat([engine.slice_rows(whole[p.file], p.start, p.stop) for p in pieces])
+        return engine.concat([engine.slice_rows(whole[p.file], p.start, p.stop) for p in pieces]) if whole else {}
 
 
 def frame_here(frame: Any) -> Any:
-    """The frame in this process: itself, or what the current client, else this thread, computes."""
+    """The frame in this process: itself, or what the current client, else this process, computes."""
     import dask
 
-    if not dask.is_dask_collection(frame):
-        return frame
-    return frame.compute() if _has_client() else frame.compute(scheduler="sync")
-
-
-def _has_client() -> bool:
-    try:
-        from distributed import get_client
-
-        return get_client() is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _length(frame: Any) -> int:
-    return len(next(iter(frame.values()))) if isinstance(frame, dict) else len(frame)
+    return frame.compute() if dask.is_dask_collection(frame) else frame
 
 
 def _host_rows(one: Input, columns: Sequence[str]) -> pa.Table:
     """The columns of a frame as a table, compared with the pass that counted its rows."""
     frame, engine = frame_here(one.frame), engines.engine("pandas")
-    table = to_table(frame, columns)
-    if one.hashes:
-        table = _in_plain_types(table)
-    check_same(one, _length(frame), engine.from_arrow(table), engine)
+    table = to_table(frame, columns) if columns else pa.table({})
+    table = _in_plain_types(table) if one.hashes else table
+    _check_same(one, frame, engine.from_arrow(table), engine)
     return table
 
 
@@ -135,20 +114,18 @@ def _in_plain_types(table: pa.Table) -> pa.Table:
     return conform(table, pa.schema([(field.name, plain_type(field.type)) for field in table.schema]))
 
 
-def check_same(one: Input, rows: int, columns: Mapping[str, Any], engine: Kernels) -> None:
+def _check_same(one: Input, frame: Any, columns: Mapping[str, Any], engine: Kernels) -> None:
     """A DataError where a frame has other rows, or other values in these columns, than when its rows were counted."""
+    rows = one.rows if isinstance(frame, dict) else len(frame)
+    other = [n for n, c in columns.items() if n in one.hashes and content_hash(c, engine) != one.hashes[n]]
+    if rows == one.rows and not other:
+        return
     what = f"partition {one.number} of the frame has {rows:,} rows; when they were counted it had {one.rows:,}"
     if rows == one.rows:
-        other = [n for n, c in columns.items() if n in one.hashes and content_hash(c, engine) != one.hashes[n]]
-        if not other:
-            return
         what = f"column {other[0]!r} of partition {one.number} of the frame has other values than when it was counted"
-    raise DataError(
-        what,
-        where="Dataset of a Dask frame",
-        why="each pass computes the frame anew, and this frame is not the same each time",
-        do="compute it once, and keep its partitions: Dataset(frame).persist()",
-    )
+    why = "each pass computes the frame anew, and this frame is not the same each time"
+    do = "compute it once, and keep its partitions: Dataset(frame).persist()"
+    raise DataError(what, where="Dataset of a Dask frame", why=why, do=do)
 
 
 def content_hash(values: Any, engine: Kernels) -> int:
@@ -157,27 +134,25 @@ def content_hash(values: Any, engine: Kernels) -> int:
     if engine.is_list(values):
         lengths, valid = engine.list_lengths(values)
         lengths = lengths if valid is None else engine.xp.where(valid, lengths, -1)
-        of_lengths, of_elements = (
-            content_hash(c, engine) for c in (engine.from_numbers(lengths), engine.leaves(values))
-        )
-        return (3 * of_lengths + of_elements) % 2**64
+        of_lengths = content_hash(engine.from_numbers(lengths), engine)
+        return (3 * of_lengths + content_hash(engine.leaves(values), engine)) % 2**64
     if kind_of(dtype) == "other" and pa.types.is_nested(dtype):
         host, on_host = engines.engine("pandas"), engine.host(values)
         if pa.types.is_map(dtype):
-            parts = [pc.list_value_length(on_host), pc.list_flatten(on_host)]
-        else:
-            parts = [on_host.is_null(), *on_host.flatten()]
+            entries = pa.struct([("key", dtype.key_type), ("value", dtype.item_type)])
+            return content_hash(host.column(on_host.cast(pa.list_(entries))), host)
+        parts = [on_host.is_null(), *on_host.flatten()]
         return sum((2 * i + 1) * content_hash(host.column(part), host) for i, part in enumerate(parts)) % 2**64
     hashes = engine.hash_columns([values]).astype(engine.xp.uint64)
     places = engine.xp.arange(len(hashes), dtype=engine.xp.uint64)
     return int((hashes * (2 * places + 1)).sum())
 
 
-def _device_columns(frame: Any, names: Sequence[str], engine: Kernels) -> dict[str, Any]:
-    """Columns of a cuDF frame as those of the engine; persisted ones are that already."""
+def _device_columns(frame: Any, types: Mapping[str, pa.DataType], engine: Kernels) -> dict[str, Any]:
+    """Columns of a cuDF frame as those of the engine, but those that need a stand-in; persisted ones are that already."""
     if isinstance(frame, dict):
-        return {name: frame[name] for name in names}
-    return {name: engine.adopt(frame[name]) for name in names}
+        return {name: frame[name] for name in types if name in frame}
+    return {n: engine.adopt(frame[n]) for n, dtype in types.items() if n in frame and not is_foreign(dtype)}
 
 
 def measured(frame: Any, engine: str) -> Facts:
@@ -187,7 +162,8 @@ def measured(frame: Any, engine: str) -> Facts:
         hashes = {n: content_hash(c, host) for n, c in host.from_arrow(_in_plain_types(table)).items()}
         return Facts(table.num_rows, table.nbytes, table.schema.remove_metadata(), hashes, index_of(frame))
     kernels, schema = engines.engine(engine), to_table(frame.head(0)).schema
-    hashes = {n: content_hash(c, kernels) for n, c in _device_columns(frame, schema.names, kernels).items()}
+    types = {field.name: plain_type(field.type) for field in schema}
+    hashes = {n: content_hash(c, kernels) for n, c in _device_columns(frame, types, kernels).items()}
     return Facts(len(frame), nbytes(frame), schema, hashes, index_of(frame))
 
 
@@ -273,7 +249,10 @@ def _frames(tables: Sequence[pa.Table], inputs: Sequence[Input], facts: Sequence
             )
         here = {name: plain_type(schema.field(name).type) for name in types}
         for name, dtype in here.items():
-            _check_type(name, number, dtype, types[name])
+            if kind_of(dtype) != kind_of(types[name]) and pa.null() not in (dtype, types[name]):
+                why = f"it is {dtype_name(dtype)} there, and {dtype_name(types[name])} before"
+                raise DataError(f"column {name!r} of the frame changes its type", where=f"frame {number}", why=why,
+                                do=f"give it one type: frame.astype({{{name!r}: ..}})")  # fmt: skip
         types = {name: here[name] if pa.types.is_null(dtype) else dtype for name, dtype in types.items()}
     sizes = {n: fixed_size({schema.field(n).type for schema in schemas}) for n in types}
     columns = [Column(n, pa.string() if pa.types.is_null(t) else t, properties=sizes[n]) for n, t in types.items()]
@@ -281,15 +260,3 @@ def _frames(tables: Sequence[pa.Table], inputs: Sequence[Input], facts: Sequence
     rows, sizes_in_bytes = tuple(f.rows for f in facts), tuple(f.nbytes for f in facts)
     dropped = tuple(dict.fromkeys(f.index for f in facts if f.index))
     return Frames(tuple(tables), rows, sizes_in_bytes, Schema(columns), tuple(counted), dropped)
-
-
-def _check_type(name: str, number: int, dtype: pa.DataType, before: pa.DataType) -> None:
-    """A DataError where a column is of another kind in a frame than in those before."""
-    if pa.types.is_null(dtype) or pa.types.is_null(before) or kind_of(dtype) == kind_of(before):
-        return
-    raise DataError(
-        f"column {name!r} of the frame changes its type",
-        where=f"frame {number}",
-        why=f"it is {dtype_name(dtype)} there, and {dtype_name(before)} before",
-        do=f"give it one type: frame.astype({{{name!r}: ..}})",
-    )

@@ -44,7 +44,7 @@ def nodes() -> Any:
 
 
 def digest(manifest: Any) -> Any:
-    return [(record["rows"], record["digest"]) for record in manifest.data["parts"]]
+    return [(record["rows"], record["xxh3_128"]) for record in manifest.data["parts"]]
 
 
 def outputs(dataset: Dataset, out: Path, **client: Any) -> Any:
@@ -196,7 +196,7 @@ def test_the_index_of_a_dask_frame(caplog: pytest.LogCaptureFixture) -> None:
     assert list(kept.schema) == ["n", "x", "s"]
     assert kept.head(2)["n"].tolist() == [0, 1]
     assert list(Dataset(frame, engine="pandas").schema) == ["x", "s"]
-    assert "the index of the frame is left out (Index 'n')" in caplog.text
+    assert "the index of the frame is left out (RangeIndex 'n')" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -314,9 +314,6 @@ def wide(number: int) -> pd.DataFrame:
     return pd.DataFrame({"x": np.arange(1 << 20) + float(number), "y": 0.5})
 
 
-pytest_system = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
-
-
 class Most:
     """A scheduler plugin that counts the partitions in the memory of the workers."""
 
@@ -362,7 +359,7 @@ def test_a_client_takes_precedence_over_the_current_one(theirs: Any, tmp_path: P
     here = LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0")
     expected = outputs(Dataset(whole(2), engine="pandas"), tmp_path / "threads")
     pq.write_table(whole(2), tmp_path / "in.parquet", row_group_size=ROWS)
-    with here as current, Client(current) as used:
+    with here as current, Client(current):
         sources = [Dataset(lazy("pandas", partitions=2), engine="pandas"), whole(2), tmp_path / "in.parquet"]
         for number, source in enumerate(sources):
             data = source if isinstance(source, Dataset) else Dataset(source, engine="pandas")
@@ -374,8 +371,7 @@ def test_a_client_takes_precedence_over_the_current_one(theirs: Any, tmp_path: P
         workflow = Workflow(nodes()).fit(named)
         assert workflow.transform(named).persist().head(1)["n"].tolist() == [0]
         assert len(workflow.transform(named).to_ddf().persist(scheduler=theirs).compute(scheduler=theirs)) == 2 * ROWS
-        assert used.story() == [] or not used.cluster.scheduler.tasks
-        assert used.cluster.scheduler.transition_log == used.cluster.scheduler.transition_log.__class__()
+        assert not current.scheduler.transition_log  # it had no task at all
 
 
 @pytest.mark.system
