@@ -25,7 +25,7 @@ from tasks.cluster.parallelism import dividing_threads, worker_memory
 from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
-from tasks.core.plan import Block, Input, Partition, Piece, Plan, Sizing
+from tasks.core.plan import MOST_ROWS, Block, Input, Partition, Piece, Plan, Sizing
 from tasks.core.schema import Schema
 from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, checked
 from tasks.engines import synchronize
@@ -60,7 +60,7 @@ from tasks.storage.files import check_unchanged, is_remote, local_path
 from tasks.storage.files_being_read import open_outputs
 
 log = logging.getLogger("rowmill")
-LAZY = ("the {} partitions of the Dask frame are computed to count their rows, and again in each pass, which checks "
+LAZY = ("the %s partitions of the Dask frame are computed to count their rows, and again in each pass, which checks "
         "that they are the same: Dataset(..).persist() computes them once")  # fmt: skip
 ENGINES = ("auto", "pandas", "cudf")
 RULES: dict[str, type[Section]] = {"unique": Unique, "split": SplitRule, "downsample": Downsample}  # on rows
@@ -70,13 +70,20 @@ class Dataset:
     """The rows of files or frames, in a fixed order, read by partition.
 
     source: a path, a folder, a glob, an fsspec URL, or a list of these; or a pandas, Arrow, cuDF, Dask or dask_cudf
-        frame, or a list of pandas, Arrow or cuDF frames.
+        frame, or a list of pandas, Arrow or cuDF frames. Frames stay where they are: cuDF frames on the GPU with the
+        engine cudf, and partitions of a Dask frame with its workers, which compute them anew in each pass (`persist`).
     partition_size: decoded bytes of a partition, a number or a text (64MiB, 1GB). By default there are several
-        partitions for each core (of the current Dask client's workers, else of this host), of 1GB at most.
+        partitions for each core (of the client's workers, else of this host), of 1GB at most; of a Dask frame its own,
+        which a size divides and does not join.
     versions: of an output with versions: `all`, `v0003..v0007`, `v0003..` or `v0003`, read one after another; by
         default the newest one. Discarded versions are left out, with a warning, and so are those that have other ids
         than the newest one.
-    engine: pandas, cudf, or auto (default): cudf on a host with cuDF and a GPU, else pandas.
+    engine: pandas, cudf, or auto (default): cudf on a host with cuDF and a GPU, else pandas, for which frames of cuDF
+        are copied to the host.
+    index: the name of a column that gets the index of a frame; by default the index is left out, with a warning unless
+        it only numbers the rows.
+    client: the Dask client whose workers work on the rows; by default the current one, if any, else threads. `fit`,
+        `transform` and `to_parquet` take another.
 
     All other parameters are for files; with a frame they are a JobError. They mean the same as in a job's `source`:
 
@@ -103,8 +110,8 @@ class Dataset:
     A fitted workflow reads a data set that leaves out `schema` and the parameters of text files as it read the data set
     that it was fitted on. Nothing is read before it is needed; then every file is inspected once (`plan`). NaN in a
     column of floats is null. Errors: a JobError for a parameter that is wrong and for a source that does not exist; a
-    DataError for a source without rows, for two columns of one name, and for a file that cannot be read or that changed
-    since it was inspected.
+    DataError for a source without rows, for two columns of one name, for a file that cannot be read, and for a file or
+    a partition of a Dask frame that changed since it was inspected.
 
     >>> Dataset(pa.table({"x": [1, 2, 3]})).head(2)
        x
@@ -202,12 +209,13 @@ class Dataset:
         engine = libraries.resolve_engine(self.engine)
         frames = frames_of(self.source, engine, self._index, lambda alone: self.pool.map(_measured, engine, alone))
         if frames.indexes:
-            log.warning(
-                "the index of the frame is left out (%s): index='NAME' keeps it as a column", *frames.indexes[:1]
-            )
+            log.warning("the index of the frame is left out (%s): index='NAME' makes it a column", frames.indexes[0])
         if frames.is_lazy:
-            log.info("%s", LAZY.format(len(frames.inputs)))
-        if engine != "cudf" and libraries.on_gpu(self.source):
+            log.info(LAZY, len(frames.inputs))
+        elif frames.inputs and isinstance(self.pool, DaskPool):
+            log.info("each pass copies the cuDF frame of this process to workers; persist() does so once")
+        first = self.source[0] if isinstance(self.source, (list, tuple)) else self.source
+        if engine != "cudf" and type(first).__module__.startswith(("cudf", "dask_cudf")):
             log.info("the cuDF frame is copied to the host, since the engine is pandas")
         return frames
 
@@ -553,7 +561,7 @@ class Dataset:
             if rows >= n and tables:
                 break
             with using(self.client):
-                tables.append(_table(source, None, self.plan.alone(block)).slice(0, n - rows))
+                tables.append(_table(source, None, self.plan.alone(block), n - rows))
             rows += tables[-1].num_rows
         return libraries.to_frame(pa.concat_tables(tables), libraries.resolve_engine(self.engine))
 
@@ -595,11 +603,11 @@ class Dataset:
         else:
             stored = pool.map(_columns, work, partitions)
         inputs = [Input(p.number, frame, p.rows) for p, frame in zip(partitions, stored, strict=True)]
-        partitions = tuple(Partition(p.number, _within(p), (inputs[p.number],)) for p in partitions)
+        partitions = tuple(Partition(one.number, _within(partitions[one.number]), (one,)) for one in inputs)
         blocks = tuple(block for partition in partitions for block in partition.blocks)
         options = {name: value for name, value in plan.options.items() if name == "keyed"}
         again = replace(plan, files=(), format="frame", blocks=blocks, partitions=partitions, options=options)
-        return _Persisted(self, again, Frames((), (), (), plan.schema, tuple(inputs)))
+        return _Replanned(self, again, Frames((), (), (), plan.schema, tuple(inputs)))
 
 
 class _ScratchFolder:
@@ -614,7 +622,7 @@ class _ScratchFolder:
 
 
 class _Replanned(Dataset):
-    """The rows of a data set as another plan says: in another order, or in other types."""
+    """The rows of a data set as another plan says: in another order, in other types, or in memory."""
 
     def __init__(self, origin: Dataset, plan: Plan, frames: Frames | None = None) -> None:
         self.source, self.engine, self.client, self._index = origin.source, origin.engine, origin.client, None
@@ -626,12 +634,12 @@ class _Replanned(Dataset):
     def _unkeyed(self) -> Dataset:
         return self._origin._unkeyed
 
-
-class _Persisted(_Replanned):
-    """The rows of a data set in memory."""
-
     def differences(self, reading: Mapping[str, Any]) -> list[str]:
         return self._origin.differences(reading)
+
+    @property
+    def own_types(self) -> tuple[str, ...]:
+        return self._origin.own_types
 
 
 class _KeyedRows(_Replanned):
@@ -648,13 +656,6 @@ class _KeyedRows(_Replanned):
         keyed = again.shuffle_by_keys(self.keys, self.sort_by)
         keyed._rows = self._rows and self._rows.as_fitted({n: v for n, v in reading.items() if n not in ROWS})
         return keyed
-
-    def differences(self, reading: Mapping[str, Any]) -> list[str]:
-        return self._origin.differences(reading)
-
-    @property
-    def own_types(self) -> tuple[str, ...]:
-        return self._origin.own_types
 
 
 @dataclass(frozen=True)
@@ -745,12 +746,18 @@ class _ChosenRows:
         return replace(self, dataset=known["dataset"], shared=known["shared"])
 
 
-def _table(source: Plan | FramePlan | Work, columns: Sequence[str] | None, partition: Partition) -> pa.Table:
-    """The rows of a partition; of a `Work` those that its rules keep."""
+def _picked(work: Work, partition: Partition) -> dict[str, Any]:
+    evaluation = work.opened(partition, work.bound.targets)
+    return {name: evaluation.column(place, name) for place, name in work.bound.targets}
+
+
+def _table(
+    source: Plan | FramePlan | Work, columns: Sequence[str] | None, partition: Partition, most: int = MOST_ROWS
+) -> pa.Table:
+    """The rows of a partition, `most` at most; of a `Work` those that its rules keep."""
     if not isinstance(source, Work):
-        return read(source, partition, columns)
-    evaluation = source.opened(partition, source.bound.targets)
-    picked = {name: evaluation.column(place, name) for place, name in source.bound.targets}
+        return read(source, partition, columns).slice(0, most)
+    picked = source.kernels.slice_rows(_picked(source, partition), 0, most)
     return source.kernels.host_columns(picked, Schema(source.schema[name] for name in picked))
 
 
@@ -785,8 +792,7 @@ def _measured(engine: str, alone: Partition) -> Facts:
 def _read_frame(handle: tuple[Plan | FramePlan | Work, Sequence[str], str], partition: Partition) -> Any:
     source, columns, engine = handle
     if isinstance(source, Work) and engine == "cudf" and partition.inputs:  # which do not leave the GPU
-        evaluation = source.opened(partition, source.bound.targets)
-        return source.kernels.user_frame({name: evaluation.column(place, name) for place, name in source.bound.targets})
+        return source.kernels.user_frame(_picked(source, partition))
     return libraries.to_frame(_table(source, columns, partition), engine)
 
 

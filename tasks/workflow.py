@@ -480,16 +480,10 @@ class Transformed:
 
     def frames(self) -> Iterator[Any]:
         """One frame (pandas with Arrow types, or cuDF) per partition, in the order of the source's rows."""
-        if self._persisted is not None:
-            for part in self._persisted.to_delayed():
-                with using(self.dataset.client):
-                    frame = frame_here(part)
-                yield frame
-            return
-        work = self._work()
-        for partition in self.dataset.plan.partitions:
+        work, persisted = self._work(), self._persisted
+        for part in self.dataset.plan.partitions if persisted is None else persisted.to_delayed():
             with using(self.dataset.client):
-                frame = _frame_of(work, partition)
+                frame = _frame_of(work, part) if persisted is None else frame_here(part)
             yield frame
 
     def to_iter(self) -> Iterator[Any]:

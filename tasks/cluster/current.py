@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from tasks.cluster.dask_pool import LARGE, DaskPool
@@ -31,13 +31,12 @@ def current_client() -> Any:
     """The current `distributed.Client` of this process; None without one."""
     import sys
 
-    if "distributed" in sys.modules:
-        from distributed import default_client
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client
 
-        try:
-            return default_client()
-        except ValueError:
-            pass
+    with suppress(ValueError):
+        return default_client()
     return None
 
 
@@ -46,8 +45,7 @@ def current_pool(allocatable: Callable[[], int], prepare: Callable[[Any], None])
 
     `allocatable` returns the bytes that a process may allocate on its GPU; `prepare` makes a client's workers ready.
     """
-    client = current_client()
-    if client is None:
+    if (client := current_client()) is None:
         return LocalPool(allocatable=allocatable)
     prepare(client)
     return DaskPool(client, allocatable=allocatable)

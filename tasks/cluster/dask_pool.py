@@ -286,8 +286,9 @@ def over_frames(
     import dask
 
     frames = {one.number: one.frame for partition in partitions for one in partition.inputs}
-    if client is not None:
-        frames = {n: f if dask.is_dask_collection(f) else client.scatter(f, hash=False) for n, f in frames.items()}
+    here = {number: frame for number, frame in frames.items() if not dask.is_dask_collection(frame)}
+    if here and client is not None:
+        frames |= dict(zip(here, client.scatter(list(here.values()), hash=False), strict=True))
     calls = [dask.delayed(_OnFrames(function, partition), pure=False, traverse=False) for partition in partitions]
     return [
         call([frames[one.number] for one in partition.inputs], *first, dask_key_name=f"{name}-{i:06d}")

@@ -64,9 +64,8 @@ class Frames:
             return cut_partitions(blocks, size)
         of_inputs = [list(run) for _, run in groupby(blocks, key=lambda block: block.pieces[0].file)]
         runs = [run for of_input in of_inputs for run in runs_of(of_input, size)]
-        numbers = [sorted({piece.file for block in run for piece in block.pieces}) for run in runs]
-        pairs = zip(runs, numbers, strict=True)
-        return tuple(Partition(i, tuple(r), tuple(self.inputs[n] for n in of)) for i, (r, of) in enumerate(pairs))
+        inputs = [sorted({piece.file for block in run for piece in block.pieces}) for run in runs]
+        return tuple(Partition(i, tuple(r), tuple(self.inputs[n] for n in inputs[i])) for i, r in enumerate(runs))
 
     def read(self, pieces: Sequence[Piece], columns: Sequence[str], inputs: Sequence[Input] = ()) -> pa.Table:
         """The rows of the pieces, in their order, conformed like rows of files."""
@@ -149,7 +148,7 @@ def content_hash(values: Any, engine: Kernels) -> int:
 
 
 def _device_columns(frame: Any, types: Mapping[str, pa.DataType], engine: Kernels) -> dict[str, Any]:
-    """Columns of a cuDF frame as those of the engine, but those that need a stand-in; persisted ones are that already."""
+    """Columns of a cuDF frame as the engine has them, without those that need a stand-in; persisted ones are such."""
     if isinstance(frame, dict):
         return {name: frame[name] for name in types if name in frame}
     return {n: engine.adopt(frame[n]) for n, dtype in types.items() if n in frame and not is_foreign(dtype)}
@@ -172,27 +171,27 @@ def index_of(frame: Any) -> str:
     index = getattr(frame, "index", None)
     if index is None or (type(index).__name__ == "RangeIndex" and index.name is None):
         return ""
-    names = ", ".join(repr(name) for name in index.names if name is not None)
-    return f"{type(index).__name__}{f' {names}' if names else ''}"
+    return " ".join([type(index).__name__, *(repr(name) for name in index.names if name is not None)])
 
 
 def with_index(frame: Any, name: str) -> Any:
     """The frame with its index as the first column, of this name; a JobError where that is not possible."""
-    where = f"Dataset, index={name!r}"
+    what, do = "", "leave index out"
     if not hasattr(frame, "reset_index"):
-        raise JobError(f"a {type(frame).__name__} has no index", where=where, do="leave index out")
-    if frame.index.nlevels > 1:
-        raise JobError("the index has several levels", where=where, do="make columns of them: frame.reset_index()")
-    if name in {str(column) for column in frame.columns}:
-        raise JobError(f"the frame has a column {name!r}", where=where, do="give the index another name")
+        what = f"a {type(frame).__name__} has no index"
+    elif frame.index.nlevels > 1:
+        what, do = "the index has several levels", "make columns of them: frame.reset_index()"
+    elif name in {str(column) for column in frame.columns}:
+        what, do = f"the frame has a column {name!r}", "give the index another name"
+    if what:
+        raise JobError(what, where=f"Dataset, index={name!r}", do=do)
     return frame.reset_index(names=name)
 
 
 def frames_of(source: Any, engine: str = "pandas", index: str | None = None, measure: Measure | None = None) -> Frames:
     """The frames of a pandas, Arrow, cuDF, Dask or dask_cudf frame, or of a list of these but the Dask ones.
 
-    Dask frames are computed by `measure`, which returns figures alone. With the engine cudf, cuDF frames stay on
-    the GPU.
+    `measure` counts those that stay where they are: Dask frames, and with the engine cudf those of cuDF.
     """
     if libraries.library(source) == "dask" and hasattr(source, "to_delayed"):
         import dask
@@ -200,13 +199,7 @@ def frames_of(source: Any, engine: str = "pandas", index: str | None = None, mea
         named = dask.delayed(with_index, pure=True)
         frames = [part if index is None else named(part, index) for part in source.to_delayed()]
     else:
-        frames = list(source) if isinstance(source, (list, tuple)) else [source]
-        if not frames or any(not libraries.is_frame(frame) for frame in frames):
-            raise JobError(
-                f"{type(source).__module__}.{type(source).__name__} is not a source",
-                where="Dataset",
-                do="give a path, a list of paths, or a pandas, Arrow, cuDF or Dask frame",
-            )
+        frames = list(source) if isinstance(source, (list, tuple)) and source else [source]
         frames = [with_index(frame, index) for frame in frames] if index is not None else frames
         if engine != "cudf" or any(libraries.library(frame) != "cudf" for frame in frames):
             pairs = [(frame, to_table(frame)) for frame in frames]
@@ -228,9 +221,8 @@ def to_table(frame: Any, columns: Sequence[str] | None = None) -> pa.Table:
         frame = frame.select(chosen) if isinstance(frame, pa.Table) else frame[chosen]
     table = libraries.from_any(frame)
     if table is None:
-        raise JobError(
-            f"a Dask frame of {type(frame).__name__} is not a source", do="give one of pandas or cuDF frames"
-        )
+        what = f"{type(frame).__module__}.{type(frame).__name__} is not a source"
+        raise JobError(what, where="Dataset", do="give a path, paths, or frames of pandas, Arrow, cuDF or Dask")
     return table
 
 
@@ -242,11 +234,8 @@ def _frames(tables: Sequence[pa.Table], inputs: Sequence[Input], facts: Sequence
     types: dict[str, pa.DataType] = {f.name: plain_type(f.type) for f in schemas[0]}
     for number, schema in enumerate(schemas):
         if set(schema.names) != set(types):
-            raise DataError(
-                "frames have different columns",
-                where=f"frame {number}",
-                why=f"{', '.join(schema.names)} here, {', '.join(types)} in the first",
-            )
+            why = f"{', '.join(schema.names)} here, {', '.join(types)} in the first"
+            raise DataError("frames have different columns", where=f"frame {number}", why=why)
         here = {name: plain_type(schema.field(name).type) for name in types}
         for name, dtype in here.items():
             if kind_of(dtype) != kind_of(types[name]) and pa.null() not in (dtype, types[name]):

@@ -184,7 +184,7 @@ def test_an_index_becomes_a_column_by_its_name_or_is_left_out_with_a_line(
     assert to_list(Dataset(frame, engine=engine, index="u").head()["u"]) == [7, 8, 9]
     assert caplog.text == ""
     assert list(Dataset(frame, engine=engine).schema) == ["x"]
-    assert "the index of the frame is left out (Index 'user'): index='NAME' keeps it as a column" in caplog.text
+    assert "the index of the frame is left out (Index 'user'): index='NAME' makes it a column" in caplog.text
     caplog.clear()
     assert list(Dataset(frame.reset_index(drop=True), engine=engine).schema) == ["x"]
     assert caplog.text == ""
@@ -258,8 +258,8 @@ def test_a_persisted_data_set_is_read_once_and_gives_the_same(engine: str, kind:
     sources: dict[str, Any] = {"files": tmp_path / "in.parquet", "table": whole(2), "dask": lazy(engine, partitions=2)}
 
     def dataset() -> Dataset:
-        return Dataset(sources[kind], engine=engine, partition_size="1MB").unique("n").split("hash", together="n",
-                                                                                            test=0.2)["train"]  # fmt: skip
+        rows = Dataset(sources[kind], engine=engine, partition_size="1MB").unique("n")
+        return rows.split("hash", together="n", test=0.2)["train"]
 
     persisted = dataset().persist()
     expected = outputs(dataset(), tmp_path / "anew")

@@ -88,10 +88,8 @@ def _speaks_ucx() -> bool:
 def why_slower() -> str:
     """Why other processes do not copy out of this GPU's memory, in words; "" where they do, or where UCX does."""
     resource = rmm.mr.get_current_device_resource()
-    if _lender is not None or _speaks_ucx():
+    if _lender is not None or _speaks_ucx() or dask.config.get(SETTINGS, None) is not None:
         return ""
-    if dask.config.get(SETTINGS, None) is not None:
-        return "cluster.cuda_ipc is false, or the GPU does not share memory"
     if not isinstance(resource, rmm.mr.CudaMemoryResource):
         return f"the memory of the workers' GPUs is managed by {type(resource).__name__} of RMM"
     return "" if _can_share(cupy.cuda.runtime.getDevice()) else "the GPU does not share memory between processes"

@@ -31,7 +31,7 @@ def allocatable() -> int:
 
 
 def prepare_workers(client: Any, engine: str) -> None:
-    """Make the workers of a client ready for tasks of an engine, once; a line of the log says if results move slowly."""
+    """Make the workers of a client ready for an engine, once; a line of the log says if results move slowly."""
     known = _ready.setdefault(client, set())
     if engine in known:
         return

@@ -21,17 +21,6 @@ def library(frame: Any) -> str:
     return {"dask_expr": "dask", "dask_cudf": "dask"}.get(root, root)
 
 
-def on_gpu(source: Any) -> bool:
-    """Whether a frame, a Dask frame or the first of a list of frames is one of cuDF."""
-    first = source[0] if isinstance(source, (list, tuple)) and source else source
-    return type(first).__module__.split(".")[0] in ("cudf", "dask_cudf")
-
-
-def is_frame(frame: Any) -> bool:
-    """Whether `from_any` makes a table of it."""
-    return isinstance(frame, (pa.RecordBatch, pa.Table, pd.DataFrame)) or library(frame) == "cudf"
-
-
 def from_any(frame: Any) -> pa.Table | None:
     """The columns of a pandas, Arrow or cuDF frame, without its index, as a table; None for other objects."""
     kind = library(frame)
