@@ -9,11 +9,18 @@ from typing import Any
 from tasks.cluster.dask_pool import LARGE, DaskPool
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool, pickled_bytes
+from tasks.errors import JobError
 
 
 def using(client: Any) -> AbstractContextManager[Any]:
-    """A block in which this Dask client is the current one; None leaves the current one, if any."""
-    return nullcontext() if client is None else client.as_current()
+    """A block in which this Dask client is the current one; None leaves the current one, if any. A JobError for a
+    client that does not run."""
+    if client is None:
+        return nullcontext()
+    if getattr(client, "status", "") != "running":
+        what, do = f"client={client!r} is not a running Dask client", "give distributed.Client(..), and leave it open"
+        raise JobError(what, where="client", do=do)
+    return client.as_current()  # type: ignore[no-any-return]
 
 
 def graph_share(value: Any, tasks: int) -> Any:
