@@ -201,7 +201,7 @@ class Dataset:
 
     @cached_property
     def frames(self) -> Frames | None:
-        """The rows in memory; None for a source of files."""
+        """The frames that have the rows; None for a source of files."""
         if self._rows:
             return self._rows.dataset.frames
         if self._section:
@@ -210,7 +210,7 @@ class Dataset:
         frames = frames_of(self.source, engine, self._index, lambda alone: self.pool.map(_measured, engine, alone))
         if frames.indexes:
             log.warning("the index of the frame is left out (%s): index='NAME' makes it a column", frames.indexes[0])
-        if frames.is_lazy:
+        if self._is_lazy:
             log.info(LAZY, len(frames.inputs))
         elif frames.inputs and isinstance(self.pool, DaskPool):
             log.info("each pass copies the cuDF frame of this process to workers; persist() does so once")
@@ -218,6 +218,10 @@ class Dataset:
         if engine != "cudf" and type(first).__module__.startswith(("cudf", "dask_cudf")):
             log.info("the cuDF frame is copied to the host, since the engine is pandas")
         return frames
+
+    @property
+    def _is_lazy(self) -> bool:
+        return self._section is None and hasattr(self.source, "to_delayed")
 
     @cached_property
     def plan(self) -> Plan:
@@ -228,7 +232,7 @@ class Dataset:
         if self.frames is not None:
             blocks = self.frames.blocks()
             total = sum(block.nbytes for block in blocks)
-            is_cut = not self.frames.is_lazy or self._size.partition_size or self._size.part_mem_fraction
+            is_cut = not self._is_lazy or self._size.partition_size or self._size.part_mem_fraction
             size = self._bytes_of_a_partition(total) if is_cut else total
             return Plan((), "frame", self.frames.schema, blocks, self.frames.partitions(blocks, size))
         assert self._section is not None
@@ -583,8 +587,8 @@ class Dataset:
         rows, their numbers and what `unique`, `split` and `downsample` leave out stay the same. The memory is free
         again with the last reference to the result; set `schema` and the like before.
         """
-        rules, is_of_dask = self._rows, self._section is None and hasattr(self.source, "to_delayed")
-        if type(self) is Dataset and (rules or is_of_dask):
+        rules = self._rows
+        if type(self) is Dataset and (rules or self._is_lazy):
             other = copy(self)
             other.__dict__ = {name: value for name, value in self.__dict__.items() if name not in ("plan", "frames")}
             if rules:

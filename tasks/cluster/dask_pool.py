@@ -289,11 +289,11 @@ def over_frames(
     here = {number: frame for number, frame in frames.items() if not dask.is_dask_collection(frame)}
     if here and client is not None:
         frames |= dict(zip(here, client.scatter(list(here.values()), hash=False), strict=True))
-    calls = [dask.delayed(_OnFrames(function, partition), pure=False, traverse=False) for partition in partitions]
-    return [
-        call([frames[one.number] for one in partition.inputs], *first, dask_key_name=f"{name}-{i:06d}")
-        for i, (call, partition) in enumerate(zip(calls, partitions, strict=True))
-    ]
+    calls = []
+    for i, partition in enumerate(partitions):
+        call = dask.delayed(_OnFrames(function, partition), pure=False, traverse=False)
+        calls.append(call([frames[one.number] for one in partition.inputs], *first, dask_key_name=f"{name}-{i:06d}"))
+    return calls
 
 
 def _raise_first(futures: Iterable[Any]) -> None:

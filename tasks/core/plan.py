@@ -107,8 +107,7 @@ class Partition:
 
     def with_frames(self, frames: Sequence[Any]) -> Partition:
         """The partition with these frames in its inputs."""
-        pairs = zip(self.inputs, frames, strict=True)
-        return replace(self, inputs=tuple(replace(one, frame=frame) for one, frame in pairs))
+        return replace(self, inputs=tuple(replace(one, frame=f) for one, f in zip(self.inputs, frames, strict=True)))
 
 
 @dataclass(frozen=True)

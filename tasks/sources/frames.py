@@ -50,13 +50,6 @@ class Frames:
     inputs: tuple[Input, ...] = ()
     indexes: tuple[str, ...] = ()  # that are dropped
 
-    @property
-    def is_lazy(self) -> bool:
-        """Whether Dask computes the frames anew in each pass."""
-        import dask
-
-        return any(dask.is_dask_collection(one.frame) for one in self.inputs)
-
     def blocks(self, limits: Limits = LIMITS) -> tuple[Block, ...]:
         """Blocks of 1 Mi rows of each table; small tables are joined."""
         units = [Unit(Piece(i, 0, n), n, b) for i, (n, b) in enumerate(zip(self.rows, self.nbytes, strict=True))]
@@ -132,7 +125,7 @@ def _check_same(one: Input, frame: Any, columns: Mapping[str, Any], engine: Kern
 
 
 def content_hash(values: Any, engine: Kernels) -> int:
-    """A number of 64 bits of the values and their places; the same on both engines. (Murmur takes ten times as long.)"""
+    """A number of 64 bits of the values and their places, the same on both engines."""
     dtype = engine.dtype(values)
     if engine.is_list(values):
         lengths, valid = engine.list_lengths(values)
@@ -173,14 +166,12 @@ def _device_columns(frame: Any, types: Mapping[str, pa.DataType], engine: Kernel
 
 def measured(frame: Any, engine: str) -> Facts:
     """The facts of a partition of a Dask frame, or of a cuDF frame on the GPU."""
-    if engine != "cudf" or libraries.library(frame) != "cudf":
-        table, host = to_table(frame), engines.engine("pandas")
-        hashes = {n: content_hash(c, host) for n, c in host.from_arrow(_in_plain_types(table)).items()}
-        return Facts(table.num_rows, table.nbytes, table.schema.remove_metadata(), hashes, index_of(frame))
-    kernels, schema = engines.engine(engine), to_table(frame.head(0)).schema
-    types = {field.name: plain_type(field.type) for field in schema}
-    hashes = {n: content_hash(c, kernels) for n, c in _device_columns(frame, types, kernels).items()}
-    return Facts(len(frame), nbytes(frame), schema, hashes, index_of(frame))
+    on_gpu = engine == "cudf" and libraries.library(frame) == "cudf"
+    kernels, table = engines.engine("cudf" if on_gpu else "pandas"), to_table(frame.head(0) if on_gpu else frame)
+    types = {field.name: plain_type(field.type) for field in table.schema}
+    columns = _device_columns(frame, types, kernels) if on_gpu else kernels.from_arrow(_in_plain_types(table))
+    hashes, size = {n: content_hash(c, kernels) for n, c in columns.items()}, nbytes(frame if on_gpu else table)
+    return Facts(len(frame), size, table.schema.remove_metadata(), hashes, index_of(frame))
 
 
 def index_of(frame: Any) -> str:

@@ -102,6 +102,7 @@ def test_a_client_takes_precedence_over_the_current_one(theirs: Any, tmp_path: P
         named = Dataset(tmp_path / "in.parquet", engine="pandas", client=theirs)
         assert outputs(named, tmp_path / "named") == expected
         assert outputs(named.persist(), tmp_path / "persisted") == expected
+        assert outputs(sources[0].with_client(theirs).unique("n"), tmp_path / "unique") == expected
         assert outputs(named.shuffle_by_keys("s").unique("n"), tmp_path / "keys") != expected
         workflow = Workflow(nodes()).fit(named)
         assert workflow.transform(named).persist().head(1)["n"].tolist() == [0]
