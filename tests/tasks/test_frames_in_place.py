@@ -18,7 +18,7 @@ from tasks import engines, ops
 from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import to_frame
 from tasks.errors import DataError, JobError
-from tasks.sources.frames import content_hash
+from tasks.sources.frames import content_hash, frames_of
 from tasks.workflow import Workflow
 from tests.frames import to_list
 
@@ -216,6 +216,28 @@ def test_an_index_that_cannot_be_a_column_is_refused(source: Any, what: str) -> 
 # cuDF frames
 
 
+def test_columns_on_a_gpu_are_cut_joined_and_compared_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, with the kernels of the CPU: frames of pandas stand for those of cuDF."""
+    kernels = engines.engine("pandas")
+    monkeypatch.setattr("tasks.sources.frames.engines.engine", lambda name: kernels)
+    monkeypatch.setattr("tasks.sources.frames.libraries.library", lambda frame: "cudf")
+    struct = pd.array([{"a": 1}] * 3, pd.ArrowDtype(pa.struct([("a", pa.int8())])))
+    small = [part(number).head(3).assign(m=struct) for number in range(3)]
+    whole = frames_of(small, "cudf")
+    assert [one.rows for one in whole.inputs] == [3, 3, 3]
+    (partition,) = whole.partitions(whole.blocks(), 1 << 30)
+    columns = whole.on_device(partition, ["s", "x", "m"], kernels)
+    assert {name: to_list(column) for name, column in columns.items()} == {
+        "s": ["a", "b", "c", "b", "c", "a", "c", "a", "b"],
+        "x": [*(i / 8 for i in range(3)), *((ROWS + i) / 8 for i in range(3)), *((2 * ROWS + i) / 8 for i in range(3))],
+    }  # what needs a stand-in is read by way of the host
+    assert len(whole.read(partition.blocks[0].pieces, ["m"], partition.inputs)) == 9
+    small[1].iloc[2, 1] = -1.0
+    with pytest.raises(DataError, match="column 'x' of partition 1 of the frame has other values"):
+        whole.on_device(partition, ["x"], kernels)
+    assert list(whole.on_device(partition, ["n"], kernels)) == ["n"]
+
+
 @pytest.mark.gpu
 @pytest.mark.promise("A cuDF frame stays on the GPU with the engine cudf")
 @pytest.mark.parametrize("kind", ["cudf", "dask_cudf", "persisted"])
@@ -233,7 +255,7 @@ def test_a_cudf_frame_does_not_leave_the_gpu(kind: str, tmp_path: Path, monkeypa
 
     to_arrow = cudf.DataFrame.to_arrow
     monkeypatch.setattr(cudf.DataFrame, "to_arrow", refused)
-    monkeypatch.setattr("tasks.sources.frames.Frames.read", lambda *_: pytest.fail("rows are read on the host"))
+    monkeypatch.setattr("tasks.sources.frames.to_table", lambda frame, *_: frame.head(0).to_arrow())
     assert outputs(dataset, tmp_path / "out") == expected
     assert type(next(dataset.to_iter())).__module__.startswith("cudf")
     assert len(dataset.to_ddf().compute(scheduler="sync")) == ROWS
