@@ -136,7 +136,9 @@ def _first_fraction(source: Plan | FramePlan, partition: Partition, error: Misfi
     if first is None:
         return None
     row += first[0]
-    path = "the given frame" if frames else ""
+    path, do = (
+        ("the given frame", f"give it one type: frame.astype({{{name!r}: 'float64'}})") if frames else ("", error.do)
+    )
     before: Counter[int] = Counter()
     for piece in (piece for block in plan.blocks for piece in block.pieces):
         rows = piece.stop - piece.start
@@ -148,7 +150,7 @@ def _first_fraction(source: Plan | FramePlan, partition: Partition, error: Misfi
         f"column {name!r} has a value that is not of type {dtype_name(dtype)}: {first[1]}",
         where=f"{path}, column {name}, row {row + 1:,}",
         why=error.why,
-        do=plan.options.get(ADVICE, {}).get(name, error.do),
+        do=plan.options.get(ADVICE, {}).get(name, do),
     )
 
 

@@ -146,8 +146,14 @@ def test_a_partition_of_another_type_is_named() -> None:
         _ = Dataset(frame, engine="pandas").schema
     assert caught.value.where == "frame 1"
     assert caught.value.why == "it is string there, and int64 before"
-    fixed = Dataset(dd.from_map(lambda i: pd.DataFrame({"x": ["1", "a"]}), [0, 1]), engine="pandas")
-    assert fixed.num_rows == 4
+    whole_numbers = [pd.DataFrame({"x": [1, 2]}), pd.DataFrame({"x": [3.0, None]})]
+    assert Dataset(whole_numbers, engine="pandas").head()["x"].isna().tolist() == [False] * 3 + [True]
+    fractions = [pd.DataFrame({"x": [1, 2]}), pd.DataFrame({"x": [1.5]})]
+    with pytest.raises(DataError, match=r"'x' has a value that is not of type int64: 1\.5") as caught:
+        Dataset(fractions, engine="pandas").head()
+    assert caught.value.do == "give it one type: frame.astype({'x': 'float64'})"
+    fixed = [frame.astype({"x": "float64"}) for frame in fractions]
+    assert Dataset(fixed, engine="pandas").head()["x"].tolist() == [1.0, 2.0, 1.5]
 
 
 VALUES = {
