@@ -60,8 +60,10 @@ from tasks.storage.files import check_unchanged, is_remote, local_path
 from tasks.storage.files_being_read import open_outputs
 
 log = logging.getLogger("rowmill")
-LAZY = ("the %s partitions of the Dask frame are computed to count their rows, and again in each pass, which checks "
-        "that they are the same: Dataset(..).persist() computes them once")  # fmt: skip
+LAZY = (
+    "the %s partitions of the Dask frame are computed to count their rows, and again in each pass, which checks that "
+    "they are the same: Dataset(..).persist() computes them once"
+)
 ENGINES = ("auto", "pandas", "cudf")
 RULES: dict[str, type[Section]] = {"unique": Unique, "split": SplitRule, "downsample": Downsample}  # on rows
 
@@ -118,6 +120,8 @@ class Dataset:
     0  1
     1  2
     """
+
+    _is_persisted = False  # whether the workers have the partitions of a Dask frame
 
     def __init__(
         self,
@@ -210,7 +214,7 @@ class Dataset:
         frames = frames_of(self.source, engine, self._index, lambda alone: self.pool.map(_measured, engine, alone))
         if frames.indexes:
             log.warning("the index of the frame is left out (%s): index='NAME' makes it a column", frames.indexes[0])
-        if self._is_lazy:
+        if self._is_lazy and not self._is_persisted:
             log.info(LAZY, len(frames.inputs))
         elif frames.inputs and isinstance(self.pool, DaskPool):
             log.info("each pass copies the cuDF frame of this process to workers; persist() does so once")
@@ -585,7 +589,7 @@ class Dataset:
 
         Passes then read nothing, and a Dask frame whose rows differ from one computation to the next can be used. The
         rows, their numbers and what `unique`, `split` and `downsample` leave out stay the same. The memory is free
-        again with the last reference to the result; set `schema` and the like before.
+        again with the last reference to the result.
         """
         rules = self._rows
         if type(self) is Dataset and (rules or self._is_lazy):
@@ -595,7 +599,7 @@ class Dataset:
                 other._rows = replace(rules, dataset=rules.dataset.persist(), shared={})
                 return other
             with using(self.client):
-                other.source = self.source.persist()
+                other.source, other._is_persisted = self.source.persist(), True
             return other
         plan = self.plan
         work = Work(self.handle, Node("pick", name="source"), plan.schema, libraries.resolve_engine(self.engine))
@@ -783,8 +787,8 @@ def _columns(work: Work, partition: Partition) -> Any:
 def _within(partition: Partition) -> tuple[Block, ...]:
     """The blocks of a partition, with their places in it."""
     first, number = partition.first_row, partition.number
-    return tuple(replace(b, pieces=(Piece(number, b.first_row - first, b.first_row - first + b.rows),))
-                 for b in partition.blocks)  # fmt: skip
+    places = [(block, block.first_row - first) for block in partition.blocks]
+    return tuple(replace(block, pieces=(Piece(number, row, row + block.rows),)) for block, row in places)
 
 
 def _measured(engine: str, alone: Partition) -> Facts:

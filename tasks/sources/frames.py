@@ -248,8 +248,11 @@ def _frames(tables: Sequence[pa.Table], inputs: Sequence[Input], facts: Sequence
         for name, dtype in here.items():
             if kind_of(dtype) != kind_of(types[name]) and pa.null() not in (dtype, types[name]):
                 why = f"it is {dtype_name(dtype)} there, and {dtype_name(types[name])} before"
-                raise DataError(f"column {name!r} of the frame changes its type", where=f"frame {number}", why=why,
-                                do=f"give it one type: frame.astype({{{name!r}: ..}})")  # fmt: skip
+                what, do = (
+                    f"column {name!r} of the frame changes its type",
+                    f"give it one type: frame.astype({{{name!r}: ..}})",
+                )
+                raise DataError(what, where=f"frame {number}", why=why, do=do)
         types = {name: here[name] if pa.types.is_null(dtype) else dtype for name, dtype in types.items()}
     sizes = {n: fixed_size({schema.field(n).type for schema in schemas}) for n in types}
     columns = [Column(n, pa.string() if pa.types.is_null(t) else t, properties=sizes[n]) for n, t in types.items()]

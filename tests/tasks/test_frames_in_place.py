@@ -138,6 +138,9 @@ def test_what_passes_cost_is_said_and_that_a_run_cannot_be_resumed(
     outputs(Dataset(lazy("pandas", partitions=2), engine="pandas"), tmp_path / "out")
     assert "the 2 partitions of the Dask frame are computed to count their rows, and again in each pass" in caplog.text
     assert "a run that ends early begins anew, it cannot be resumed" in caplog.text
+    caplog.clear()
+    Workflow(nodes()).fit(Dataset(lazy("pandas", partitions=2), engine="pandas").persist())
+    assert caplog.text == ""
 
 
 def test_a_partition_of_another_type_is_named() -> None:
