@@ -14,21 +14,25 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 import pyarrow as pa
 
-from tasks.cluster.current import current_pool, graph_share
+from tasks.cluster.current import current_pool, using
+from tasks.cluster.dask_frames import dask_frame, delayed_parts
+from tasks.cluster.dask_pool import DaskPool, over_frames
 from tasks.cluster.parallelism import dividing_threads, worker_memory
+from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
-from tasks.core.plan import Partition, Plan, Sizing, cut_partitions
+from tasks.core.plan import MOST_ROWS, Block, Input, Partition, Piece, Plan, Sizing
 from tasks.core.schema import Schema
 from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, checked
+from tasks.engines import synchronize
 from tasks.engines.convert import libraries
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import typed
 from tasks.engines.matrices import Matrices, matrix_type
-from tasks.engines.user_frames import dask_frame
 from tasks.errors import JobError, RowmillError, near
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
@@ -48,7 +52,7 @@ from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
-from tasks.sources.frames import Frames, frames_of
+from tasks.sources.frames import Facts, Frames, frame_here, frames_of, measured
 from tasks.sources.planning import make_plan, partition_size
 from tasks.sources.reader import FramePlan, checked_names, read
 from tasks.sources.reading_rules import LAYOUT, ROWS, Fit, differences, with_values
@@ -57,6 +61,10 @@ from tasks.storage.files import check_unchanged, is_remote, local_path
 from tasks.storage.files_being_read import open_outputs
 
 log = logging.getLogger("rowmill")
+LAZY = (
+    "the %s partitions of the Dask frame are computed to count their rows, and again in each pass, which checks that "
+    "they are the same: Dataset(..).persist() computes them once"
+)
 ENGINES = ("auto", "pandas", "cudf")
 RULES: dict[str, type[Section]] = {"unique": Unique, "split": SplitRule, "downsample": Downsample}  # on rows
 
@@ -65,13 +73,20 @@ class Dataset:
     """The rows of files or frames, in a fixed order, read by partition.
 
     source: a path, a folder, a glob, an fsspec URL, or a list of these; or a pandas, Arrow, cuDF, Dask or dask_cudf
-        frame, or a list of pandas, Arrow or cuDF frames.
+        frame, or a list of pandas, Arrow or cuDF frames. Frames stay where they are: cuDF frames on the GPU with the
+        engine cudf, and partitions of a Dask frame with its workers, which compute them anew in each pass (`persist`).
     partition_size: decoded bytes of a partition, a number or a text (64MiB, 1GB). By default there are several
-        partitions for each core (of the current Dask client's workers, else of this host), of 1GB at most.
+        partitions for each core (of the client's workers, else of this host), of 1GB at most; of a Dask frame its own,
+        which a size divides and does not join.
     versions: of an output with versions: `all`, `v0003..v0007`, `v0003..` or `v0003`, read one after another; by
         default the newest one. Discarded versions are left out, with a warning, and so are those that have other ids
         than the newest one.
-    engine: pandas, cudf, or auto (default): cudf on a host with cuDF and a GPU, else pandas.
+    engine: pandas, cudf, or auto (default): cudf on a host with cuDF and a GPU, else pandas, for which frames of cuDF
+        are copied to the host.
+    index: the name of a column that gets the index of a frame; by default the index is left out, with a warning unless
+        it only numbers the rows.
+    client: the Dask client whose workers work on the rows; by default the current one, if any, else threads. `fit`,
+        `transform` and `to_parquet` take another.
 
     All other parameters are for files; with a frame they are a JobError. They mean the same as in a job's `source`:
 
@@ -98,14 +113,16 @@ class Dataset:
     A fitted workflow reads a data set that leaves out `schema` and the parameters of text files as it read the data set
     that it was fitted on. Nothing is read before it is needed; then every file is inspected once (`plan`). NaN in a
     column of floats is null. Errors: a JobError for a parameter that is wrong and for a source that does not exist; a
-    DataError for a source without rows, for two columns of one name, and for a file that cannot be read or that changed
-    since it was inspected.
+    DataError for a source without rows, for two columns of one name, for a file that cannot be read, and for a file or
+    a partition of a Dask frame that changed since it was inspected.
 
     >>> Dataset(pa.table({"x": [1, 2, 3]})).head(2)
        x
     0  1
     1  2
     """
+
+    _is_persisted = False  # whether the workers have the partitions of a Dask frame
 
     def __init__(
         self,
@@ -133,13 +150,15 @@ class Dataset:
         max_record_bytes: int | str | None = None,
         max_block_bytes: int | str | None = None,
         versions: str | None = None,
+        index: str | None = None,
+        client: Any = None,
     ) -> None:
         if engine not in ENGINES:
             raise JobError(f"{engine!r} is not an engine", where="Dataset", do=near(engine, ENGINES))
         self._versions = versions
         if versions is not None:
             source = _versions(source, versions)
-        self.source, self.engine = source, engine
+        self.source, self.engine, self.client, self._index = source, engine, client, index
         self._section: Source | None = None
         self._fit: Fit | None = None
         self._rows: _ChosenRows | None = None
@@ -173,6 +192,8 @@ class Dataset:
         }
         if _is_path(source):
             path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else [os.fspath(p) for p in source]
+            if index is not None:
+                raise JobError("files have no index", where=f"Dataset, index={index!r}", do="leave index out")
             self._section = checked(Source, {"path": path, **size, **values}, "Dataset")
         elif values:
             raise JobError(
@@ -185,10 +206,27 @@ class Dataset:
 
     @cached_property
     def frames(self) -> Frames | None:
-        """The rows in memory; None for a source of files."""
+        """The frames that have the rows; None for a source of files."""
         if self._rows:
             return self._rows.dataset.frames
-        return None if self._section else frames_of(self.source)
+        if self._section:
+            return None
+        engine = libraries.resolve_engine(self.engine)
+        frames = frames_of(self.source, engine, self._index, lambda alone: self.pool.map(_measured, engine, alone))
+        if frames.indexes:
+            log.warning("the index of the frame is left out (%s): index='NAME' makes it a column", frames.indexes[0])
+        if self._is_lazy and not self._is_persisted:
+            log.info(LAZY, len(frames.inputs))
+        elif frames.inputs and isinstance(self.pool, DaskPool):
+            log.info("each pass copies the cuDF frame of this process to workers; persist() does so once")
+        first = self.source[0] if isinstance(self.source, (list, tuple)) else self.source
+        if engine != "cudf" and type(first).__module__.startswith(("cudf", "dask_cudf")):
+            log.info("the cuDF frame is copied to the host, since the engine is pandas")
+        return frames
+
+    @property
+    def _is_lazy(self) -> bool:
+        return self._section is None and hasattr(self.source, "to_delayed")
 
     @cached_property
     def plan(self) -> Plan:
@@ -198,8 +236,10 @@ class Dataset:
             return self._rows.dataset.plan
         if self.frames is not None:
             blocks = self.frames.blocks()
-            size = self._bytes_of_a_partition(sum(block.nbytes for block in blocks))
-            return Plan((), "frame", self.frames.schema, blocks, cut_partitions(blocks, size))
+            total = sum(block.nbytes for block in blocks)
+            is_cut = not self._is_lazy or self._size.partition_size or self._size.part_mem_fraction
+            size = self._bytes_of_a_partition(total) if is_cut else total
+            return Plan((), "frame", self.frames.schema, blocks, self.frames.partitions(blocks, size))
         assert self._section is not None
         target = target_of(self._section)
         with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
@@ -234,13 +274,31 @@ class Dataset:
         """The threads for which partitions are cut, or the memory of which they take a set fraction."""
         if self._size.partition_size:
             return Sizing()
-        engine, pool = libraries.resolve_engine(self.engine), current_pool(gpu_setup.allocatable)
+        engine = libraries.resolve_engine(self.engine)
         if self._size.part_mem_fraction:
-            return Sizing(memory=worker_memory(engine, pool))
-        return Sizing(dividing_threads(engine, pool))
+            return Sizing(memory=worker_memory(engine, self.pool))
+        return Sizing(dividing_threads(engine, self.pool))
 
     def _bytes_of_a_partition(self, total: int) -> int:
         return partition_size(self._size, total, self._sizing)
+
+    def with_client(self, client: Any) -> Dataset:
+        """The same rows, worked on by the workers of this Dask client; None changes nothing."""
+        if client is None or client is self.client:
+            return self
+        with using(client):
+            _ = self.frames and self.plan  # rows of frames are counted once
+        other = copy(self)
+        other.client = client
+        other._rows = self._rows and replace(self._rows, dataset=self._rows.dataset.with_client(client))
+        return other
+
+    @property
+    def pool(self) -> Pool:
+        """What works on the partitions: the cluster of `client`, else of the current one, else threads."""
+        engine = libraries.resolve_engine(self.engine)
+        with using(self.client):
+            return current_pool(gpu_setup.allocatable, lambda client: gpu_setup.prepare_workers(client, engine))
 
     @property
     def schema(self) -> Schema:
@@ -256,7 +314,7 @@ class Dataset:
         """The number of rows of each partition; of a data set with rules those that they keep, in a pass."""
         if self._rows is None:
             return [partition.rows for partition in partitions]
-        return current_pool(gpu_setup.allocatable).map(_count_rows, self._work([]), partitions)
+        return self.pool.map(_count_rows, self._work([]), partitions)
 
     @property
     def npartitions(self) -> int:
@@ -401,10 +459,9 @@ class Dataset:
         names, sort = ([n] if isinstance(n, str) else list(n) for n in (keys, sort_by))
         engine, size = libraries.resolve_engine(self.engine), self._bytes_of_a_partition(self.plan.nbytes)
         try:
-            pool = current_pool(gpu_setup.allocatable)
-            check_text_order(self.handle, self.plan, Source(path=".", sort_by=sort), pool)
+            check_text_order(self.handle, self.plan, Source(path=".", sort_by=sort), self.pool)
             fresh = RowRules(self._rows.repeated if self._rows else None)  # as in a job with source.keys
-            rows = SourceRows(self.handle, self.plan, engine, pool, rules=fresh)
+            rows = SourceRows(self.handle, self.plan, engine, self.pool, rules=fresh)
             plan = by_keys(rows, names, sort, Path(folder.path), size)
         except BaseException:
             folder.remove()
@@ -495,16 +552,19 @@ class Dataset:
         `columns` are the columns to read, in this order (default: all); a DataError for one that does not exist.
         """
         engine = libraries.resolve_engine(self.engine)
-        _, source = self._reading(columns)
+        names, source = self._reading(columns)
         for partition in self.plan.partitions:
-            yield libraries.to_frame(_table(source, columns, partition), engine)
+            with using(self.client):
+                frame = _read_frame((source, names, engine), partition)
+            yield frame
 
     def _reading(self, columns: Sequence[str] | None) -> tuple[list[str], Plan | FramePlan | Work]:
         """(the columns to read, all but the row number where none are named; what reads them); a DataError for a column
         that is not there."""
         names = checked_names(replace(self.plan, schema=self.schema), columns)
         self.warn_of_differences(names)
-        return names, self.handle if self._rows is None else self._work(names)
+        stays = libraries.resolve_engine(self.engine) == "cudf" and self.frames is not None and self.frames.inputs
+        return names, self.handle if self._rows is None and not stays else self._work(names)
 
     def head(self, n: int = 5) -> Any:
         """The first n rows as a frame of the engine; fewer if there are fewer."""
@@ -513,7 +573,8 @@ class Dataset:
         for block in self.plan.blocks:
             if rows >= n and tables:
                 break
-            tables.append(_table(source, None, Partition(0, (block,))).slice(0, n - rows))
+            with using(self.client):
+                tables.append(_table(source, None, self.plan.alone(block), n - rows))
             rows += tables[-1].num_rows
         return libraries.to_frame(pa.concat_tables(tables), libraries.resolve_engine(self.engine))
 
@@ -525,8 +586,41 @@ class Dataset:
         engine = libraries.resolve_engine(self.engine)
         names, source = self._reading(columns)
         empty = pa.schema([(n, self.schema[n].dtype) for n in names]).empty_table()
-        handle = (source, names, engine)
-        return dask_frame(_read_frame, handle, graph_share(handle, self.npartitions), self.npartitions, empty, engine)
+        with using(self.client):
+            return dask_frame(_read_frame, (source, names, engine), self.plan.partitions, empty, engine)
+
+    def persist(self) -> Dataset:
+        """The data set with its partitions computed once, and in memory where they are: with a client on its workers.
+
+        Passes then read nothing, and a Dask frame whose rows differ from one computation to the next can be used. The
+        rows, their numbers and what `unique`, `split` and `downsample` leave out stay the same. The memory is free
+        again with the last reference to the result.
+        """
+        rules = self._rows
+        if type(self) is Dataset and (rules or self._is_lazy):
+            other = copy(self)
+            other.__dict__ = {name: value for name, value in self.__dict__.items() if name not in ("plan", "frames")}
+            if rules:
+                other._rows = replace(rules, dataset=rules.dataset.persist(), shared={})
+                return other
+            with using(self.client):
+                other.source, other._is_persisted = self.source.persist(), True
+            return other
+        plan = self.plan
+        work = Work(self.handle, Node("pick", name="source"), plan.schema, libraries.resolve_engine(self.engine))
+        pool, partitions = self.pool, plan.partitions
+        if isinstance(pool, DaskPool):
+            function, first = pool.with_shared(_columns, work, len(partitions))
+            parts = over_frames(function, first, partitions, f"rows-{uuid4().hex[:8]}", pool.client)
+            stored = list(pool.client.persist(parts))
+        else:
+            stored = pool.map(_columns, work, partitions)
+        inputs = [Input(p.number, frame, p.rows) for p, frame in zip(partitions, stored, strict=True)]
+        partitions = tuple(Partition(one.number, _within(partitions[one.number]), (one,)) for one in inputs)
+        blocks = tuple(block for partition in partitions for block in partition.blocks)
+        options = {name: value for name, value in plan.options.items() if name == "keyed"}
+        again = replace(plan, files=(), format="frame", blocks=blocks, partitions=partitions, options=options)
+        return _Replanned(self, again, Frames((), (), (), plan.schema, tuple(inputs)))
 
     def to_dask_array(self, columns: Sequence[str] | None = None, dtype: Any = None) -> Any:
         """A Dask array of columns of numbers: NumPy chunks, CuPy with the engine cudf, one for each partition.
@@ -540,11 +634,9 @@ class Dataset:
                [2. , nan],
                [3. , 1.5]])
         """
-        from dask import delayed
-
         matrices, partitions = self.matrices(columns, dtype), self.plan.partitions
-        shared = graph_share(matrices, len(partitions)) or delayed(matrices, traverse=False)
-        blocks = [delayed(Matrices.read)(shared, partition) for partition in partitions]
+        with using(self.client):
+            blocks = delayed_parts(Matrices.read, matrices, partitions, "matrix")
         return matrices.stacked(blocks, self.row_counts(partitions), len(matrices.names))
 
     def matrices(self, columns: Sequence[str] | None = None, dtype: Any = None) -> Matrices:
@@ -567,10 +659,10 @@ class _ScratchFolder:
 
 
 class _Replanned(Dataset):
-    """The rows of a data set as another plan says: in another order, or in other types."""
+    """The rows of a data set as another plan says: in another order, in other types, or in memory."""
 
     def __init__(self, origin: Dataset, plan: Plan, frames: Frames | None = None) -> None:
-        self.source, self.engine = origin.source, origin.engine
+        self.source, self.engine, self.client, self._index = origin.source, origin.engine, origin.client, None
         self._section, self._fit, self._size = None, None, origin._size
         self._noted, self._rows, self._origin = origin._noted, origin._rows, origin
         self.__dict__ |= {"plan": plan, "frames": frames}
@@ -578,6 +670,13 @@ class _Replanned(Dataset):
     @property
     def _unkeyed(self) -> Dataset:
         return self._origin._unkeyed
+
+    def differences(self, reading: Mapping[str, Any]) -> list[str]:
+        return self._origin.differences(reading)
+
+    @property
+    def own_types(self) -> tuple[str, ...]:
+        return self._origin.own_types
 
 
 class _KeyedRows(_Replanned):
@@ -594,13 +693,6 @@ class _KeyedRows(_Replanned):
         keyed = again.shuffle_by_keys(self.keys, self.sort_by)
         keyed._rows = self._rows and self._rows.as_fitted({n: v for n, v in reading.items() if n not in ROWS})
         return keyed
-
-    def differences(self, reading: Mapping[str, Any]) -> list[str]:
-        return self._origin.differences(reading)
-
-    @property
-    def own_types(self) -> tuple[str, ...]:
-        return self._origin.own_types
 
 
 @dataclass(frozen=True)
@@ -660,7 +752,7 @@ class _ChosenRows:
         plan, engine = data.plan, libraries.resolve_engine(data.engine)
         if source.unique:
             check_unique(plan.schema, source.unique)
-        pool = current_pool(gpu_setup.allocatable)
+        pool = data.pool
         check_text_order(data.handle, plan, source, pool)
         check_splitting(plan.schema, source)
         if not looks(source, plan.schema):
@@ -691,14 +783,18 @@ class _ChosenRows:
         return replace(self, dataset=known["dataset"], shared=known["shared"])
 
 
-def _table(source: Plan | FramePlan | Work, columns: Sequence[str] | None, partition: Partition | int) -> pa.Table:
-    """The rows of a partition; of a `Work` those that its rules keep."""
+def _picked(work: Work, partition: Partition) -> dict[str, Any]:
+    evaluation = work.opened(partition, work.bound.targets)
+    return {name: evaluation.column(place, name) for place, name in work.bound.targets}
+
+
+def _table(
+    source: Plan | FramePlan | Work, columns: Sequence[str] | None, partition: Partition, most: int = MOST_ROWS
+) -> pa.Table:
+    """The rows of a partition, `most` at most; of a `Work` those that its rules keep."""
     if not isinstance(source, Work):
-        return read(source, partition, columns)
-    plan = source.source.plan if isinstance(source.source, FramePlan) else source.source
-    part = plan.partitions[partition] if isinstance(partition, int) else partition
-    evaluation = source.opened(part, source.bound.targets)
-    picked = {name: evaluation.column(place, name) for place, name in source.bound.targets}
+        return read(source, partition, columns).slice(0, most)
+    picked = source.kernels.slice_rows(_picked(source, partition), 0, most)
     return source.kernels.host_columns(picked, Schema(source.schema[name] for name in picked))
 
 
@@ -707,8 +803,33 @@ def _count_rows(work: Work, partition: Partition) -> int:
     return len(work.opened(partition, []).context.rows)
 
 
-def _read_frame(handle: tuple[Plan | FramePlan | Work, Sequence[str], str], partition: Partition | int) -> Any:
+def _columns(work: Work, partition: Partition) -> Any:
+    """All columns of a partition: a table of the host, or with cuDF columns of the GPU."""
+    if work.engine != "cudf":
+        return read(work.source, partition, list(work.schema))
+    gpu_setup.prepare(work.engine)
+    columns = work.read(partition, list(work.schema), [])
+    synchronize()
+    return columns
+
+
+def _within(partition: Partition) -> tuple[Block, ...]:
+    """The blocks of a partition, with their places in it."""
+    first, number = partition.first_row, partition.number
+    places = [(block, block.first_row - first) for block in partition.blocks]
+    return tuple(replace(block, pieces=(Piece(number, row, row + block.rows),)) for block, row in places)
+
+
+def _measured(engine: str, alone: Partition) -> Facts:
+    """The figures of a frame, on the worker that has it."""
+    gpu_setup.prepare(engine)
+    return measured(frame_here(alone.inputs[0].frame), engine)
+
+
+def _read_frame(handle: tuple[Plan | FramePlan | Work, Sequence[str], str], partition: Partition) -> Any:
     source, columns, engine = handle
+    if isinstance(source, Work) and engine == "cudf" and partition.inputs:  # which do not leave the GPU
+        return source.kernels.user_frame(_picked(source, partition))
     return libraries.to_frame(_table(source, columns, partition), engine)
 
 

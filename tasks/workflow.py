@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import date
 from functools import cached_property
@@ -13,15 +14,16 @@ from typing import Any
 import pyarrow as pa
 
 from tasks import engines
-from tasks.cluster.current import current_pool, graph_share
+from tasks.cluster.current import using
+from tasks.cluster.dask_frames import dask_frame
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import plain_type
-from tasks.core.plan import Plan
+from tasks.core.plan import Partition, Plan
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds, embeddings_of
 from tasks.core.settings import Output, checked
 from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import resolve_engine
-from tasks.engines.user_frames import dask_frame, open_frame
+from tasks.engines.user_frames import open_frame
 from tasks.errors import DataError, JobError, near
 from tasks.graph.binding import SOURCE, Bound
 from tasks.graph.evaluation import Evaluation
@@ -47,6 +49,7 @@ from tasks.ops.base import Context, RefitDate
 from tasks.ops.categorify import Categorify
 from tasks.shuffle.group_by_keys import check_runs, keys_of
 from tasks.sources.formats.conform import conform, first_fraction, with_fields
+from tasks.sources.frames import frame_here
 from tasks.stages.without_prefect import Origin, write_transformed
 from tasks.storage.discarded import check_discarded
 from tasks.storage.files import check_unchanged, local_folder
@@ -82,21 +85,21 @@ class Workflow:
 
     # learning
 
-    def fit(self, data: Any) -> Workflow:
+    def fit(self, data: Any, *, client: Any = None) -> Workflow:
         """Learn from all rows of a Dataset (or of a frame or path), in one pass per phase; return this workflow.
 
+        The workers of the Dask `client` do the work, by default those of the Dataset's client, else of the current one.
         All rows are those that `unique`, `split` and `downsample` of the Dataset leave, here and in all other methods.
         A second fit forgets the first. Errors: a DataError for values that an operator cannot learn from, which names
         column and row; a JobError for an operator that needs `Dataset.shuffle_by_keys` first.
         """
-        dataset = data if isinstance(data, Dataset) else Dataset(data)
+        dataset = _dataset(data, client)
         engine = resolve_engine(dataset.engine)
         bound = Bound(self.final, dataset.schema)
         check_runs(bound, keys_of(dataset.plan))
         dataset.warn_of_differences(_read_by(bound))
-        pool = current_pool(gpu_setup.allocatable)
         work = Work(dataset.handle, self.final, dataset.schema, engine, rules=dataset.rules)
-        result = learn(work, dataset.plan, pool)
+        result = learn(work, dataset.plan, dataset.pool)
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
         self.state = result.state
         warn(largest(result.failed))
@@ -104,9 +107,9 @@ class Workflow:
         self._forget_bound()
         return self
 
-    def fit_transform(self, data: Any) -> Transformed:
+    def fit_transform(self, data: Any, *, client: Any = None) -> Transformed:
         """Learn, then transform the same rows. Operators with folds (TargetEncoding) leave out the row's own fold."""
-        dataset = data if isinstance(data, Dataset) else Dataset(data)
+        dataset = _dataset(data, client)
         self.fit(dataset)
         return Transformed(self, dataset, training=True)
 
@@ -155,7 +158,7 @@ class Workflow:
         """Learn; (the data set in the types of the fit, the number of its first row)."""
         state, schema = self._fitted(), self.schema
         assert schema is not None
-        dataset = self._as_fitted(data if isinstance(data, Dataset) else Dataset(data))
+        dataset = self._as_fitted(_dataset(data))
         # where all is learned anew, a column that was left out may come back
         bound = Bound(self.final, schema, {} if refit_all else state.values)
         needed = _read_by(bound)
@@ -172,10 +175,9 @@ class Workflow:
             modes(bound, settings, refit_all),
             RefitDate(night or date.today(), forget_days, refit_all),
         )
-        engine, pool = resolve_engine(dataset.engine), current_pool(gpu_setup.allocatable)
         check_runs(bound, keys_of(dataset.plan))
-        work = Work(dataset.handle, self.final, schema, engine, rules=dataset.rules)
-        result = learn(work, dataset.plan, pool, base)
+        work = Work(dataset.handle, self.final, schema, resolve_engine(dataset.engine), rules=dataset.rules)
+        result = learn(work, dataset.plan, dataset.pool, base)
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
         self.state, self.schema = result.state, schema
         warn(largest(result.failed))
@@ -206,23 +208,28 @@ class Workflow:
 
     # applying
 
-    def transform(self, data: Any) -> Any:
+    def transform(self, data: Any, *, client: Any = None) -> Any:
         """Apply what was learned: to a Dataset (gives a `Transformed`) or to a frame (gives the same kind of frame).
 
         A frame is a pandas or cuDF frame, which keeps its index, or an Arrow table. Its columns are taken in the types
         that the workflow was fitted with; columns that the workflow does not need are ignored. Where data lack the
-        columns of a target, the target is left out, which is logged. Errors: a JobError before a fit; a DataError for
-        any other missing column, and for a column of another kind or with values that the fitted type does not hold.
+        columns of a target, the target is left out, which is logged. The workers of the Dask `client` transform a
+        Dataset. Errors: a JobError before a fit, and for a client with a frame, which is transformed in this process; a
+        DataError for any other missing column, and for a column of another kind or with values that the fitted type
+        does not hold.
         """
         if isinstance(data, Dataset):
             self._fitted()
             assert self.schema is not None
-            data = self._as_fitted(data)
+            data = self._as_fitted(_dataset(data, client))
             bound = Bound(self.final, self.schema, self._fitted().values)
             in_types = data.in_types(in_fitted_types(data.plan, bound, self.input_schema, data.own_types, data.exact))
             if not set(self.schema) - {ROW} <= set(in_types.schema):
                 return self._of_fewer_columns(in_types)
             return Transformed(self, in_types, training=False)
+        if client is not None:
+            what = "a client does not transform a frame, which is transformed in this process"
+            raise JobError(what, where="Workflow.transform", do="give Dataset(frame), or leave client out")
         return self._transform_frame(data)
 
     def _as_fitted(self, data: Dataset) -> Dataset:
@@ -435,12 +442,19 @@ def _read_by(bound: Bound) -> list[str]:
     return bound.source_columns([*bound.targets, *places], training=True)
 
 
+def _dataset(data: Any, client: Any = None) -> Dataset:
+    """The data set, or that of a frame or path, with this client if there is one."""
+    return (data if isinstance(data, Dataset) else Dataset(data)).with_client(client)
+
+
 class Transformed:
     """The rows of a data set after a workflow. `Workflow.transform` and `fit_transform` make it.
 
-    Every method computes the rows anew, one partition at a time. `left_out` names the targets that are not in the
-    output since the data set lacks their columns.
+    Every method computes the rows anew, one partition at a time, unless `persist` has computed them. `left_out` names
+    the targets that are not in the output since the data set lacks their columns.
     """
+
+    _persisted: Any = None  # the rows as a Dask frame in memory
 
     def __init__(
         self, workflow: Workflow, dataset: Dataset, training: bool, *, final: Node | None = None,
@@ -466,9 +480,11 @@ class Transformed:
 
     def frames(self) -> Iterator[Any]:
         """One frame (pandas with Arrow types, or cuDF) per partition, in the order of the source's rows."""
-        work = self._work()
-        for partition in self.dataset.plan.partitions:
-            yield work.kernels.user_frame(transformed(work, partition))
+        work, persisted = self._work(), self._persisted
+        for part in self.dataset.plan.partitions if persisted is None else persisted.to_delayed():
+            with using(self.dataset.client):
+                frame = _frame_of(work, part) if persisted is None else frame_here(part)
+            yield frame
 
     def to_iter(self) -> Iterator[Any]:
         """The same as `frames`, under the name that `Dataset` has."""
@@ -476,9 +492,13 @@ class Transformed:
 
     def head(self, n: int = 5) -> Any:
         """The first n rows as a frame of the engine; fewer if there are fewer."""
+        if self._persisted is not None:
+            with using(self.dataset.client):
+                return self._persisted.head(n, npartitions=-1)
         work, tables, rows = self._work(), [], 0
         for partition in self.dataset.plan.partitions:
-            tables.append(transformed(work, partition))
+            with using(self.dataset.client):
+                tables.append(transformed(work, partition))
             rows += work.kernels.length(tables[-1])
             if rows >= n:
                 break
@@ -487,13 +507,28 @@ class Transformed:
 
     def to_ddf(self) -> Any:
         """A Dask frame (dask_cudf with the engine cudf), with a partition for each partition of the data set."""
-        work, partitions = self._work(), self.dataset.plan.partitions
-        handle, empty = (work, partitions), work.bound.output.to_arrow().empty_table()
-        shared = graph_share(handle, len(partitions))
-        return dask_frame(_nth_frame, handle, shared, len(partitions), empty, work.engine)
+        if self._persisted is not None:
+            return self._persisted
+        work = self._work()
+        empty = work.bound.output.to_arrow().empty_table()
+        with using(self.dataset.client):
+            return dask_frame(_frame_of, work, self.dataset.plan.partitions, empty, work.engine)
 
-    def to_parquet(self, path: str, **output: Any) -> Manifest:
+    def persist(self) -> Transformed:
+        """The same rows, computed once and in memory where they are: with a client on its workers.
+
+        `frames`, `to_iter`, `head` and `to_ddf` take them from there; `to_parquet` computes the rows from the data set,
+        in the pass in which it shuffles them. The memory is free again with the last reference to the result.
+        """
+        other = copy(self)
+        with using(self.dataset.client):
+            other._persisted = self.to_ddf().persist()
+        return other
+
+    def to_parquet(self, path: str, *, client: Any = None, **output: Any) -> Manifest:
         """Shuffle the rows, write them to the folder `path`, and return the Manifest of the output.
+
+        The workers of the Dask `client` do the work, by default those that `transform` or the Dataset names.
 
         `output` are keys of a job's section `output`: shuffle, seed, files, format and others, with their defaults
         (`full`, 0, 8, `parquet`). The folder is there whole or not at all. Errors: a JobError for a wrong key, and for
@@ -501,9 +536,11 @@ class Transformed:
         """
         settings = checked(Output, {"path": str(path), **output}, "output")
         assert self.workflow.schema is not None
-        workflow, pool = self.workflow, current_pool(gpu_setup.allocatable)
-        origin = Origin(workflow.reading, workflow.final, self.left_out, self.dataset.rules_text)
-        return write_transformed(self._work(), self.dataset.plan, settings, pool, origin)
+        workflow, dataset = self.workflow, self.dataset
+        if dataset.frames is not None and dataset.frames.inputs:
+            log.info("%s: rows of a frame: a run that ends early begins anew, it cannot be resumed", path)
+        origin = Origin(workflow.reading, workflow.final, self.left_out, dataset.rules_text)
+        return write_transformed(self._work(), dataset.plan, settings, dataset.with_client(client).pool, origin)
 
 
 def reading_of(plan: Plan) -> dict[str, Any]:
@@ -512,12 +549,11 @@ def reading_of(plan: Plan) -> dict[str, Any]:
     return {**plan.reading, **{name: value for name, value in keyed.items() if value}}
 
 
-def _nth_frame(handle: tuple[Work, Sequence[Any]], number: int) -> Any:
-    work, partitions = handle
-    return work.kernels.user_frame(transformed(work, partitions[number]))
+def _frame_of(work: Work, partition: Partition) -> Any:
+    return work.kernels.user_frame(transformed(work, partition))
 
 
-def transformed(work: Work, partition: Any) -> dict[str, Any]:
+def transformed(work: Work, partition: Partition) -> dict[str, Any]:
     """The output columns of one partition."""
     evaluation = work.opened(partition, work.bound.targets)
     columns = evaluation.outputs()

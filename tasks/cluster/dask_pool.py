@@ -14,6 +14,7 @@ import psutil
 from tasks import engines
 from tasks.cluster.pool import FAN_IN, Done, pickled_bytes
 from tasks.cluster.shared_argument import WithShared
+from tasks.core.plan import Partition
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -149,6 +150,11 @@ class DaskPool:
         items = list(items)
         function, first = self.with_shared(function, shared, len(items))
         run = uuid.uuid4().hex[:8]
+        if any(getattr(item, "inputs", ()) for item in items):
+            calls = over_frames(function, first, items, f"{function.__name__}-{run}", self.client)
+            computed: list[Any] = self.client.compute(calls, **self.options)
+            self.submitted.update(computed)
+            return computed
         groups: dict[str | None, list[int]] = {}
         for i in range(len(items)):
             groups.setdefault(places.get(i) if places else None, []).append(i)
@@ -183,7 +189,7 @@ class DaskPool:
         number = {future.key: i for i, future in enumerate(futures)}
         values: list[Any] = [None] * len(futures)
         try:
-            for batch in as_completed(futures, with_results=results, raise_errors=True).batches():
+            for batch in as_completed(futures, self.client.loop, results, raise_errors=True).batches():
                 for entry in batch:
                     future, result = entry if results else (entry, None)
                     if future.status in ("error", "cancelled"):  # as_completed itself raises only the first of a batch
@@ -207,7 +213,7 @@ class DaskPool:
 
         observed = self.start(function, shared, items)
         number = {future.key: i for i, future in enumerate(observed)}
-        waiting = as_completed(observed)
+        waiting = as_completed(observed, self.client.loop)
         observed.clear()  # a result is let go as soon as it is merged
         groups: list[Any] = []
         unmerged: dict[str, list[Any]] = {}  # by the worker that has them: results are merged where they are
@@ -249,7 +255,7 @@ class DaskPool:
         from distributed import as_completed
 
         number = {future.key: i for i, future in enumerate(handles)}
-        waiting = as_completed(handles)
+        waiting = as_completed(handles, self.client.loop)
         handles.clear()
         try:
             for batch in waiting.batches():
@@ -260,6 +266,39 @@ class DaskPool:
         except BaseException:
             self.client.cancel(list(waiting.futures), force=True)
             raise
+
+
+class _OnFrames:
+    """`function` of a partition whose frames reach the task as arguments."""
+
+    def __init__(self, function: Callable[..., Any], partition: Partition) -> None:
+        self.function, self.partition = function, partition
+
+    def __call__(self, frames: Sequence[Any], first: Sequence[Any], more: Sequence[Any] = ()) -> Any:
+        return self.function(*first, self.partition.with_frames(frames), *more)
+
+
+def over_frames(
+    function: Callable[..., Any], first: Sequence[Any], partitions: Sequence[Partition], name: str, client: Any = None,
+    more: Sequence[Sequence[Any]] = (),
+) -> list[Any]:  # fmt: skip
+    """A Delayed of function(*first, partition) for each partition, or of function(*first, partition, *more[i]).
+
+    The scheduler computes a frame where its data are, prefers that worker for the task, and lets go of the frame
+    behind the last task that takes it. A frame of this process is copied to one worker, by the transport of Dask.
+    """
+    import dask
+
+    frames = {one.number: one.frame for partition in partitions for one in partition.inputs}
+    here = {number: frame for number, frame in frames.items() if not dask.is_dask_collection(frame)}
+    if here and client is not None:
+        frames |= dict(zip(here, client.scatter(list(here.values()), hash=False), strict=True))
+    calls = []
+    for i, partition in enumerate(partitions):
+        call = dask.delayed(_OnFrames(function, partition), pure=False, traverse=False)
+        own = [frames[one.number] for one in partition.inputs]
+        calls.append(call(own, list(first), *(list(one) for one in more[i : i + 1]), dask_key_name=f"{name}-{i:06d}"))
+    return calls
 
 
 def _raise_first(futures: Iterable[Any]) -> None:

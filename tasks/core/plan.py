@@ -61,11 +61,29 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Input:
+    """A frame that reaches a task as an argument of its own: it stays where it is until the task runs.
+
+    On the client `frame` is what Dask computes (a Delayed) or the frame itself, in the task it is the frame; no pickle
+    has it. `rows` and `hashes` (of the values, by column) are those of the pass that counted its rows.
+    """
+
+    number: int
+    frame: Any
+    rows: int = 0
+    hashes: Mapping[str, int] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "frame": None}
+
+
+@dataclass(frozen=True)
 class Partition:
-    """A run of whole blocks: the unit of work."""
+    """A run of whole blocks: the unit of work. `inputs` are the frames that have its rows, where no file has them."""
 
     number: int
     blocks: tuple[Block, ...]
+    inputs: tuple[Input, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def rows(self) -> int:
@@ -79,13 +97,25 @@ class Partition:
     def nbytes(self) -> int:
         return sum(b.nbytes for b in self.blocks)
 
+    def by_block(self) -> list[Partition]:
+        """Each block alone, with the frames that have its rows."""
+        frames = [{piece.file for piece in block.pieces} for block in self.blocks]
+        return [
+            Partition(block.number, (block,), tuple(one for one in self.inputs if one.number in numbers))
+            for block, numbers in zip(self.blocks, frames, strict=True)
+        ]
+
     def halves(self) -> tuple[Partition, ...]:
         """Two runs of blocks with about half of the rows each, or itself alone when it is one block."""
         if len(self.blocks) == 1:
             return (self,)
         middle = self.first_row + self.rows // 2
         cut = min(max(1, sum(b.first_row + b.rows <= middle for b in self.blocks)), len(self.blocks) - 1)
-        return Partition(self.number, self.blocks[:cut]), Partition(self.number, self.blocks[cut:])
+        return replace(self, blocks=self.blocks[:cut]), replace(self, blocks=self.blocks[cut:])
+
+    def with_frames(self, frames: Sequence[Any]) -> Partition:
+        """The partition with these frames in its inputs."""
+        return replace(self, inputs=tuple(replace(one, frame=f) for one, f in zip(self.inputs, frames, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -116,6 +146,11 @@ class Plan:
     @property
     def block_starts(self) -> np.ndarray:
         return np.array([b.first_row for b in self.blocks], dtype=np.int64)
+
+    def alone(self, block: Block) -> Partition:
+        """A block as a partition of its own."""
+        inputs = next((p.inputs for p in self.partitions if p.inputs and block in p.blocks), ())
+        return Partition(0, (block,), inputs)
 
     def with_storage_options(self, options: Mapping[str, Any] | None) -> Plan:
         """The plan with the secrets that `to_json` leaves out: for plans read back from a file."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from tasks.core.schema import check_names
-from tasks.engines import synchronize
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.convert.libraries import columns_of, from_any, library
 from tasks.errors import DataError
@@ -48,28 +46,4 @@ def _with_index(frame: Any, index: Any, rows: Any) -> Any:
         frame.index = index.take(rows.astype("int64"))
     elif len(frame) == len(index):
         frame.index = index
-    return frame
-
-
-def dask_frame(
-    read: Callable[[Any, int], Any], handle: object, shared: object, partitions: int, empty: pa.Table, engine: str
-) -> Any:
-    """A Dask frame whose partitions are the results of `read(handle, number)`.
-
-    `shared` is a Dask future of the handle, if the handle is too large to be part of every task; else None.
-    """
-    import dask.dataframe as dd
-
-    from tasks.engines.convert.libraries import to_frame
-
-    numbers, meta = list(range(partitions)), to_frame(empty, engine)
-    if shared is None:
-        return dd.from_map(partial(_partition, read, handle=handle), numbers, meta=meta)
-    return dd.from_map(partial(_partition, read), numbers, args=(shared,), meta=meta)
-
-
-def _partition(read: Callable[[Any, int], Any], number: int, handle: object) -> Any:
-    """A partition, read completely, so that tasks in other threads may use it."""
-    frame = read(handle, number)
-    synchronize()
     return frame

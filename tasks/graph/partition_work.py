@@ -36,6 +36,7 @@ from tasks.graph.row_rules import RowRules
 from tasks.graph.seen import Seen, sketched
 from tasks.graph.state import State
 from tasks.ops.base import Columns, Context
+from tasks.sources.frames import frame_here
 from tasks.sources.reader import read, read_side_by_side
 from tasks.sources.row_places import row_place
 from tasks.storage.files_being_read import listed
@@ -221,7 +222,7 @@ class Work(PickledFields):
     def _load(self, partition: Partition, columns: list[str], plain: list[str], noted: FailedCasts) -> PartitionRows:
         """Read these columns of the rows that filter, unique, split and down-sampling keep."""
         masked = MaskedPartition(partition, self.source, self.schema, self.kernels, self.rules.strict, noted)
-        every = masked.rows(self._read(partition, self._read_for(columns), plain), bool(self.first_row))
+        every = masked.rows(self.read(partition, self._read_for(columns), plain), bool(self.first_row))
         rows = masked.masked(every, self._masks, columns)
         numbers = rows.numbers + self.kernels.xp.uint64(self.first_row) if self.first_row else rows.numbers
         return replace(rows, columns={name: rows.columns[name] for name in columns}, numbers=numbers)
@@ -230,7 +231,7 @@ class Work(PickledFields):
         """Where the source has a row, by its row number, in words."""
         return row_place(self.source, row - self.first_row)
 
-    def _read(self, partition: Partition, columns: list[str], plain: list[str]) -> Columns:
+    def read(self, partition: Partition, columns: list[str], plain: list[str]) -> Columns:
         """The source columns of a partition as columns of the engine. Each comes from the first of these that has it:
 
         1. the cache in the GPU's memory, where an earlier pass left it,
@@ -241,8 +242,8 @@ class Work(PickledFields):
         cache = self._cache_of(partition)
         if cache and column_cache.is_on_device(cache, partition):
             taken = column_cache.take(cache, partition, columns)
-            read = None if taken.complete else self._read_files(partition, taken.missing, plain, None)
-            by_name = column_cache.put(cache, partition, taken, read)
+            missing = None if taken.complete else self._read_files(partition, taken.missing, plain, None)
+            by_name = column_cache.put(cache, partition, taken, missing)
         else:
             by_name = self._read_files(partition, columns, plain, cache)
         return {name: by_name[name] for name in columns}
@@ -250,9 +251,14 @@ class Work(PickledFields):
     def _read_files(
         self, partition: Partition, columns: list[str], plain: list[str], cache: CacheKey | None
     ) -> Columns:
-        """Columns of the engine out of the source's files: steps 2 to 4 of `_read`."""
+        """Columns of the engine out of the source's files or frames: steps 2 to 4 of `read`."""
         gpu_reader = getattr(self.kernels, "read_partition", None)
-        on_gpu: Columns = gpu_reader(self.source, partition, columns) if gpu_reader else {}
+        on_gpu: Columns = {}
+        if partition.inputs and gpu_reader:
+            partition = partition.with_frames([frame_here(one.frame) for one in partition.inputs])
+            on_gpu = self.source.frames.on_device(partition, columns, self.kernels)
+        elif gpu_reader:
+            on_gpu = gpu_reader(self.source, partition, columns)
         rest = [name for name in columns if name not in on_gpu]
         if on_gpu and not rest:
             return on_gpu
@@ -262,7 +268,7 @@ class Work(PickledFields):
     def _host_table(
         self, partition: Partition, columns: list[str], plain: list[str], cache: CacheKey | None, side_by_side: bool
     ) -> pa.Table:
-        """Columns as an Arrow table: steps 3 and 4 of `_read`."""
+        """Columns as an Arrow table: steps 3 and 4 of `read`."""
         taken = column_cache.take(cache, partition, columns) if cache else column_cache.Taken(None, columns)
         table = None
         if not taken.complete and side_by_side:

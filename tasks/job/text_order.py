@@ -68,7 +68,7 @@ def _as_frame(name: str, unsorted: Unsorted) -> str:
 def _sampled(source: Plan | FramePlan, plan: Plan, name: str, pool: Pool) -> pa.Array:
     """Distinct texts of a column, of a few blocks."""
     places = sorted({0, len(plan.blocks) // 2, len(plan.blocks) - 1})
-    blocks = [Partition(0, (plan.blocks[place],)) for place in places[:PLACES]]
+    blocks = [plan.alone(plan.blocks[place]) for place in places[:PLACES]]
     return pc.unique(pa.concat_arrays(pool.map(_texts, (source, name), blocks)))
 
 

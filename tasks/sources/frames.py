@@ -1,142 +1,262 @@
-"""Frames in memory as sources: tables here, or futures of tables on the workers of a cluster."""
+"""Frames as sources: tables of this process, and frames that stay where they are, on a GPU or with Dask."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from tasks.core.dtypes import fixed_size, plain_type
-from tasks.core.plan import LIMITS, Block, Limits, Piece, Unit, cut_blocks
+from tasks import engines
+from tasks.core.dtypes import dtype_name, fixed_size, kind_of, plain_type
+from tasks.core.plan import LIMITS, Block, Input, Limits, Partition, Piece, Unit, cut_blocks, cut_partitions, runs_of
 from tasks.core.schema import Column, Schema, check_names
+from tasks.engines.algorithms.column_sketch import FACTOR, hashed, integer_bits
+from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.convert import libraries
+from tasks.engines.convert.frame_sizes import nbytes
+from tasks.engines.convert.gpu_types import is_foreign
 from tasks.errors import DataError, JobError
 from tasks.sources.formats.conform import conform
+
+CHUNK = 1 << 14  # values that stay in the first levels of cache with what is computed of them
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A frame in figures: its rows, bytes and types, hashes of its columns, and its index ("" for row numbers)."""
+
+    rows: int
+    nbytes: int
+    schema: pa.Schema
+    hashes: dict[str, int]
+    index: str
+
+
+Measure = Callable[[Sequence[Partition]], list[Facts]]  # the facts of the frame of each partition, on the workers
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Tables (or `RemoteTable`s) in the order of their rows, with the rows and bytes of each."""
+    """Frames in the order of their rows, with the rows and bytes of each: tables of the host, or inputs of tasks."""
 
-    tables: tuple[Any, ...]
+    tables: tuple[pa.Table, ...]
     rows: tuple[int, ...]
     nbytes: tuple[int, ...]
     schema: Schema
+    inputs: tuple[Input, ...] = ()
+    indexes: tuple[str, ...] = ()  # that are dropped
 
     def blocks(self, limits: Limits = LIMITS) -> tuple[Block, ...]:
         """Blocks of 1 Mi rows of each table; small tables are joined."""
         units = [Unit(Piece(i, 0, n), n, b) for i, (n, b) in enumerate(zip(self.rows, self.nbytes, strict=True))]
         return cut_blocks(units, limits.join_below, limits.frame_rows)
 
-    def read(self, pieces: Sequence[Piece], columns: Sequence[str]) -> pa.Table:
+    def partitions(self, blocks: tuple[Block, ...], size: int) -> tuple[Partition, ...]:
+        """Runs of whole blocks of at most `size` bytes. Inputs are not brought together for it, only within a block."""
+        if not self.inputs:
+            return cut_partitions(blocks, size)
+        of_inputs = [list(run) for _, run in groupby(blocks, key=lambda block: block.pieces[0].file)]
+        runs = [run for of_input in of_inputs for run in runs_of(of_input, size)]
+        inputs = [sorted({piece.file for block in run for piece in block.pieces}) for run in runs]
+        return tuple(Partition(i, tuple(r), tuple(self.inputs[n] for n in inputs[i])) for i, r in enumerate(runs))
+
+    def read(self, pieces: Sequence[Piece], columns: Sequence[str], inputs: Sequence[Input] = ()) -> pa.Table:
         """The rows of the pieces, in their order, conformed like rows of files."""
         schema = pa.schema([(name, self.schema[name].dtype) for name in columns])
-        whole = {number: _here(self.tables[number]) for number in {p.file for p in pieces}}
+        own = {one.number: one for one in inputs}
+        numbers = {piece.file for piece in pieces}
+        whole = {n: _host_rows(own[n], columns) if n in own else self.tables[n] for n in numbers}
         parts = [whole[p.file].select(list(columns)).slice(p.start, p.stop - p.start) for p in pieces]
         return conform(pa.concat_tables([conform(part, schema) for part in parts]), schema)
 
-
-FINISHED: Any = "finished"  # rows were counted: the table was made
-
-
-class RemoteTable:
-    """A table on the workers of a Dask cluster. The future stays where the data set is; a task gets only its key."""
-
-    def __init__(self, key: Any, future: Any = None) -> None:
-        self.key, self.future = key, future
-
-    def __reduce__(self) -> tuple[type[RemoteTable], tuple[Any]]:
-        return RemoteTable, (self.key,)
-
-    def fetch(self) -> pa.Table:
-        """The table, brought here; a task steps aside meanwhile, so that a lost table can be made again."""
-        from distributed import Future, get_client, worker_client
-
-        if self.future is not None:
-            return self.future.result()
-        try:
-            with worker_client() as client:
-                return Future(self.key, client=client, state=FINISHED).result()
-        except ValueError:  # not in a task
-            return Future(self.key, client=get_client(), state=FINISHED).result()
+    def on_device(self, partition: Partition, columns: Sequence[str], engine: Kernels) -> dict[str, Any]:
+        """Columns of a partition of cuDF frames, which do not leave the GPU; the host's reader has the rest."""
+        types = {name: self.schema[name].dtype for name in columns if name in self.schema}
+        whole: dict[int, dict[str, Any]] = {}
+        for one in partition.inputs:
+            if libraries.library(one.frame) != "cudf" and not isinstance(one.frame, dict):
+                return {}
+            stored = _device_columns(one.frame, types, engine)
+            _check_same(one, one.frame, stored, engine)
+            try:
+                whole[one.number] = {name: engine.cast(column, types[name]) for name, column in stored.items()}
+            except (ValueError, NotImplementedError):
+                return {}  # the host's reader says which value does not fit
+        pieces = [piece for block in partition.blocks for piece in block.pieces]
+        return engine.concat([engine.slice_rows(whole[p.file], p.start, p.stop) for p in pieces]) if whole else {}
 
 
-def _here(table: object) -> pa.Table:
-    return table.fetch() if isinstance(table, RemoteTable) else table
-
-
-def frames_of(source: object) -> Frames:
-    """The frames of a pandas, Arrow, cuDF, Dask or dask_cudf frame, or of a list of these but the Dask ones."""
-    if libraries.library(source) == "dask" and hasattr(source, "to_delayed"):
-        return _frames(*_of_dask(source))
-    tables = [libraries.from_any(frame) for frame in (source if isinstance(source, (list, tuple)) else [source])]
-    if not tables or any(t is None for t in tables):
-        raise JobError(
-            f"{type(source).__module__}.{type(source).__name__} is not a source",
-            where="Dataset",
-            do="give a path, a list of paths, or a pandas, Arrow, cuDF or Dask frame",
-        )
-    return _frames(tables, [_facts(t) for t in tables])
-
-
-def _of_dask(frame: Any) -> tuple[list[Any], list[tuple[int, int, pa.Schema]]]:
-    """Each partition as a table: futures on the workers where a client is current, else computed here in threads."""
-    parts = frame.to_delayed()
-    client = _current_client()
-    if client is not None:
-        futures = client.compute([_delayed_table(part) for part in parts])
-        return [RemoteTable(f.key, f) for f in futures], client.gather(client.map(_facts, futures, pure=False))
-    with ThreadPoolExecutor(4) as pool:
-        tables = list(pool.map(lambda part: to_table(part.compute(scheduler="sync")), parts))
-    return tables, [_facts(t) for t in tables]
-
-
-def _delayed_table(part: object) -> Any:
+def frame_here(frame: Any) -> Any:
+    """The frame in this process: itself, or what the current client, else this process, computes."""
     import dask
 
-    return dask.delayed(to_table)(part)
+    return frame.compute() if dask.is_dask_collection(frame) else frame
 
 
-def _current_client() -> Any:
-    try:
-        from distributed import get_client
-
-        return get_client()
-    except (ImportError, ValueError):
-        return None
-
-
-def to_table(frame: object) -> pa.Table:
-    """A partition of a Dask frame as a table."""
-    table = libraries.from_any(frame)
-    if table is None:
-        raise JobError(
-            f"a Dask frame of {type(frame).__name__} is not a source", do="give one of pandas or cuDF frames"
-        )
+def _host_rows(one: Input, columns: Sequence[str]) -> pa.Table:
+    """The columns of a frame as a table, compared with the pass that counted its rows."""
+    frame, engine = frame_here(one.frame), engines.engine("pandas")
+    table = to_table(frame, columns) if columns else pa.table({})
+    table = _in_plain_types(table) if one.hashes else table
+    _check_same(one, frame, engine.from_arrow(table), engine)
     return table
 
 
-def _facts(table: pa.Table) -> tuple[int, int, pa.Schema]:
-    return table.num_rows, table.nbytes, table.schema.remove_metadata()
+def _in_plain_types(table: pa.Table) -> pa.Table:
+    return conform(table, pa.schema([(field.name, plain_type(field.type)) for field in table.schema]))
 
 
-def _frames(tables: Sequence[Any], facts: Sequence[tuple[int, int, pa.Schema]]) -> Frames:
-    rows, nbytes, schemas = zip(*facts, strict=True)
-    if sum(rows) == 0:
+def _check_same(one: Input, frame: Any, columns: Mapping[str, Any], engine: Kernels) -> None:
+    """A DataError where a frame has other rows, or other values in these columns, than when its rows were counted."""
+    rows = one.rows if isinstance(frame, dict) else len(frame)
+    other = [n for n, c in columns.items() if n in one.hashes and content_hash(c, engine) != one.hashes[n]]
+    if rows == one.rows and not other:
+        return
+    what = f"partition {one.number} of the frame has {rows:,} rows; when they were counted it had {one.rows:,}"
+    if rows == one.rows:
+        what = f"column {other[0]!r} of partition {one.number} of the frame has other values than when it was counted"
+    why = "each pass computes a Dask frame anew, and this one is not the same each time (or a cuDF frame was changed)"
+    do = "compute it once, and keep its partitions: Dataset(frame).persist()"
+    raise DataError(what, where="Dataset", why=why, do=do)
+
+
+def content_hash(values: Any, engine: Kernels) -> int:
+    """A number of 64 bits of the values and their places, the same on both engines."""
+    dtype = engine.dtype(values)
+    if engine.is_list(values):
+        lengths, valid = engine.list_lengths(values)
+        lengths = lengths if valid is None else engine.xp.where(valid, lengths, -1)
+        of_lengths = content_hash(engine.from_numbers(lengths), engine)
+        return (3 * of_lengths + content_hash(engine.leaves(values), engine)) % 2**64
+    if kind_of(dtype) == "other" and pa.types.is_nested(dtype):
+        host, on_host = engines.engine("pandas"), engine.host(values)
+        if pa.types.is_map(dtype):
+            entries = pa.struct([("key", dtype.key_type), ("value", dtype.item_type)])
+            return content_hash(host.column(on_host.cast(pa.list_(entries))), host)
+        parts = [on_host.is_null(), *on_host.flatten()]
+        return sum((2 * i + 1) * content_hash(host.column(part), host) for i, part in enumerate(parts)) % 2**64
+    xp, rows = engine.xp, len(values)
+    if kind_of(dtype) in ("number", "time", "bool") and not pa.types.is_decimal(dtype):
+        stored, valid = engine.numbers(values)
+        stored = stored.astype(xp.float64, copy=False).view(xp.uint64) if stored.dtype.kind == "f" else stored
+        bits = integer_bits(stored, xp)
+        bits = bits if valid is None else xp.where(valid, bits, xp.uint64(FACTOR))
+    else:
+        bits = engine.hash_columns([values]).astype(xp.uint64)
+    step = CHUNK if xp is np else max(rows, 1)
+    places, total = xp.arange(min(step, rows), dtype=xp.uint64) * xp.uint64(FACTOR), 0
+    for start in range(0, rows, step):
+        run = bits[start : start + step]
+        placed = run + places[: len(run)] + xp.uint64(start * FACTOR % 2**64)
+        total += int(hashed(hashed(placed, xp), xp).sum())
+    return total % 2**64
+
+
+def _device_columns(frame: Any, types: Mapping[str, pa.DataType], engine: Kernels) -> dict[str, Any]:
+    """Columns of a cuDF frame as the engine has them, without those that need a stand-in; persisted ones are such."""
+    if isinstance(frame, dict):
+        return {name: frame[name] for name in types if name in frame}
+    adopted = {n: engine.adopt(frame[n]) for n, dtype in types.items() if n in frame and not is_foreign(dtype)}
+    return {name: engine.finite(column) for name, column in adopted.items()}
+
+
+def measured(frame: Any, engine: str) -> Facts:
+    """The facts of a partition of a Dask frame, or of a cuDF frame on the GPU."""
+    on_gpu = engine == "cudf" and libraries.library(frame) == "cudf"
+    kernels, table = engines.engine("cudf" if on_gpu else "pandas"), to_table(frame.head(0) if on_gpu else frame)
+    types = {field.name: plain_type(field.type) for field in table.schema}
+    columns = _device_columns(frame, types, kernels) if on_gpu else kernels.from_arrow(_in_plain_types(table))
+    hashes, size = {n: content_hash(c, kernels) for n, c in columns.items()}, nbytes(frame if on_gpu else table)
+    return Facts(len(frame), size, table.schema.remove_metadata(), hashes, index_of(frame))
+
+
+def index_of(frame: Any) -> str:
+    """The index of a frame in words; "" where it only numbers the rows, or where there is none."""
+    index = getattr(frame, "index", None)
+    if index is None or (type(index).__name__ == "RangeIndex" and index.name is None):
+        return ""
+    return " ".join([type(index).__name__, *(repr(name) for name in index.names if name is not None)])
+
+
+def with_index(frame: Any, name: str) -> Any:
+    """The frame with its index as the first column, of this name; a JobError where that is not possible."""
+    what, do = "", "leave index out"
+    if not hasattr(frame, "reset_index"):
+        what = f"a {type(frame).__name__} has no index"
+    elif frame.index.nlevels > 1:
+        what, do = "the index has several levels", "make columns of them: frame.reset_index()"
+    elif name in {str(column) for column in frame.columns}:
+        what, do = f"the frame has a column {name!r}", "give the index another name"
+    if what:
+        raise JobError(what, where=f"Dataset, index={name!r}", do=do)
+    return frame.reset_index(names=name)
+
+
+def frames_of(source: Any, engine: str = "pandas", index: str | None = None, measure: Measure | None = None) -> Frames:
+    """The frames of a pandas, Arrow, cuDF, Dask or dask_cudf frame, or of a list of these but the Dask ones.
+
+    `measure` counts those that stay where they are: Dask frames, and with the engine cudf those of cuDF.
+    """
+    if libraries.library(source) == "dask" and hasattr(source, "to_delayed"):
+        import dask
+
+        named = dask.delayed(with_index, pure=True)
+        frames = [part if index is None else named(part, index) for part in source.to_delayed()]
+    else:
+        frames = list(source) if isinstance(source, (list, tuple)) and source else [source]
+        frames = [with_index(frame, index) for frame in frames] if index is not None else frames
+        if engine != "cudf" or any(libraries.library(frame) != "cudf" for frame in frames):
+            pairs = [(frame, to_table(frame)) for frame in frames]
+            facts = [Facts(t.num_rows, t.nbytes, t.schema.remove_metadata(), {}, index_of(f)) for f, t in pairs]
+            return _frames([table for _, table in pairs], [], facts)
+    inputs = [Input(number, frame) for number, frame in enumerate(frames)]
+    alone = [Partition(one.number, (), (one,)) for one in inputs]
+    return _frames([], inputs, measure(alone) if measure else [measured(frame_here(f), engine) for f in frames])
+
+
+def to_table(frame: Any, columns: Sequence[str] | None = None) -> pa.Table:
+    """A frame, or these of its columns, as a table of the host."""
+    if isinstance(frame, dict):  # columns of the GPU
+        names = list(frame) if columns is None else [name for name in columns if name in frame]
+        return pa.table({name: engines.engine("cudf").host(frame[name]) for name in names})
+    if columns is not None:
+        names = frame.column_names if isinstance(frame, pa.Table) else list(frame.columns)
+        chosen = [name for name in names if str(name) in {*columns}]
+        frame = frame.select(chosen) if isinstance(frame, pa.Table) else frame[chosen]
+    table = libraries.from_any(frame)
+    if table is None:
+        what = f"{type(frame).__module__}.{type(frame).__name__} is not a source"
+        raise JobError(what, where="Dataset", do="give a path, paths, or frames of pandas, Arrow, cuDF or Dask")
+    return table
+
+
+def _frames(tables: Sequence[pa.Table], inputs: Sequence[Input], facts: Sequence[Facts]) -> Frames:
+    schemas = [of_frame.schema for of_frame in facts]
+    if not any(of_frame.rows for of_frame in facts):
         raise DataError("the input has no rows at all", where="Dataset", do="give a frame with rows")
     check_names(schemas[0].names, "Dataset")
     types: dict[str, pa.DataType] = {f.name: plain_type(f.type) for f in schemas[0]}
     for number, schema in enumerate(schemas):
         if set(schema.names) != set(types):
-            raise DataError(
-                "frames have different columns",
-                where=f"frame {number}",
-                why=f"{', '.join(schema.names)} here, {', '.join(types)} in the first",
-            )
-        types = {n: plain_type(schema.field(n).type) if pa.types.is_null(t) else t for n, t in types.items()}
+            why = f"{', '.join(schema.names)} here, {', '.join(types)} in the first"
+            raise DataError("frames have different columns", where=f"frame {number}", why=why)
+        here = {name: plain_type(schema.field(name).type) for name in types}
+        for name, dtype in here.items():
+            if kind_of(dtype) != kind_of(types[name]) and pa.null() not in (dtype, types[name]):
+                why = f"it is {dtype_name(dtype)} there, and {dtype_name(types[name])} before"
+                what, do = (
+                    f"column {name!r} of the frame changes its type",
+                    f"give it one type: frame.astype({{{name!r}: ..}})",
+                )
+                raise DataError(what, where=f"frame {number}", why=why, do=do)
+        types = {name: here[name] if pa.types.is_null(dtype) else dtype for name, dtype in types.items()}
     sizes = {n: fixed_size({schema.field(n).type for schema in schemas}) for n in types}
     columns = [Column(n, pa.string() if pa.types.is_null(t) else t, properties=sizes[n]) for n, t in types.items()]
-    return Frames(tuple(tables), tuple(rows), tuple(nbytes), Schema(columns))
+    counted = [replace(one, rows=f.rows, hashes=f.hashes) for one, f in zip(inputs, facts, strict=bool(inputs))]
+    rows, sizes_in_bytes = tuple(f.rows for f in facts), tuple(f.nbytes for f in facts)
+    dropped = tuple(dict.fromkeys(f.index for f in facts if f.index))
+    return Frames(tuple(tables), rows, sizes_in_bytes, Schema(columns), tuple(counted), dropped)

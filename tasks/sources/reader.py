@@ -64,10 +64,10 @@ def read(
         if isinstance(source, Plan) and computed:
             stored = {n: replace(source.schema[n], dtype=parse_dtype(dtype)) for n, (_, dtype) in computed.items()}
             as_read = replace(source, schema=Schema(stored.get(n, c) for n, c in source.schema.items()))
-            table = _rows(as_read, pieces, names, [n for n in plain if n not in computed])
+            table = _rows(as_read, partition, names, [n for n in plain if n not in computed])
             table = _with_made(table, source, computed, partition.first_row, pieces)
         else:
-            table = _rows(source, pieces, names, plain)
+            table = _rows(source, partition, names, plain)
     except MisfitError as error:
         raise _first_fraction(source, partition, error) or error from None
     if names and table.num_rows != partition.rows:
@@ -81,16 +81,17 @@ def read(
     return table
 
 
-def _rows(source: Plan | FramePlan, pieces: Sequence[Piece], names: Sequence[str], plain: Collection[str]) -> pa.Table:
-    """The rows of pieces; fields of structs are taken out of these."""
+def _rows(source: Plan | FramePlan, partition: Partition, names: Sequence[str], plain: Collection[str]) -> pa.Table:
+    """The rows of a partition; fields of structs are taken out of these."""
     plan = source if isinstance(source, Plan) else source.plan
+    pieces = [piece for block in partition.blocks for piece in block.pieces]
     columns = {*plan.schema}.difference(plan.options.get(FIELDS, ()))
     fields = [name for name in names if name not in columns]
     stored = list(dict.fromkeys(name if name in columns else plan.schema.root(name) or name for name in names))
     if isinstance(source, Plan):
         table = read_pieces(source, pieces, stored, plain)
     else:
-        table = source.frames.read(pieces, stored)
+        table = source.frames.read(pieces, stored, partition.inputs)
     if not fields:
         return table
     table = with_fields(table, fields)
@@ -135,7 +136,9 @@ def _first_fraction(source: Plan | FramePlan, partition: Partition, error: Misfi
     if first is None:
         return None
     row += first[0]
-    path = "the given frame" if frames else ""
+    path, do = (
+        ("the given frame", f"give it one type: frame.astype({{{name!r}: 'float64'}})") if frames else ("", error.do)
+    )
     before: Counter[int] = Counter()
     for piece in (piece for block in plan.blocks for piece in block.pieces):
         rows = piece.stop - piece.start
@@ -147,7 +150,7 @@ def _first_fraction(source: Plan | FramePlan, partition: Partition, error: Misfi
         f"column {name!r} has a value that is not of type {dtype_name(dtype)}: {first[1]}",
         where=f"{path}, column {name}, row {row + 1:,}",
         why=error.why,
-        do=plan.options.get(ADVICE, {}).get(name, error.do),
+        do=plan.options.get(ADVICE, {}).get(name, do),
     )
 
 

@@ -111,7 +111,7 @@ def divided(n: int) -> float:
 def test_what_goes_wrong_is_named() -> None:
     with pytest.raises(DataError, match=r"(?s)divided failed.*each, item 3: 0.*ZeroDivisionError: division by zero"):
         each(divided, [3, 2, 1, 0])
-    with pytest.raises(JobError, match=r"(?s)client is of the type str.*give a distributed.Client"):
+    with pytest.raises(JobError, match=r"(?s)is not a running Dask client.*give distributed.Client"):
         each(divided, [1], client="tcp://host:8786")
     with pytest.raises(DataError, match=r"(?s)the function failed.*'int' object is not callable"):
         each(3, [1])  # type: ignore[arg-type]

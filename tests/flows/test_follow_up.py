@@ -102,13 +102,14 @@ def test_on_a_cluster_the_workers_read_group_join_and_write(
     assert found.groupby("brand")["target"].sum().astype(int).to_dict() == dict.fromkeys(range(7), 10_000)
 
 
+@pytest.mark.system  # the page starts a cluster
 @pytest.mark.promise("grouped, joined and written")
 def test_the_page_runs_as_it_stands(
     shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(shop)
     blocks = re.findall(r"```python\n(.*?)```", (RECIPES / "follow-up.md").read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     names: dict[str, Any] = {}
     with dask.config.set({"dataframe.shuffle.method": "tasks"}):
         for block in blocks:
@@ -120,3 +121,4 @@ def test_the_page_runs_as_it_stands(
     assert "events" in capsys.readouterr().out
     assert str(host(names["names"])["brand"].dropna().iloc[0]).islower()
     assert pq.read_table(shop / "follow-up/new").num_rows > 1
+    assert pq.read_table(shop / "follow-up/again").num_rows == 12_000

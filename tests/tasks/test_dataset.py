@@ -65,11 +65,10 @@ def test_a_dask_frame_is_converted_on_the_workers_of_a_client() -> None:
 
     with (
         dask.config.set({"distributed.worker.daemon": False}),
-        Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0") as client,
+        Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0"),
     ):
         dataset = Dataset(frames()["dask"], engine="pandas")
         assert dataset.num_rows == 4
-        assert client.submit(read, dataset.handle, 0, pure=False).result(timeout=60).to_pydict() == TABLE.to_pydict()
         assert read(dataset.handle, 0).to_pydict() == TABLE.to_pydict()
 
 

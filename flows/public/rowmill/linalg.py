@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks import engines
-from tasks.cluster.current import graph_share
+from tasks.cluster.current import using
+from tasks.cluster.dask_frames import delayed_parts
 from tasks.cluster.pool import FAN_IN
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Partition
@@ -56,28 +57,30 @@ def svd(dataset: Dataset, columns: Sequence[str] | None = None, k: int | None = 
     >>> result.s.tolist(), result.v.tolist(), result.u.compute().tolist()
     ([3.0, 2.0], [[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
     """
+    with using(dataset.client):
+        return _svd(dataset, dataset.matrices(columns, "float64"), k)
+
+
+def _svd(dataset: Dataset, matrices: Matrices, k: int | None) -> SVD:
     import dask
     import dask.array as da
-    from dask import delayed
 
-    matrices = dataset.matrices(columns, "float64")
-    parts, width = [Partition(block.number, (block,)) for block in dataset.plan.blocks], len(matrices.names)
+    parts, width = [one for p in dataset.plan.partitions for one in p.by_block()], len(matrices.names)
     counts = {part: rows for part, rows in zip(parts, dataset.row_counts(parts), strict=True) if rows}
     rows = sum(counts.values())
     k = min(rows or 1, width) if k is None else k
     if not 1 <= k <= min(rows, width):
         what = f"svd cannot make {k:,} vectors of {rows:,} rows and {width:,} columns"
         raise JobError(what, do="choose a k from 1 to the number of rows or of columns, whichever is smaller")
-    shared = graph_share(matrices, len(counts)) or delayed(matrices, traverse=False)
-    factors = [delayed(_decomposed)(shared, block) for block in counts]
+    factors = delayed_parts(_decomposed, matrices, [*counts], "factor")
     stacked = replace(matrices, engine="pandas").stacked(factors, [min(n, width) for n in counts.values()], width)
     weights, s, v = da.linalg.svd(stacked.rechunk({0: FAN_IN * width}), coerce_signs=False)
     with one_thread():  # the bits would depend on the number of threads of BLAS
         weights, s, v = dask.persist(weights[:, :k].rechunk((stacked.chunks[0], k)), s[:k], v[:k])
         s, v = dask.compute(s, v)
     positive = signs(v)
-    by_block = zip(counts, weights.to_delayed(optimize_graph=False)[:, 0], strict=True)  # optimized, futures are lost
-    lefts = [delayed(_decomposed)(shared, block, weight, positive[:, 0]) for block, weight in by_block]
+    of_blocks = weights.to_delayed(optimize_graph=False)[:, 0]  # optimized, futures are lost
+    lefts = delayed_parts(_decomposed, matrices, [*counts], "u", [(weight, positive[:, 0]) for weight in of_blocks])
     return SVD(matrices.stacked(lefts, [*counts.values()], k), s, v * positive, matrices.names)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from typing import Any
 
-from tasks.cluster.current import current_pool
+from tasks.cluster.current import current_pool, using
 from tasks.cluster.out_of_memory import is_out_of_memory
 from tasks.cluster.transfer import gpu_setup
 from tasks.engines.convert.libraries import library
-from tasks.errors import DataError, JobError, RowmillError
+from tasks.errors import DataError, RowmillError
 
 
 def each(function: Callable[..., Any], items: Iterable[Any], broadcast: Any = None, client: Any = None) -> list[Any]:
@@ -35,10 +34,9 @@ def each(function: Callable[..., Any], items: Iterable[Any], broadcast: Any = No
       where: each, item 1: 0
       why: ZeroDivisionError: integer division or modulo by zero...
     """
-    if client is not None and not hasattr(client, "as_current"):
-        raise JobError(f"client is of the type {type(client).__name__}", where="each", do="give a distributed.Client")
-    with client.as_current() if client else nullcontext():
-        pool = current_pool(gpu_setup.allocatable)
+    engine = "cudf" if library(broadcast) == "cudf" else "pandas"
+    with using(client):
+        pool = current_pool(gpu_setup.allocatable, lambda client: gpu_setup.prepare_workers(client, engine))
         return pool.map(_call, (function, broadcast), list(enumerate(items)))
 
 

@@ -27,12 +27,15 @@ import cupy
 import dask.config
 import rmm
 from cuda.bindings import driver
+from rmm.allocators.cupy import rmm_cupy_allocator
 
 from tasks.cluster.transfer import host_memory
 from tasks.cluster.transfer.dask_profiler import workers_here
 from tasks.core import lent_bytes
 from tasks.errors import GiveUpError
 
+SETTINGS = "rowmill.gpu-pool"  # of Dask: the arguments of `prepare`, {} over UCX, on workers that rowmill starts
+OWN_LIMIT = 0.92  # of a GPU, for workers that a user starts
 OFFER = "rowmill-gpu"  # the key under which a worker says, when it connects, which GPUs it can copy from
 HANDLE = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 EXPORTED = 64  # bytes of CUDA's description of a pointer for another process
@@ -45,7 +48,7 @@ _opened: dict[str, Any] = {}
 
 def set_up() -> None:
     """Prepare the Dask workers of this process, if any, with the settings in `rowmill.gpu-pool`."""
-    if settings := dask.config.get("rowmill.gpu-pool", None):
+    if settings := dask.config.get(SETTINGS, None):
         for worker in workers_here():
             prepare(worker, **settings)
 
@@ -69,6 +72,27 @@ def prepare(worker: object, limit: float, shared: bool) -> None:
     if shared:
         _lender = Lender(pool)
         host_memory.tell(worker, {OFFER: {"host": this_host(), "gpus": reachable(device)}})
+
+
+def prepare_own(worker: Any) -> None:
+    """Prepare a worker that a user has started, where rowmill has not and nothing else manages its GPU's memory."""
+    if _lender is None and dask.config.get(SETTINGS, None) is None and not (_speaks_ucx() or why_slower()):
+        cupy.cuda.set_allocator(rmm_cupy_allocator)
+        prepare(worker, OWN_LIMIT, shared=True)
+
+
+def _speaks_ucx() -> bool:
+    return any(worker.address.startswith("ucx") for worker in workers_here())
+
+
+def why_slower() -> str:
+    """Why other processes do not copy out of this GPU's memory, in words; "" where they do, or where UCX does."""
+    resource = rmm.mr.get_current_device_resource()
+    if _lender is not None or _speaks_ucx() or dask.config.get(SETTINGS, None) is not None:
+        return ""
+    if not isinstance(resource, rmm.mr.CudaMemoryResource):
+        return f"the memory of the workers' GPUs is managed by {type(resource).__name__} of RMM"
+    return "" if _can_share(cupy.cuda.runtime.getDevice()) else "the GPU does not share memory between processes"
 
 
 def lend(buffer: cupy.ndarray, owner: object, context: Mapping[str, Any] | None) -> dict[str, Any] | None:

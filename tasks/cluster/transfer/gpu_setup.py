@@ -6,7 +6,16 @@ before they compute: threads of this process may be those of a Dask worker.
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+from weakref import WeakKeyDictionary
+
 from tasks import engines
+from tasks.errors import HostError
+
+log = logging.getLogger("rowmill")
+_ready: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()  # the engines for which a client's workers are ready
+START = "start the workers as LocalCUDACluster() does without rmm arguments, or as the cluster of a job"
 
 
 def prepare(engine: str) -> None:
@@ -19,3 +28,20 @@ def allocatable() -> int:
     """Bytes that this process may allocate on its GPU, once it is ready for tasks."""
     prepare("cudf")
     return engines.allocatable()
+
+
+def prepare_workers(client: Any, engine: str) -> None:
+    """Make the workers of a client ready for an engine, once; a line of the log says if results move slowly."""
+    known = _ready.setdefault(client, set())
+    if engine in known:
+        return
+    from tasks.cluster.transfer.worker_setup import WorkerSetup, why_slower
+
+    try:
+        client.register_plugin(WorkerSetup(engine))
+    except ImportError as error:
+        what, do = "the workers lack a module", "install rowmill there as it is here, for the engine cudf with cuDF"
+        raise HostError(what, where=f"the cluster at {client.scheduler.address}", why=str(error), do=do) from None
+    known.add(engine)
+    if engine == "cudf" and (slower := max(client.run(why_slower).values(), default="")):
+        log.warning("results go from GPU to GPU through the host, which is slower: %s; %s", slower, START)

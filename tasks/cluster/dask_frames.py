@@ -1,0 +1,54 @@
+"""Results of partitions as a Dask frame, for what users do with Dask afterwards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from tasks.cluster.current import current_client, graph_share
+from tasks.cluster.dask_pool import over_frames
+from tasks.core.plan import Partition
+from tasks.engines import synchronize
+from tasks.engines.convert.libraries import to_frame
+
+log = logging.getLogger("rowmill")
+SHUFFLE_METHOD = "dataframe.shuffle.method"
+
+
+def dask_frame(
+    read: Callable[[Any, Partition], Any], handle: Any, partitions: Sequence[Partition], empty: pa.Table, engine: str
+) -> Any:
+    """A Dask frame whose partitions are the results of `read(handle, partition)`.
+
+    On GPUs, frames are shuffled by tasks where the user has not chosen: Dask's default on a cluster is made for pandas.
+    """
+    import dask
+    import dask.dataframe as dd
+
+    if engine == "cudf" and current_client() is not None and dask.config.get(SHUFFLE_METHOD, None) is None:
+        dask.config.set({SHUFFLE_METHOD: "tasks"})
+        log.info("Dask's %s is set to tasks in this process, as frames of cuDF need it", SHUFFLE_METHOD)
+    parts = delayed_parts(partial(_computed, read), handle, partitions, "frame")
+    return dd.from_delayed(parts, meta=to_frame(empty, engine), verify_meta=False)
+
+
+def delayed_parts(
+    function: Callable[..., Any], handle: Any, partitions: Sequence[Partition], name: str,
+    more: Sequence[Sequence[Any]] = (),
+) -> list[Any]:  # fmt: skip
+    """A Delayed of function(handle, partition) for each partition, or of function(handle, partition, *more[i])."""
+    shared = graph_share(handle, len(partitions))
+    function, first = (partial(function, handle), []) if shared is None else (function, [shared])
+    return over_frames(function, first, partitions, f"{name}-{uuid4().hex[:8]}", current_client(), more)
+
+
+def _computed(read: Callable[[Any, Partition], Any], handle: Any, partition: Partition) -> Any:
+    """A partition, read completely, so that tasks in other threads may use it."""
+    frame = read(handle, partition)
+    synchronize()
+    return frame
