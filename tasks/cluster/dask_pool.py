@@ -274,7 +274,7 @@ class _OnFrames:
     def __init__(self, function: Callable[..., Any], partition: Partition) -> None:
         self.function, self.partition = function, partition
 
-    def __call__(self, frames: Sequence[Any], first: Sequence[Any], more: Sequence[Any] = ()) -> Any:
+    def __call__(self, frames: Sequence[Any], first: Sequence[Any], *more: Any) -> Any:
         return self.function(*first, self.partition.with_frames(frames), *more)
 
 
@@ -297,7 +297,7 @@ def over_frames(
     for i, partition in enumerate(partitions):
         call = dask.delayed(_OnFrames(function, partition), pure=False, traverse=False)
         own = [frames[one.number] for one in partition.inputs]
-        calls.append(call(own, list(first), *(list(one) for one in more[i : i + 1]), dask_key_name=f"{name}-{i:06d}"))
+        calls.append(call(own, list(first), *(more[i] if more else ()), dask_key_name=f"{name}-{i:06d}"))
     return calls
 
 
