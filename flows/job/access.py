@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from tasks.core.settings import collector_file
 from tasks.errors import JobError
 from tasks.graph.node import Node, topological
 from tasks.graph.saved_workflow import fitted_folder
@@ -26,6 +27,7 @@ PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
 SIGNED = re.compile(r"[?&](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Signature|sig|(access_)?token)=", re.I)
 CLUSTER_PATHS = ("local_directory", "ca", "cert", "key", "known_hosts", "log_directory", "shared_directory")
 COMMANDS = ("setup", "directives", "python")
+KEYS = {"run.lineage": "OPENLINEAGE_API_KEY", "run.metrics": "OTEL_EXPORTER_OTLP_HEADERS"}  # of collectors
 HELD = "the options (key, secret, ..) stand as JSON in the variable ROWMILL_STORAGE_<NAME> or in a Secret block"
 
 
@@ -86,15 +88,19 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     paths += _named("contract", job.contract if isinstance(job.contract, str) else None)
     for field, path in [*paths, ("output.path", job.output.path)]:
         _check_no_secret(field, path)
+    collectors = [*_named("run.lineage", job.run.lineage), *_named("run.metrics", job.run.metrics)]
+    for field, address in collectors:
+        _check_no_secret(field, address, f"set {KEYS[field]} where the flow runs")
     _check_local(job)
     if not isinstance(job.source.storage_options, str | None):
         raise JobError("options of a storage may hold secrets, which are not part of a job",
                        where="source.storage_options", do=f"give a name; {HELD}")  # fmt: skip
     _check_no_commands(job.cluster)
-    _check_elsewhere(job.cluster)
+    _check_elsewhere(job.cluster, [one for one in collectors if not collector_file(one[1])])
     if allowed_roots() is None:
         return
-    for field, path in [*paths, *_written(job), *_of_cluster(job.cluster)]:
+    files = [(field, path) for field, address in collectors if (path := collector_file(address))]
+    for field, path in [*paths, *files, *_written(job), *_of_cluster(job.cluster)]:
         check_path(path, field)
     for node in topological(graph) if graph else []:
         for file in node.op.files if node.op else ():
@@ -143,9 +149,10 @@ def _check_no_commands(cluster: Any) -> None:
                                do=f"leave it out, or ask whoever runs the host to add shell to {MODULES}")  # fmt: skip
 
 
-def _check_elsewhere(cluster: Any) -> None:
-    """Whoever runs a scheduler or an image runs code in the flow's process and reads what the job may read."""
-    allowed, named = allowed_clusters(), [("cluster.address", cluster.address)]
+def _check_elsewhere(cluster: Any, collectors: list[tuple[str, str]]) -> None:
+    """Whoever runs a scheduler or an image runs code in the flow's process and reads what the job may read; a collector
+    hears of the data, and gets the key that the host has for it."""
+    allowed, named = allowed_clusters(), [("cluster.address", cluster.address), *collectors]
     named += [("cluster.ssh.hosts", host) for host in getattr(cluster.ssh, "hosts", ())]
     named += [("cluster.kubernetes.image", getattr(cluster.kubernetes, "image", None))]
     for field, name in named:
@@ -182,11 +189,10 @@ def _named(field: str, path: str | list[str] | None) -> Iterator[tuple[str, str]
     yield from ((field, item) for item in many)
 
 
-def _check_no_secret(field: str, path: str) -> None:
+def _check_no_secret(field: str, path: str, instead: str = f"give source.storage_options a name; {HELD}") -> None:
     """Refuse a URL that carries a password or a signature: jobs are shown and kept by the server."""
     secret = "a password" if PASSWORD.search(path) else "a signature" if "://" in path and SIGNED.search(path) else ""
     if secret:
         shown = PASSWORD.sub("***", path).partition("?")[0]
         raise JobError(f"the URL holds {secret}", where=f"{field} = {shown}", why="the server keeps and shows a job",
-                       do=f"write the URL without it and give source.storage_options a name; {HELD}; "
-                       "change a password that a server has seen")  # fmt: skip
+                       do=f"write the URL without it and {instead}; change a password that a server has seen")  # fmt: skip

@@ -51,6 +51,13 @@ class _RunOperator(Operator):
         assert self.run_columns
         return tuple(_several(getattr(self, self.run_columns)))
 
+    def made_of(self, output: str, unit: Unit) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for title, name, *_ in self._named(unit) if title == output)) or (output,)
+
+    def _named(self, unit: Unit) -> Iterable[tuple[str, str, Any]]:
+        """(name made, column, what is made of it) for each new column."""
+        raise TypeError(f"{type(self).__name__} does not define _named")
+
 
 class _Shifted(_RunOperator):
     """Makes for each shift a column of the values and those `shift` rows before them: `<column>_<word>_<shift>`."""
@@ -303,6 +310,9 @@ class History(_RunOperator):
 
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         return tuple(dict.fromkeys([*_several(self.partition_cols), *([self.time_col] if self.time_col else [])]))
+
+    def _named(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
+        return ((f"{name}_history", name, "list") for name in unit)
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         size = {"value_count": {"min": self.length, "max": self.length}} if self.pad else {}
