@@ -195,4 +195,4 @@ def _check_no_secret(field: str, path: str, instead: str = f"give source.storage
     if secret:
         shown = PASSWORD.sub("***", path).partition("?")[0]
         raise JobError(f"the URL holds {secret}", where=f"{field} = {shown}", why="the server keeps and shows a job",
-                       do=f"write the URL without it and {instead}; change a password that a server has seen")  # fmt: skip
+                       do=f"write the URL without it and {instead}; change a password that a server saw")  # fmt: skip

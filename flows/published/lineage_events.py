@@ -109,9 +109,9 @@ def _output(request: Request, split: str, folder: Path, lineage: ColumnLineage) 
     if request.flow != "fit":
         manifest = Manifest.load(folder)
         schema, parts = manifest.schema, manifest.parts
-        figures = {"rowCount": manifest.rows["out"], "size": sum(part["bytes"] for part in parts), "fileCount": len(parts)}
         kind = facet.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
-        statistics["outputStatistics"] = kind(**figures)
+        nbytes = sum(part["bytes"] for part in parts)
+        statistics["outputStatistics"] = kind(rowCount=manifest.rows["out"], size=nbytes, fileCount=len(parts))
     facets["schema"] = _schema({c.name: dtype_name(c.dtype) for c in schema.columns})
     facets["columnLineage"] = _column_lineage(request, split, schema, lineage)
     if name := version_name(version):
@@ -138,15 +138,15 @@ def _column_lineage(
             learned = [] if request.fitted else train  # what is applied was learned by another run
             paths = [origin.file] if origin.file else learned if origin.influence == "AGGREGATION" else read
             directness = "INDIRECT" if origin.influence in INDIRECT else "DIRECT"
-            how = kinds.Transformation(directness, origin.influence, " > ".join(lineage.operators(origin)))
+            how = kinds.Transformation(directness, origin.influence, " > ".join(lineage.operators(origin)) or None)
             for path in paths:
                 found.setdefault((path, origin.column), []).append(how)
         return [kinds.InputField(*dataset(path), name, how) for (path, name), how in found.items()]
 
     filtered = parse(source.filter).columns if source.filter else ()
-    filters = [*(Origin(name, influence="FILTER") for name in filtered), *lineage.filters()]
+    of_rows = [*(Origin(name, influence="FILTER") for name in filtered), *lineage.of_rows()]
     columns = {name: kinds.Fields(fields(origins)) for name, origins in lineage.outputs().items() if name in schema}
-    return kinds.ColumnLineageDatasetFacet(columns, fields(filters))
+    return kinds.ColumnLineageDatasetFacet(columns, fields(of_rows))
 
 
 def _quality(profile: Profile, note: GateNote | None) -> dict[str, Any]:

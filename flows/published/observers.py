@@ -68,8 +68,9 @@ class ObservedRun:
     @property
     def profile(self) -> Profile | None:
         """The profile of the rows that the run has read; None without one."""
-        names = (whole_name(self.request.splits[0]), STATISTICS)
-        return read_profile(self.first) if self.first else next(filter(None, (saved(self.request, n) for n in names)), None)
+        if self.first:
+            return read_profile(self.first)
+        return saved(self.request, whole_name(self.request.splits[0])) or saved(self.request, STATISTICS)
 
     @property
     def gate(self) -> GateNote | None:

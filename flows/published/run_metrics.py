@@ -1,9 +1,8 @@
-"""The figures of a run as metrics, exported once at its end: to a collector of OpenTelemetry, or a file of Prometheus."""
+"""The figures of a run as metrics, exported once at its end: by OpenTelemetry, or to a file of Prometheus."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -61,16 +60,15 @@ def _of_stage(run: ObservedRun, result: StageResult) -> Iterator[Metric]:
 
 
 def _of_run(run: ObservedRun) -> Iterator[Metric]:
-    now, request, gate, profile = datetime.now(UTC), run.request, run.gate, run.profile
+    now, request, profile, verdict = datetime.now(UTC), run.request, run.profile, run.gate and run.gate.gate
     yield Metric("rowmill.run.success", "{run}", "1 if the run has ended well", run.end == "COMPLETE")
     yield Metric("rowmill.run.duration", "s", "time that the run took", (now - run.began).total_seconds())
     yield Metric("rowmill.run.end", "s", "when the run ended, since 1970", now.timestamp())
     if request.run.ready_by and run.scheduled:
         late = (now - deadline(request.run.ready_by, request.run.timezone, run.scheduled)).total_seconds()
         yield Metric("rowmill.run.lateness", "s", "time since run.ready_by; negative if the run is early", late)
-    for verdict in VERDICTS if gate else ():
-        yield Metric("rowmill.gate.verdict", "{verdict}", "1 for the verdict of the gate", verdict == gate.gate,
-                     {"verdict": verdict})  # fmt: skip
+    for one in VERDICTS if verdict else ():
+        yield Metric("rowmill.gate.verdict", "{run}", "1 for the verdict of the gate", one == verdict, {"verdict": one})
     for step in profile.steps.values() if profile else ():
         if step.out_of_vocabulary is not None:
             yield Metric("rowmill.out_of_vocabulary", "1", "share of the values that have no id",

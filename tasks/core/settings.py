@@ -478,7 +478,7 @@ def collector(schemes: tuple[str, ...]) -> BeforeValidator:
     def checked(address: str | None) -> str | None:
         scheme, colon, rest = (address or "").partition("://")
         if colon and (scheme not in schemes or not rest):  # the rest may be a secret
-            raise ValueError(f"{scheme}:// is not an address of a collector: write {schemes[0]}://host:port or file:path")
+            raise ValueError(f"{scheme}:// is not for a collector: write {schemes[0]}://host:port or file:path")
         return some_path(address)  # type: ignore[no-any-return]
 
     return BeforeValidator(checked)

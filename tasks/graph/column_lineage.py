@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from tasks.graph.binding import SOURCE, Bound, Step
-from tasks.ops.base import Learned
+from tasks.ops.base import Learned, Operator
 from tasks.ops.join_external import JoinExternal
+from tasks.ops.windows import Groupby
 
 Influence = Literal["IDENTITY", "TRANSFORMATION", "AGGREGATION", "WINDOW", "GROUP_BY", "JOIN", "FILTER"]
 WEAKER = get_args(Influence)  # each one than those before it
@@ -30,7 +31,7 @@ class Origin:
 
 
 class ColumnLineage:
-    """The origins of the columns of a bound graph."""
+    """The origins of the columns of a bound graph, and of its rows."""
 
     def __init__(self, bound: Bound) -> None:
         self.bound = bound
@@ -43,11 +44,14 @@ class ColumnLineage:
         """The origins of each output column, by name, in the order of the output."""
         return {name: self.of(place, name) for place, name in self.bound.targets}
 
-    def filters(self) -> list[Origin]:
-        """The columns that decide which rows the output has, by the filters of the graph."""
-        steps = self.bound.filters_for(self.bound.targets)
-        used = [(f, f.inputs[n], "FILTER") for f in steps for n in f.op.extra_columns(fitting=False) or f.unit]
-        return _united(self._behind(used))
+    def of_rows(self) -> list[Origin]:
+        """The columns that decide which rows the output has, by filters and groups of the graph."""
+        filters = self.bound.filters_for(self.bound.targets)
+        groups = [step for step in self.bound.needed_steps(self.bound.targets) if step.op.groups_rows]
+        return _united(self._behind(
+            (step, step.inputs[name], "GROUP_BY" if step.op.groups_rows else "FILTER")
+            for step in (*filters, *groups) for name in _deciding(step.op) or step.unit
+        ))  # fmt: skip
 
     def operators(self, origin: Origin) -> list[str]:
         """The names of the operators between an origin and its column, in graph order."""
@@ -77,23 +81,24 @@ class ColumnLineage:
 def _uses(step: Step, output: str) -> Iterator[tuple[tuple[int, str], Influence]]:
     """The places of the columns that an output of a step depends on."""
     op, own = step.op, step.op.made_of(output, step.unit)
-    keeps = op.keeps_values or op.removes_rows or op.groups_rows or isinstance(op, JoinExternal)
-    passes = keeps and (op.keeps_values or own == (output,))
-    for name in own:
-        yield step.inputs[name], "IDENTITY" if passes else "TRANSFORMATION"
-    if passes:
+    keeps = op.removes_rows or op.groups_rows or isinstance(op, JoinExternal)
+    if op.keeps_values or (keeps and own == (output,)):
+        yield from ((step.inputs[name], "IDENTITY") for name in own)
         return
-    extra: Influence = "TRANSFORMATION"
-    if isinstance(op, JoinExternal):
-        extra = "JOIN"
-    elif op.groups_rows or op.run_columns:
-        extra = "GROUP_BY" if op.groups_rows else "WINDOW"
-    for name in op.extra_columns(fitting=False):
-        if name not in own:
-            yield step.inputs[name], extra
+    yield from ((step.inputs[name], "TRANSFORMATION") for name in own)
+    how: Influence = "JOIN" if isinstance(op, JoinExternal) else "GROUP_BY" if op.groups_rows else "TRANSFORMATION"
+    how = "WINDOW" if op.run_columns and not op.groups_rows else how
+    yield from ((step.inputs[name], how) for name in _deciding(op) if name not in own)
     if isinstance(op, Learned) and op.passes:
         known = {*own, *op.extra_columns(fitting=False)}
         yield from ((at, "AGGREGATION") for name, at in step.fit_inputs.items() if name not in known)
+
+
+def _deciding(op: Operator) -> tuple[str, ...]:
+    """The columns besides the selected ones that an operator uses for all of its outputs."""
+    if isinstance(op, Groupby):
+        return tuple(dict.fromkeys([*op.keys, *op.sorted_by]))
+    return op.extra_columns(fitting=False)
 
 
 def _united(origins: Iterable[Origin]) -> list[Origin]:

@@ -224,8 +224,8 @@ class Operator(BaseModel):
         return ()
 
     def made_of(self, output: str, unit: Unit) -> tuple[str, ...]:
-        """The columns whose values are in an output column: that of its name, else the unit; the unit for a class of the
-        user's."""
+        """The columns whose values are in an output column: that of its name, else the unit; of a user's class the
+        unit."""
         return (output,) if output in unit and _built_in(type(self)) else unit
 
     def takes_wider(self, unit: Unit, name: str) -> bool:

@@ -420,9 +420,13 @@ class Groupby(_RunOperator):
     def keys(self) -> list[str]:
         return list(dict.fromkeys(_several(self.groupby_cols)))
 
+    @property
+    def sorted_by(self) -> list[str]:
+        return list(_several(self.sort_cols))
+
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         named = self.aggs if isinstance(self.aggs, dict) else ()
-        return tuple(dict.fromkeys([*self.keys, *_several(self.sort_cols), *named]))
+        return tuple(dict.fromkeys([*self.keys, *self.sorted_by, *named]))
 
     def _named(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
         """(name made, column, aggregation): in the order of `aggs` where it is a map, else of the selection."""
