@@ -86,7 +86,7 @@ def _event(
         "processing_engine": facet.processing_engine_run.ProcessingEngineRunFacet(rowmill_version(), "rowmill")
     }
     if run.flow_run:
-        parent = facet.parent_run.Job(plain_url(ui_url()) or "prefect", request.flow)
+        parent = facet.parent_run.Job(plain_url(ui_url()) or "prefect", run.flow)
         facets["parent"] = facet.parent_run.ParentRunFacet(facet.parent_run.Run(run.flow_run), parent)
     dated = request.dated
     if nominal := parse_run_date(dated["run_date"], dated["timezone"]).time if dated else run.scheduled:

@@ -39,12 +39,13 @@ log = logging.getLogger("rowmill")
 class ObservedRun:
     """A run as its collectors hear of it: its request, on its base once that is chosen, and the results of its stages.
 
-    `name` is the path of the output as the job has it, `flow_run` the id of the flow run, `scheduled` its time.
-    `committed` are the folders that are published.
+    `name` is the path of the output as the job has it, `flow` the name of the flow, `flow_run` the id of its run,
+    `scheduled` the time of that. `committed` are the folders that are published.
     """
 
     request: Request
     name: str
+    flow: str
     flow_run: str
     scheduled: datetime | None
     committed: Sequence[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -84,7 +85,7 @@ def _of_run(run: ObservedRun) -> Iterator[Metric]:
 
 def _exporter(run: ObservedRun) -> Callable[[Sequence[Metric]], None]:
     """Return what exports metrics to the address in `run.metrics`."""
-    address, of = str(run.request.run.metrics), {"output": run.name, "flow": run.request.flow}
+    address, of = str(run.request.run.metrics), {"output": run.name, "flow": run.flow}
     if path := collector_file(address):
         from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
@@ -103,6 +104,8 @@ def _exporter(run: ObservedRun) -> Callable[[Sequence[Metric]], None]:
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
     from opentelemetry.sdk.resources import Resource
 
+    logging.getLogger(OTLPMetricExporter.__module__.rpartition(".")[0]).setLevel(logging.CRITICAL)  # it is said below
+
     def to_collector(metrics: Sequence[Metric]) -> None:
         reader = InMemoryMetricReader()
         resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "rowmill")})
@@ -111,7 +114,7 @@ def _exporter(run: ObservedRun) -> Callable[[Sequence[Metric]], None]:
         for one in metrics:
             if one.name not in gauges:
                 gauges[one.name] = meter.create_gauge(one.name, one.unit, one.text)
-            gauges[one.name].set(one.value, of | one.of)
+            gauges[one.name].set(float(one.value), of | one.of)
         url = address.replace("otlp", "http", 1).rstrip("/")
         exporter = OTLPMetricExporter(f"{url}/v1/metrics", timeout=ANSWER_SECONDS)
         data = reader.get_metrics_data()
@@ -119,6 +122,6 @@ def _exporter(run: ObservedRun) -> Callable[[Sequence[Metric]], None]:
         exporter.shutdown()
         provider.shutdown()
         if result is not MetricExportResult.SUCCESS:
-            raise OSError("the collector has not taken the metrics")
+            raise OSError("nothing there takes metrics over HTTP")
 
     return to_collector

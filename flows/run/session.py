@@ -100,9 +100,10 @@ def started(job: AnyJob, request: Request, imports: WorkerImports) -> Iterator[R
 
 def _observed(job: AnyJob, request: Request) -> ObservedRun:
     """The current flow run as its collectors hear of it."""
-    context = FlowRunContext.get()
+    context, name = FlowRunContext.get(), absolute(job.as_written()["output"]["path"])
     scheduled = context.flow_run.expected_start_time if context and context.flow_run else None
-    return ObservedRun(request, absolute(job.as_written()["output"]["path"]), _run_id(), scheduled, COMMITTED)
+    flow = context.flow.name if context and context.flow else request.flow
+    return ObservedRun(request, name, flow, _run_id(), scheduled, COMMITTED)
 
 
 def on_base(job: AnyJob, request: Request) -> Request:
