@@ -16,6 +16,7 @@ from tasks.graph.node import Node, topological
 from tasks.graph.saved_workflow import fitted_folder
 from tasks.ops.user_code import VARIABLE as MODULES
 from tasks.ops.user_code import allowed_modules, is_allowed
+from tasks.report.redaction import plain_url
 from tasks.storage.allowed_roots import VARIABLE as ROOTS
 from tasks.storage.allowed_roots import allowed_roots, check_files_in, check_path, is_local
 from tasks.storage.files import local_folder
@@ -90,7 +91,10 @@ def check_access(job: Any, graph: Node | None = None) -> None:
         _check_no_secret(field, path)
     collectors = [*_named("run.lineage", job.run.lineage), *_named("run.metrics", job.run.metrics)]
     for field, address in collectors:
-        _check_no_secret(field, address, f"set {KEYS[field]} where the flow runs")
+        if plain_url(address) != address:
+            raise JobError("the address holds a user or a query", where=f"{field} = {plain_url(address)}",
+                           why="the server keeps and shows a job",
+                           do=f"write scheme, host and port; set {KEYS[field]} where the flow runs")  # fmt: skip
     _check_local(job)
     if not isinstance(job.source.storage_options, str | None):
         raise JobError("options of a storage may hold secrets, which are not part of a job",
@@ -189,10 +193,11 @@ def _named(field: str, path: str | list[str] | None) -> Iterator[tuple[str, str]
     yield from ((field, item) for item in many)
 
 
-def _check_no_secret(field: str, path: str, instead: str = f"give source.storage_options a name; {HELD}") -> None:
+def _check_no_secret(field: str, path: str) -> None:
     """Refuse a URL that carries a password or a signature: jobs are shown and kept by the server."""
     secret = "a password" if PASSWORD.search(path) else "a signature" if "://" in path and SIGNED.search(path) else ""
     if secret:
         shown = PASSWORD.sub("***", path).partition("?")[0]
         raise JobError(f"the URL holds {secret}", where=f"{field} = {shown}", why="the server keeps and shows a job",
-                       do=f"write the URL without it and {instead}; change a password that a server saw")  # fmt: skip
+                       do=f"write the URL without it and give source.storage_options a name; {HELD}; "
+                       "change a password that a server has seen")  # fmt: skip

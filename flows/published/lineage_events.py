@@ -15,7 +15,7 @@ from openlineage.client.transport.file import FileConfig, FileTransport
 from openlineage.client.transport.http import HttpConfig, HttpTransport
 from openlineage.client.uuid import generate_static_uuid
 
-from flows.published.observers import ANSWER_SECONDS, ObservedRun
+from flows.published.observed_run import ANSWER_SECONDS, ObservedRun
 from infra.orchestration.server import ui_url
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import ROW, Schema
@@ -133,15 +133,15 @@ def _column_lineage(
     read = sources_of(source.valid) if split == "valid" and source.valid else train
 
     def fields(origins: Iterable[Origin]) -> list[facet.column_lineage_dataset.InputField]:
-        found: dict[tuple[str, str], list[Any]] = {}
+        how_by: dict[tuple[str, str], list[Any]] = {}
         for origin in origins:
             learned = [] if request.fitted else train  # what is applied was learned by another run
             paths = [origin.file] if origin.file else learned if origin.influence == "AGGREGATION" else read
             directness = "INDIRECT" if origin.influence in INDIRECT else "DIRECT"
             how = kinds.Transformation(directness, origin.influence, " > ".join(lineage.operators(origin)) or None)
             for path in paths:
-                found.setdefault((path, origin.column), []).append(how)
-        return [kinds.InputField(*dataset(path), name, how) for (path, name), how in found.items()]
+                how_by.setdefault((path, origin.column), []).append(how)
+        return [kinds.InputField(*dataset(path), name, how) for (path, name), how in how_by.items()]
 
     filtered = parse(source.filter).columns if source.filter else ()
     of_rows = [*(Origin(name, influence="FILTER") for name in filtered), *lineage.of_rows()]

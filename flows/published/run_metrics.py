@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from flows.job.ready_by import deadline
-from flows.published.observers import ANSWER_SECONDS, ObservedRun
+from flows.published.observed_run import ANSWER_SECONDS, ObservedRun
 from tasks.core.settings import collector_file
 from tasks.core.stage_results import StageResult
 from tasks.core.versions import rowmill_version
@@ -65,8 +64,8 @@ def _of_run(run: ObservedRun) -> Iterator[Metric]:
     yield Metric("rowmill.run.success", "{run}", "1 if the run has ended well", run.end == "COMPLETE")
     yield Metric("rowmill.run.duration", "s", "time that the run took", (now - run.began).total_seconds())
     yield Metric("rowmill.run.end", "s", "when the run ended, since 1970", now.timestamp())
-    if request.run.ready_by and run.scheduled:
-        late = (now - deadline(request.run.ready_by, request.run.timezone, run.scheduled)).total_seconds()
+    if run.deadline:
+        late = (now - run.deadline).total_seconds()
         yield Metric("rowmill.run.lateness", "s", "time since run.ready_by; negative if the run is early", late)
     for one in VERDICTS if verdict else ():
         yield Metric("rowmill.gate.verdict", "{run}", "1 for the verdict of the gate", one == verdict, {"verdict": one})

@@ -17,8 +17,10 @@ from prefect.context import FlowRunContext
 from flows.job import run_history
 from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job, absolute
+from flows.job.ready_by import deadline
 from flows.job.refit_job import AnyJob, Refit
-from flows.published.observers import ObservedRun, observed
+from flows.published.observed_run import ObservedRun
+from flows.published.observers import observed
 from flows.published.outbox import deliver
 from flows.run.artifacts import all_shown
 from flows.run.gate import gate_of, pass_gate
@@ -102,8 +104,9 @@ def _observed(job: AnyJob, request: Request) -> ObservedRun:
     """The current flow run as its collectors hear of it."""
     context, name = FlowRunContext.get(), absolute(job.as_written()["output"]["path"])
     scheduled = context.flow_run.expected_start_time if context and context.flow_run else None
-    flow = context.flow.name if context and context.flow else request.flow
-    return ObservedRun(request, name, flow, _run_id(), scheduled, COMMITTED)
+    flow, run = context.flow.name if context and context.flow else request.flow, request.run
+    ready = deadline(run.ready_by, run.timezone, scheduled) if run.ready_by and scheduled else None
+    return ObservedRun(request, name, flow, _run_id(), scheduled, ready, COMMITTED)
 
 
 def on_base(job: AnyJob, request: Request) -> Request:

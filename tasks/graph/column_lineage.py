@@ -64,10 +64,10 @@ class ColumnLineage:
             return [Origin(name)]
         if (place, name) not in self._known:
             step = self.bound.steps[place, name]
-            found = [*self._behind((step, at, influence) for at, influence in _uses(step, name))]
+            origins = [*self._behind((step, at, influence) for at, influence in _uses(step, name))]
             if isinstance(step.op, JoinExternal) and name not in step.unit:
-                found += [Origin(name, file, nodes=(step.node,)) for file in step.op.files]
-            self._known[place, name] = _united(found)
+                origins += [Origin(name, file, nodes=(step.node,)) for file in step.op.files]
+            self._known[place, name] = _united(origins)
         return self._known[place, name]
 
     def _behind(self, used: Iterable[tuple[Step, tuple[int, str], Influence]]) -> Iterator[Origin]:

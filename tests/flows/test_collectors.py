@@ -22,7 +22,7 @@ import referencing
 from rowmill.cli import app
 from typer.testing import CliRunner
 
-from flows.published import observers
+from flows.published import observed_run, observers
 from flows.published.observers import observed
 from flows.run import session
 from tasks.errors import GateAskedError, GateStoppedError, GiveUpError
@@ -303,7 +303,7 @@ def test_a_collector_that_is_away_or_silent_costs_nothing(
             caplog.clear()
     assert digests[0] == digests[1] == digests[2]
     assert max(waited) < 1.2, waited
-    time.sleep(observers.ANSWER_SECONDS)  # the threads end
+    time.sleep(observed_run.ANSWER_SECONDS)  # the threads end
 
 
 def test_without_collectors_nothing_is_imported(tmp_path: Path, prefect_server: Any) -> None:
@@ -320,7 +320,7 @@ def test_without_collectors_nothing_is_imported(tmp_path: Path, prefect_server: 
     command = [sys.executable, "-P", str(script), str(tmp_path / "job.json")]
     environment = os.environ | {"PYTHONPATH": python_path()}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    modules = ["assets", "events", "observers", "outbox", "unsent"]
+    modules = ["assets", "events", "observed_run", "observers", "outbox", "unsent"]
     assert done.stdout.splitlines()[-1] == str(["flows.published", *(f"flows.published.{name}" for name in modules)]), (
         done.stderr
     )
