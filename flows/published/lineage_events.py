@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from openlineage.client import event_v2 as event
 from openlineage.client import facet_v2 as facet
@@ -26,20 +27,23 @@ from tasks.gate.notes import GateNote
 from tasks.gate.output_profile import ColumnProfile, Profile
 from tasks.graph.column_lineage import INDIRECT, ColumnLineage, Origin
 from tasks.graph.saved_workflow import load_fitted
-from tasks.job.publication import output_root, paths_of, sources_of, version_name
+from tasks.job.publication import paths_of, sources_of
 from tasks.job.request import Request
 from tasks.job.run_date import parse_run_date
 from tasks.manifest import Manifest
 from tasks.report.redaction import plain_url
 from tasks.storage.files import is_remote, local_path
+from tasks.storage.own_files import SPLITS, VERSION, described_by
 
 QUANTILES = (0.25, 0.5, 0.75)
+VERSIONED = re.compile(rf"(.+)/({VERSION.pattern})((?:/(?:{'|'.join(SPLITS)}))?)")  # of a version, or a split of it
+D = TypeVar("D", event.InputDataset, event.OutputDataset)
 event.set_producer(f"pkg:pypi/rowmill@{rowmill_version()}")
 
 
 def begin(run: ObservedRun) -> None:
     """Send START."""
-    inputs = [event.InputDataset(*dataset(path)) for path in paths_of(run.request)]
+    inputs = [_dataset(event.InputDataset, path) for path in paths_of(run.request)]
     _send(run, _event(run, event.RunState.START, inputs, []))
 
 
@@ -50,25 +54,23 @@ def end(run: ObservedRun) -> Callable[[], None]:
     columns = {one.name: one.type for one in profile.columns.values()} if profile else {}
     if lineage:
         columns = {c.name: dtype_name(c.dtype) for c in lineage.bound.source.columns if c.name != ROW}
-    sources = sources_of(request.source.path)
-    inputs = []
+    source, inputs = request.source, []
     for path in paths_of(request):
-        one = event.InputDataset(*dataset(path))
-        if path in sources_of(request.source.path, request.source.valid) and columns:
-            one.facets = {"schema": _schema(columns)}
-        if [path] == sources and profile:  # the figures are of all paths together
+        is_source = path in sources_of(source.path, source.valid) and columns
+        one = _dataset(event.InputDataset, path, **({"schema": _schema(columns)} if is_source else {}))
+        if [path] == sources_of(source.path) and profile:  # the figures are of all paths together
             one.inputFacets = _quality(profile, run.gate)
         inputs.append(one)
     splits = request.splits if request.flow != "fit" else ("",)
-    outputs = [_output(request, split, Path(folder), lineage)
+    outputs = [_output(request, split, folder, lineage)
                for split, folder in zip(splits, run.committed, strict=False) if lineage]  # fmt: skip
     return partial(_send, run, _event(run, event.RunState[run.end], inputs, outputs))
 
 
-def dataset(path: str) -> tuple[str, str]:
+def name_of(path: str) -> tuple[str, str]:
     """Return namespace and name of the dataset at a path, as the conventions of OpenLineage have them.
 
-    >>> dataset("/data/out"), dataset("s3://shop/in/*.csv")
+    >>> name_of("/data/out"), name_of("s3://shop/in/*.csv")
     (('file', '/data/out'), ('s3://shop', 'in/*.csv'))
     """
     if not is_remote(path):
@@ -76,6 +78,15 @@ def dataset(path: str) -> tuple[str, str]:
     scheme, _, rest = plain_url(path).partition("://")
     host, _, name = rest.partition("/")
     return f"{scheme}://{host}", name or "/"
+
+
+def _dataset(kind: type[D], path: str, **facets: Any) -> D:
+    """The dataset at a path; for a version of an output that of the output, with the version as a facet."""
+    match = VERSIONED.fullmatch(path)
+    if match and described_by(Path(match[1], match[2])):
+        path = match[1] + match[3]
+        facets["version"] = facet.dataset_version_dataset.DatasetVersionDatasetFacet(match[2])
+    return kind(*name_of(path), facets=facets)
 
 
 def _event(
@@ -102,21 +113,22 @@ def _event(
     )  # fmt: skip
 
 
-def _output(request: Request, split: str, folder: Path, lineage: ColumnLineage) -> event.OutputDataset:
+def _output(request: Request, split: str, folder: str, lineage: ColumnLineage) -> event.OutputDataset:
     """The dataset of a split that is published, or of a fitted workflow, which has no rows."""
-    version = folder.parent if split else folder
-    schema, facets, statistics = lineage.bound.output, dict[str, Any](), dict[str, Any]()
+    schema, statistics = lineage.bound.output, dict[str, Any]()
     if request.flow != "fit":
         manifest = Manifest.load(folder)
         schema, parts = manifest.schema, manifest.parts
         kind = facet.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
         nbytes = sum(part["bytes"] for part in parts)
-        statistics["outputStatistics"] = kind(rowCount=manifest.rows["out"], size=nbytes, fileCount=len(parts))
-    facets["schema"] = _schema({c.name: dtype_name(c.dtype) for c in schema.columns})
-    facets["columnLineage"] = _column_lineage(request, split, schema, lineage)
-    if name := version_name(version):
-        facets["version"] = facet.dataset_version_dataset.DatasetVersionDatasetFacet(name)
-    return event.OutputDataset(*dataset(str(output_root(version) / split)), facets=facets, outputFacets=statistics)
+        statistics = {"outputStatistics": kind(manifest.rows["out"], nbytes, len(parts))}
+    facets = {
+        "schema": _schema({c.name: dtype_name(c.dtype) for c in schema.columns}),
+        "columnLineage": _column_lineage(request, split, schema, lineage),
+    }
+    one = _dataset(event.OutputDataset, folder, **facets)
+    one.outputFacets = statistics
+    return one
 
 
 def _schema(columns: dict[str, str]) -> facet.schema_dataset.SchemaDatasetFacet:
@@ -132,6 +144,10 @@ def _column_lineage(
     train = sources_of(source.path)
     read = sources_of(source.valid) if split == "valid" and source.valid else train
 
+    def where(path: str) -> tuple[str, str]:
+        one = _dataset(event.InputDataset, path)
+        return one.namespace, one.name
+
     def fields(origins: Iterable[Origin]) -> list[facet.column_lineage_dataset.InputField]:
         how_by: dict[tuple[str, str], list[Any]] = {}
         for origin in origins:
@@ -141,7 +157,7 @@ def _column_lineage(
             how = kinds.Transformation(directness, origin.influence, " > ".join(lineage.operators(origin)) or None)
             for path in paths:
                 how_by.setdefault((path, origin.column), []).append(how)
-        return [kinds.InputField(*dataset(path), name, how) for (path, name), how in how_by.items()]
+        return [kinds.InputField(*where(path), name, how) for (path, name), how in how_by.items()]
 
     filtered = parse(source.filter).columns if source.filter else ()
     of_rows = [*(Origin(name, influence="FILTER") for name in filtered), *lineage.of_rows()]

@@ -5,6 +5,7 @@ A collector never fails a run, and holds up its end for less than a second. With
 
 from __future__ import annotations
 
+import contextvars
 import importlib.metadata
 import logging
 import threading
@@ -58,7 +59,8 @@ class Collector:
             raise GiveUpError(f"{library} is not installed", where=f"run.{key}: {self.shown}",
                               do=f"pip install 'rowmill[{key}]', where the flow runs") from None  # fmt: skip
         self._sends = SimpleQueue[Callable[[], None] | None]()
-        self._thread = threading.Thread(target=self._work, name=f"rowmill-{key}", daemon=True)
+        context = contextvars.copy_context()  # with the settings of Prefect
+        self._thread = threading.Thread(target=context.run, args=(self._work,), name=f"rowmill-{key}", daemon=True)
         self._thread.start()
         self._sends.put(lambda: self._messages().begin(run))
 

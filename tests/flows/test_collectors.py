@@ -186,7 +186,7 @@ def test_a_refit_names_its_base_and_a_split_its_own_rows(tmp_path: Path, run: An
     ends = [one for one in lines(file) if one["eventType"] == "COMPLETE"]
     assert [one["run"]["facets"]["parent"]["job"]["name"] for one in ends] == ["preprocess", "refit", "apply", "fit"]
     assert [[Path(one["name"]).name for one in end["inputs"]] for end in ends] == [
-        ["in", "later"], ["later", "v0001"], ["later", "v0002"], ["in"],
+        ["in", "later"], ["later", "out"], ["later", "out"], ["in"],
     ]  # fmt: skip
     assert "outputStatistics" not in ends[-1]["outputs"][0]["outputFacets"]
     assert {*told(ends[-1])} == {*train}
