@@ -351,10 +351,11 @@ def _version_lines(folder: Path) -> Iterator[str]:
     if not note:
         yield f"{folder}: removed since"
         return
-    rows = f"{note['rows']['out']:,} rows" if "rows" in note else "a fitted workflow"
+    rows = sum(Manifest.read(one, one).rows["out"] for one in outputs(folder))
+    what = f"{rows:,} rows" if "rows" in note else "a fitted workflow"
     date = f" of {note['dated']['date']}" if note.get("dated") else ""
     by = " ".join(filter(None, (note.get("rowmill", ""), note.get("engine", ""))))
-    yield f"{folder}: {rows}{date}, written by rowmill {by}; digest {note.get('digest', 'unknown')}"
+    yield f"{folder}: {what}{date}, written by rowmill {by}; digest {note.get('digest', 'unknown')}"
     if publication := read_publication(folder):
         yield from (f"made of: {path}" for path in publication.upstream)
 

@@ -16,7 +16,7 @@ from openlineage.client.transport.file import FileConfig, FileTransport
 from openlineage.client.transport.http import HttpConfig, HttpTransport
 from openlineage.client.uuid import generate_static_uuid
 
-from flows.published.observed_run import ANSWER_SECONDS, ObservedRun
+from flows.published.observed_run import ObservedRun
 from infra.orchestration.server import ui_url
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import ROW, Schema
@@ -35,6 +35,7 @@ from tasks.report.redaction import plain_url
 from tasks.storage.files import is_remote, local_path
 from tasks.storage.own_files import SPLITS, VERSION, described_by
 
+ANSWER_SECONDS = 5.0  # in which a collector takes an event, while the run goes on
 QUANTILES = (0.25, 0.5, 0.75)
 VERSIONED = re.compile(rf"(.+)/({VERSION.pattern})((?:/(?:{'|'.join(SPLITS)}))?)")  # of a version, or a split of it
 D = TypeVar("D", event.InputDataset, event.OutputDataset)

@@ -18,7 +18,7 @@ from tasks.job.request import Request
 from tasks.report import series
 from tasks.report.phrases import samples_path
 
-ANSWER_SECONDS = 5.0  # in which a collector has to answer, while the run goes on
+WAIT_SECONDS = 0.9  # that the end of a run waits for its collectors
 
 
 @dataclass

@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-from flows.published.observed_run import ObservedRun
+from flows.published.observed_run import WAIT_SECONDS, ObservedRun
 from tasks.core.settings import collector_file
 from tasks.errors import GateAskedError, GiveUpError
 from tasks.report.redaction import plain_url
 
-WAIT_SECONDS = 0.9  # that the end of a run waits for its collectors
 log = logging.getLogger("rowmill")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from flows.published.observed_run import ANSWER_SECONDS, ObservedRun
+from flows.published.observed_run import WAIT_SECONDS, ObservedRun
 from tasks.core.settings import collector_file
 from tasks.core.stage_results import StageResult
 from tasks.core.versions import rowmill_version
@@ -104,6 +104,8 @@ def _exporter(run: ObservedRun) -> Callable[[Sequence[Metric]], None]:
     from opentelemetry.sdk.resources import Resource
 
     logging.getLogger(OTLPMetricExporter.__module__.rpartition(".")[0]).setLevel(logging.CRITICAL)  # it is said below
+    url = address.replace("otlp", "http", 1).rstrip("/")
+    exporter = OTLPMetricExporter(f"{url}/v1/metrics", timeout=WAIT_SECONDS)
 
     def to_collector(metrics: Sequence[Metric]) -> None:
         reader = InMemoryMetricReader()
@@ -114,8 +116,6 @@ def _exporter(run: ObservedRun) -> Callable[[Sequence[Metric]], None]:
             if one.name not in gauges:
                 gauges[one.name] = meter.create_gauge(one.name, one.unit, one.text)
             gauges[one.name].set(float(one.value), of | one.of)
-        url = address.replace("otlp", "http", 1).rstrip("/")
-        exporter = OTLPMetricExporter(f"{url}/v1/metrics", timeout=ANSWER_SECONDS)
         data = reader.get_metrics_data()
         result = exporter.export(data) if data else MetricExportResult.SUCCESS
         exporter.shutdown()

@@ -515,10 +515,11 @@ def lineage(
     """
     from flows.commands.inspect import lineage_lines
     from flows.commands.launch import importable
+    from tasks.errors import visible
 
     importable(Path.cwd())
     for line in lineage_lines(out, column):
-        print(line)
+        print(visible(line))
 
 
 @app.command()
