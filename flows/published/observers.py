@@ -27,9 +27,11 @@ log = logging.getLogger("rowmill")
 def observed(run: ObservedRun, harmless: tuple[type[Exception], ...]) -> Iterator[None]:
     """Tell the collectors of a run that it begins and how it ends; `harmless` errors end it well. GiveUpError where
     the library of a collector is missing."""
-    wanted = {"lineage": run.request.run.lineage, "metrics": run.request.run.metrics}
-    collectors = [Collector(key, address, run) for key, address in wanted.items() if address]
+    collectors = list[Collector]()
     try:
+        for key in ("lineage", "metrics"):
+            if address := getattr(run.request.run, key):
+                collectors.append(Collector(key, address, run))
         yield
     except BaseException as error:
         if not run.committed and not isinstance(error, harmless):
