@@ -28,7 +28,7 @@ PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
 SIGNED = re.compile(r"[?&](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Signature|sig|(access_)?token)=", re.I)
 CLUSTER_PATHS = ("local_directory", "ca", "cert", "key", "known_hosts", "log_directory", "shared_directory")
 COMMANDS = ("setup", "directives", "python")
-KEYS = {"run.lineage": "OPENLINEAGE_API_KEY", "run.metrics": "OTEL_EXPORTER_OTLP_HEADERS"}  # of collectors
+COLLECTOR_KEYS = {"run.lineage": "OPENLINEAGE_API_KEY", "run.metrics": "OTEL_EXPORTER_OTLP_HEADERS"}
 HELD = "the options (key, secret, ..) stand as JSON in the variable ROWMILL_STORAGE_<NAME> or in a Secret block"
 
 
@@ -94,7 +94,7 @@ def check_access(job: Any, graph: Node | None = None) -> None:
         if plain_url(address) != address:
             raise JobError("the address holds a user or a query", where=f"{field} = {plain_url(address)}",
                            why="the server keeps and shows a job",
-                           do=f"write scheme, host and port; set {KEYS[field]} where the flow runs")  # fmt: skip
+                           do=f"write scheme, host and port; set {COLLECTOR_KEYS[field]} where the flow runs")  # fmt: skip
     _check_local(job)
     if not isinstance(job.source.storage_options, str | None):
         raise JobError("options of a storage may hold secrets, which are not part of a job",

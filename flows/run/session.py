@@ -37,6 +37,7 @@ from infra.clusters.local import prepare
 from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
 from infra.workers.imports import WorkerImports
+from tasks.core.settings import collector_file
 from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, TransformResult
 from tasks.core.versions import rowmill_version
 from tasks.errors import JobError
@@ -76,6 +77,9 @@ def started(job: AnyJob, request: Request, imports: WorkerImports) -> Iterator[R
     staging = request.staging
     check_lasting(staging.target, "output.path")
     check_lasting(staging.folder, "run.scratch")
+    for key in ("lineage", "metrics"):
+        if path := collector_file(getattr(request.run, key) or ""):
+            check_lasting(path, f"run.{key}")
     work_in(staging.folder)
     prepare(job.cluster, imports)
     use_cluster(job.cluster, imports)

@@ -436,7 +436,7 @@ class Groupby(_RunOperator):
                 yield f"{name}{self.name_sep}{agg}", name, agg
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
-        for name in (*self.keys, *_several(self.sort_cols)):
+        for name in (*self.keys, *self.sorted_by):
             if schema[name].kind in ("list", "other"):
                 raise _refused(schema[name], "group or sort by")
         columns = [schema[name] for name in self.keys]
@@ -450,9 +450,9 @@ class Groupby(_RunOperator):
         numbers = context.rows if runs.order is None else context.rows[runs.order]
         rows, _ = engine.extremes_by(runs.codes, len(runs.lengths), numbers)
         own = None if context.own is None else _any_of(context.own, runs)
-        if _several(self.sort_cols):
-            _check_text_order(columns, _several(self.sort_cols), engine)
-            runs = runs.sorted([columns[name] for name in _several(self.sort_cols)], self.ascending)
+        if self.sorted_by:
+            _check_text_order(columns, self.sorted_by, engine)
+            runs = runs.sorted([columns[name] for name in self.sorted_by], self.ascending)
         if self.min_length > 1 or self.max_length is not None:
             runs, chosen = runs.limited(self.min_length, self.max_length, self.last)
             first, rows, own = first[chosen], rows[chosen], None if own is None else own[chosen]

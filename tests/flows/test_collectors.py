@@ -1,4 +1,7 @@
-"""What collectors hear of runs: lineage as OpenLineage's own schemas have it, figures over OTLP and in a file."""
+"""What collectors hear of runs: lineage as OpenLineage's own schemas have it, figures over OTLP and in a file.
+
+The schemas in `openlineage` are those of its repository (spec, of 1.54), with its license.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from typer.testing import CliRunner
 from flows.published import observers
 from flows.published.observers import observed
 from flows.run import session
-from tasks.errors import GateAskedError, GateStoppedError, GiveUpError
+from tasks.errors import GateAskedError, GateStoppedError, GiveUpError, JobError
 from tasks.manifest import Manifest
 from tests.conftest import free_port, python_path
 from tests.faults.jobs import make_data, make_job
@@ -337,3 +340,10 @@ def test_a_library_that_is_missing_is_an_error_before_work(
     with pytest.raises(GiveUpError, match=r"openlineage-python is not installed[^$]*rowmill\[lineage\]"):
         run(job_of(tmp_path, GOOD, "warn", lineage="http://127.0.0.1:1"))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_in_a_temporary_folder_of_prefect_is_refused(tmp_path: Path, run: Any) -> None:
+    days(tmp_path)
+    file = tmp_path / "tmpab12cd34prefect" / "run.prom"
+    with pytest.raises(JobError, match=r"run\.metrics would be lost"):
+        run(job_of(tmp_path, GOOD, "warn", metrics=f"file:{file}"))
