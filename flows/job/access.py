@@ -94,7 +94,7 @@ def check_access(job: Any, graph: Node | None = None) -> None:
         if plain_url(address) != address:
             raise JobError("the address holds a user or a query", where=f"{field} = {plain_url(address)}",
                            why="the server keeps and shows a job",
-                           do=f"write scheme, host and port; set {COLLECTOR_KEYS[field]} where the flow runs")  # fmt: skip
+                           do=f"write scheme, host, port; set {COLLECTOR_KEYS[field]} where the flow runs")  # fmt: skip
     _check_local(job)
     if not isinstance(job.source.storage_options, str | None):
         raise JobError("options of a storage may hold secrets, which are not part of a job",
