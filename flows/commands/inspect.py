@@ -21,13 +21,15 @@ from tasks.core.merlin import merlin_text
 from tasks.core.schema import Schema, embeddings_of
 from tasks.core.units import amount
 from tasks.engines.convert.python_values import rows_listed
-from tasks.errors import DataError, HostError
+from tasks.errors import DataError, HostError, JobError, near
 from tasks.graph.binding import Step
 from tasks.graph.changes import read_changes
-from tasks.graph.refit_history import history_lines
+from tasks.graph.column_lineage import ColumnLineage
+from tasks.graph.refit_history import history_lines, read_files
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.job.output_check import damages
-from tasks.manifest import Manifest, dated_lines, outputs
+from tasks.job.publication import read_publication
+from tasks.manifest import Manifest, base_of, dated_lines, fitted_of, manifest_of, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.docstrings import docstring_of
 from tasks.ops.installed import classes_of, entries
@@ -304,6 +306,58 @@ def _show_first(folder: Path, rows: int, console: Console) -> None:
     shown = Path(files[0]).relative_to(manifest.path)
     console.print(Text(f"\nfirst rows of {folder.name}/{shown}", style="bold"), soft_wrap=True)
     print_rows(head.column_names, texts, console)
+
+
+# lineage
+
+
+def lineage_lines(out: Path, column: str | None = None) -> Iterator[str]:
+    """Yield what an output, or one column of it, was made of: the versions below it, the files that they have learned,
+    and the columns of the source with the operators in between."""
+    workflow, saved, data = fitted_folder(out), load_fitted(out, heads=True), read_fitted(out)
+    lineage, history = ColumnLineage(saved.bound), data.get("history") or {}
+    origins = lineage.outputs()
+    if column is not None and column not in origins:
+        raise JobError(f"there is no column {column!r}", where=str(out), do=near(column, origins))
+    for folder in _with_bases(workflow.parent if workflow.name == WORKFLOW else workflow):
+        yield from _version_lines(folder)
+    for file in read_files(workflow, history).to_pylist():
+        day = history["nights"][file["night"]]["day"]
+        yield f"learned: {file['path']}, {file['size']:,} bytes, {file['digest']}, of {day}"
+    if filter := saved.reading.get("filter"):
+        yield f"rows: where {filter}"
+    for one in lineage.of_rows():
+        yield f"rows: by {one.column}, {' > '.join(lineage.operators(one))}"
+    for name in [column] if column else origins:
+        for one in origins[name]:
+            where = f" of {one.file}" if one.file else ""
+            by = " > ".join(lineage.operators(one))
+            yield f"{name}: from {one.column}{where}, {one.influence.lower()}{f' by {by}' if by else ''}"
+
+
+def _with_bases(folder: Path) -> Iterator[Path]:
+    """Yield the folder of a version, then that of its base, and so on."""
+    while True:
+        yield folder
+        name, note = base_of(folder)[0], manifest_of(folder).get("base")
+        if not name:
+            return
+        path = Path(note["path"]) if isinstance(note, dict) and note.get("path") else folder.parent / name
+        folder = path.parent if path.name == WORKFLOW else path
+
+
+def _version_lines(folder: Path) -> Iterator[str]:
+    note = manifest_of(folder) or fitted_of(folder)
+    if not note:
+        yield f"{folder}: removed since"
+        return
+    rows = sum(Manifest.read(one, one).rows["out"] for one in outputs(folder))
+    what = f"{rows:,} rows" if "rows" in note else "a fitted workflow"
+    date = f" of {note['dated']['date']}" if note.get("dated") else ""
+    by = " ".join(filter(None, (note.get("rowmill", ""), note.get("engine", ""))))
+    yield f"{folder}: {what}{date}, written by rowmill {by}; digest {note.get('digest', 'unknown')}"
+    if publication := read_publication(folder):
+        yield from (f"made of: {path}" for path in publication.upstream)
 
 
 # operators

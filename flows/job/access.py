@@ -10,11 +10,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from tasks.core.settings import collector_file
 from tasks.errors import JobError
 from tasks.graph.node import Node, topological
 from tasks.graph.saved_workflow import fitted_folder
 from tasks.ops.user_code import VARIABLE as MODULES
 from tasks.ops.user_code import allowed_modules, is_allowed
+from tasks.report.redaction import plain_url
 from tasks.storage.allowed_roots import VARIABLE as ROOTS
 from tasks.storage.allowed_roots import allowed_roots, check_files_in, check_path, is_local
 from tasks.storage.files import local_folder
@@ -26,6 +28,7 @@ PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
 SIGNED = re.compile(r"[?&](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Signature|sig|(access_)?token)=", re.I)
 CLUSTER_PATHS = ("local_directory", "ca", "cert", "key", "known_hosts", "log_directory", "shared_directory")
 COMMANDS = ("setup", "directives", "python")
+COLLECTOR_KEYS = {"run.lineage": "OPENLINEAGE_API_KEY", "run.metrics": "OTEL_EXPORTER_OTLP_HEADERS"}
 HELD = "the options (key, secret, ..) stand as JSON in the variable ROWMILL_STORAGE_<NAME> or in a Secret block"
 
 
@@ -86,15 +89,22 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     paths += _named("contract", job.contract if isinstance(job.contract, str) else None)
     for field, path in [*paths, ("output.path", job.output.path)]:
         _check_no_secret(field, path)
+    collectors = [*_named("run.lineage", job.run.lineage), *_named("run.metrics", job.run.metrics)]
+    for field, address in collectors:
+        if plain_url(address) != address:
+            raise JobError("the address holds a user or a query", where=f"{field} = {plain_url(address)}",
+                           why="the server keeps and shows a job",
+                           do=f"write scheme, host, port; set {COLLECTOR_KEYS[field]} where the flow runs")  # fmt: skip
     _check_local(job)
     if not isinstance(job.source.storage_options, str | None):
         raise JobError("options of a storage may hold secrets, which are not part of a job",
                        where="source.storage_options", do=f"give a name; {HELD}")  # fmt: skip
     _check_no_commands(job.cluster)
-    _check_elsewhere(job.cluster)
+    _check_elsewhere(job.cluster, [one for one in collectors if not collector_file(one[1])])
     if allowed_roots() is None:
         return
-    for field, path in [*paths, *_written(job), *_of_cluster(job.cluster)]:
+    files = [(field, path) for field, address in collectors if (path := collector_file(address))]
+    for field, path in [*paths, *files, *_written(job), *_of_cluster(job.cluster)]:
         check_path(path, field)
     for node in topological(graph) if graph else []:
         for file in node.op.files if node.op else ():
@@ -143,9 +153,10 @@ def _check_no_commands(cluster: Any) -> None:
                                do=f"leave it out, or ask whoever runs the host to add shell to {MODULES}")  # fmt: skip
 
 
-def _check_elsewhere(cluster: Any) -> None:
-    """Whoever runs a scheduler or an image runs code in the flow's process and reads what the job may read."""
-    allowed, named = allowed_clusters(), [("cluster.address", cluster.address)]
+def _check_elsewhere(cluster: Any, collectors: list[tuple[str, str]]) -> None:
+    """Whoever runs a scheduler or an image runs code in the flow's process and reads what the job may read; a collector
+    hears of the data, and gets the key that the host has for it."""
+    allowed, named = allowed_clusters(), [("cluster.address", cluster.address), *collectors]
     named += [("cluster.ssh.hosts", host) for host in getattr(cluster.ssh, "hosts", ())]
     named += [("cluster.kubernetes.image", getattr(cluster.kubernetes, "image", None))]
     for field, name in named:

@@ -19,7 +19,7 @@ from infra import bounded_yaml
 from infra.clusters.model import Cluster
 from tasks import ops
 from tasks.core.schema import Tags
-from tasks.core.settings import Checks, Output, Refitting, Run, Section, Source, some_path
+from tasks.core.settings import Checks, Output, Refitting, Run, Section, Source, collector_file, some_path
 from tasks.core.strict_json import encoded
 from tasks.engines.expression.syntax import parse
 from tasks.errors import JobError, RowmillError, mistakes, near, place_text
@@ -129,7 +129,11 @@ class CheckedJob(DatedJob):
             }
         )  # fmt: skip
         output = self.output.model_copy(update={"path": absolute(self.output.path)})
-        run = self.run.model_copy(update={"scratch": absolute(self.run.scratch), **exchange_on(self.run, self.cluster)})
+        collectors = {key: address and absolute(collector_file(address) or address)
+                      for key, address in (("lineage", self.run.lineage), ("metrics", self.run.metrics))}  # fmt: skip
+        run = self.run.model_copy(
+            update={"scratch": absolute(self.run.scratch), **collectors, **exchange_on(self.run, self.cluster)}
+        )
         return source, output, run
 
     def checked(self, request: Request) -> Request:

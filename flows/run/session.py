@@ -16,15 +16,18 @@ from prefect.context import FlowRunContext
 
 from flows.job import run_history
 from flows.job.deployed import check_lasting
-from flows.job.job import Application, Job
+from flows.job.job import Application, Job, absolute
+from flows.job.ready_by import deadline
 from flows.job.refit_job import AnyJob, Refit
+from flows.published.observed_run import ObservedRun
+from flows.published.observers import observed
 from flows.published.outbox import deliver
 from flows.run.artifacts import all_shown
 from flows.run.gate import gate_of, pass_gate
 from flows.run.late import ready_in_time
 from flows.run.links import links, links_of_this_run, run_page
-from flows.run.listeners import work_in
-from flows.run.nights import PublishedError, check_source, empty, has_date, needs_rows, note_night
+from flows.run.listeners import listening, work_in
+from flows.run.nights import NoDataError, PublishedError, check_source, empty, has_date, needs_rows, note_night
 from flows.run.questions import settle_question
 from flows.run.signs_of_life import signs_of_life
 from flows.run.stages import run_stage, stages_of_this_run
@@ -34,6 +37,7 @@ from infra.clusters.local import prepare
 from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
 from infra.workers.imports import WorkerImports
+from tasks.core.settings import collector_file
 from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, TransformResult
 from tasks.core.versions import rowmill_version
 from tasks.errors import JobError
@@ -73,6 +77,9 @@ def started(job: AnyJob, request: Request, imports: WorkerImports) -> Iterator[R
     staging = request.staging
     check_lasting(staging.target, "output.path")
     check_lasting(staging.folder, "run.scratch")
+    for key in ("lineage", "metrics"):
+        if path := collector_file(getattr(request.run, key) or ""):
+            check_lasting(path, f"run.{key}")
     work_in(staging.folder)
     prepare(job.cluster, imports)
     use_cluster(job.cluster, imports)
@@ -91,8 +98,19 @@ def started(job: AnyJob, request: Request, imports: WorkerImports) -> Iterator[R
         settle_question(staging)
         note_night(job, staging)
         staging.check(job.output.on_existing)  # again: what was waited for, or fixed, may stand there now
-        request = on_base(job, request)
-        yield replace(request, owner=owner)
+        observer = _observed(job, request)
+        with listening(observer), observed(observer, harmless=(NoDataError, PublishedError)):
+            observer.request = request = on_base(job, request)
+            yield replace(request, owner=owner)
+
+
+def _observed(job: AnyJob, request: Request) -> ObservedRun:
+    """The current flow run as its collectors hear of it."""
+    context, name = FlowRunContext.get(), absolute(job.as_written()["output"]["path"])
+    scheduled = context.flow_run.expected_start_time if context and context.flow_run else None
+    flow, run = context.flow.name if context and context.flow else request.flow, request.run
+    ready = deadline(run.ready_by, run.timezone, scheduled) if run.ready_by and scheduled else None
+    return ObservedRun(request, name, flow, _run_id(), scheduled, ready, COMMITTED)
 
 
 def on_base(job: AnyJob, request: Request) -> Request:
@@ -135,9 +153,8 @@ def on_base(job: AnyJob, request: Request) -> Request:
         if is_published(request, version):
             log.info("%s was published by a run that was cut off right then: nothing is left to do", version.path)
             staging.clean()
-            raise PublishedError(
-                [str(version.path / split) if split else str(version.path) for split in request.splits]
-            )
+            COMMITTED[:] = [str(version.path / split) if split else str(version.path) for split in request.splits]
+            raise PublishedError([*COMMITTED])
     based = replace(job.request(request.engine, version), flow=request.flow)
     log.info("the base is %s: %s rows of %s", version.path, f"{version.rows:,}", nights_text(version.data))
     if (written_by := version.data.get("rowmill")) != rowmill_version():

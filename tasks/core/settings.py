@@ -472,6 +472,27 @@ class Output(Section):
         return self
 
 
+def collector(schemes: tuple[str, ...]) -> BeforeValidator:
+    """Return a validator of addresses of a collector: URLs of these schemes, and files (`file:path`)."""
+
+    def checked(address: str | None) -> str | None:
+        scheme, colon, rest = (address or "").partition("://")
+        if colon and (scheme not in schemes or not rest):  # the rest may be a secret
+            raise ValueError(f"{scheme}:// is not for a collector: write {schemes[0]}://host:port or file:path")
+        return some_path(address)  # type: ignore[no-any-return]
+
+    return BeforeValidator(checked)
+
+
+def collector_file(address: str) -> str | None:
+    """Return the path of a collector that is a file; None for a URL.
+
+    >>> collector_file("file:run.prom"), collector_file("/data/lineage.jsonl"), collector_file("otlp://host:4318")
+    ('run.prom', '/data/lineage.jsonl', None)
+    """
+    return None if "://" in address else address.removeprefix("file:")
+
+
 class Run(Section):
     """How the work is done; none of it changes a row of the output."""
 
@@ -511,6 +532,12 @@ class Run(Section):
     )
     if_empty: Literal["fail", "skip"] = Field(
         "fail", description="when there are no data: a failed run, or a completed one that writes nothing"
+    )
+    lineage: Annotated[str, collector(("http", "https"))] | None = Field(
+        None, description="where OpenLineage events of the run go: http://host:port, or file:path, a line for each"
+    )
+    metrics: Annotated[str, collector(("otlp", "otlps"))] | None = Field(
+        None, description="where the figures of the run go at its end: otlp://host:port, or file:path.prom"
     )
 
 

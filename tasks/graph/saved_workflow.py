@@ -240,10 +240,11 @@ class SavedWorkflow:
         return Bound(self.final, self.schema, self.state.values)
 
 
-def load_fitted(path: Path) -> SavedWorkflow:
-    """Load a fitted workflow; `path` is its folder, an output folder, or `train` in one."""
+def load_fitted(path: Path, heads: bool = False) -> SavedWorkflow:
+    """Load a fitted workflow; `path` is its folder, an output folder, or `train` in one. With `heads` large
+    vocabularies have their first values only."""
     data, folder = read_fitted(path), fitted_folder(path)
-    state = State.load(folder, digest=data.get("state"))
+    state = State.load_heads(folder) if heads else State.load(folder, digest=data.get("state"))
     check_history(folder, data)
     final, schema = graph_from_json(data["graph"]), Schema.from_json(data["schema"])
     check_bound(final, schema, state, folder)

@@ -143,13 +143,16 @@ def _ids_added(workflow: Path) -> int:
 
 
 def paths_of(request: Request) -> list[str]:
-    """The paths that a request reads: the source, the side tables, and the base or fitted workflow; too many files of a
-    source are named by their folders. They may hold secrets."""
-    source = request.source
-    sections = [path for path in (source.path, source.valid) if path]
-    paths = [path for one in sections for path in ([one] if isinstance(one, str) else one)]
-    if len(paths) > MOST_UPSTREAM:
-        paths = sorted({path.rpartition("/")[0] or path for path in paths})[:MOST_UPSTREAM]
+    """The paths that a request reads: the source, the side tables, and the base or fitted workflow. They may hold
+    secrets."""
     side = [path for node in topological(request.final) if node.op for path in node.op.files]
     origin = [_output_of(request.origin.path)] if request.origin else []
-    return list(map(str, (*paths, *side, *origin)))
+    return list(map(str, (*sources_of(request.source.path, request.source.valid), *side, *origin)))
+
+
+def sources_of(*sections: str | list[str] | None) -> list[str]:
+    """The paths of sections of a source; too many files are named by their folders."""
+    paths = [path for one in sections if one for path in ([one] if isinstance(one, str) else one)]
+    if len(paths) > MOST_UPSTREAM:
+        paths = sorted({path.rpartition("/")[0] or path for path in paths})[:MOST_UPSTREAM]
+    return paths

@@ -223,6 +223,11 @@ class Operator(BaseModel):
         """Columns used besides the selected ones, when fitting (or in fit_transform) and when applying."""
         return ()
 
+    def made_of(self, output: str, unit: Unit) -> tuple[str, ...]:
+        """The columns whose values are in an output column: that of its name, else the unit; of a user's class the
+        unit."""
+        return (output,) if output in unit and _built_in(type(self)) else unit
+
     def takes_wider(self, unit: Unit, name: str) -> bool:
         """Whether an input may be of a wider type of numbers than in the fit, such as fractions after whole numbers."""
         return name in unit and (self.in_float64 or self.keeps_values)

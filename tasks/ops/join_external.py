@@ -152,6 +152,9 @@ class JoinExternal(Learned):
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         return tuple(self.keys)
 
+    def made_of(self, output: str, unit: Unit) -> tuple[str, ...]:
+        return (output,) if output in unit else ()  # an added column is one of the table
+
     def _added(self, known: Sequence[str]) -> list[str]:
         wanted = [n for n in known if n not in self.keys.values()] if self.columns is None else self.columns
         for name in (*wanted, *self.keys.values()):

@@ -51,6 +51,13 @@ class _RunOperator(Operator):
         assert self.run_columns
         return tuple(_several(getattr(self, self.run_columns)))
 
+    def made_of(self, output: str, unit: Unit) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for title, name, *_ in self._named(unit) if title == output)) or (output,)
+
+    def _named(self, unit: Unit) -> Iterable[tuple[str, str, Any]]:
+        """(name made, column, what is made of it) for each new column."""
+        raise TypeError(f"{type(self).__name__} does not define _named")
+
 
 class _Shifted(_RunOperator):
     """Makes for each shift a column of the values and those `shift` rows before them: `<column>_<word>_<shift>`."""
@@ -304,6 +311,9 @@ class History(_RunOperator):
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         return tuple(dict.fromkeys([*_several(self.partition_cols), *([self.time_col] if self.time_col else [])]))
 
+    def _named(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
+        return ((f"{name}_history", name, "list") for name in unit)
+
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         size = {"value_count": {"min": self.length, "max": self.length}} if self.pad else {}
         columns = []
@@ -410,9 +420,13 @@ class Groupby(_RunOperator):
     def keys(self) -> list[str]:
         return list(dict.fromkeys(_several(self.groupby_cols)))
 
+    @property
+    def sorted_by(self) -> list[str]:
+        return list(_several(self.sort_cols))
+
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         named = self.aggs if isinstance(self.aggs, dict) else ()
-        return tuple(dict.fromkeys([*self.keys, *_several(self.sort_cols), *named]))
+        return tuple(dict.fromkeys([*self.keys, *self.sorted_by, *named]))
 
     def _named(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
         """(name made, column, aggregation): in the order of `aggs` where it is a map, else of the selection."""
@@ -422,7 +436,7 @@ class Groupby(_RunOperator):
                 yield f"{name}{self.name_sep}{agg}", name, agg
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
-        for name in (*self.keys, *_several(self.sort_cols)):
+        for name in (*self.keys, *self.sorted_by):
             if schema[name].kind in ("list", "other"):
                 raise _refused(schema[name], "group or sort by")
         columns = [schema[name] for name in self.keys]
@@ -436,9 +450,9 @@ class Groupby(_RunOperator):
         numbers = context.rows if runs.order is None else context.rows[runs.order]
         rows, _ = engine.extremes_by(runs.codes, len(runs.lengths), numbers)
         own = None if context.own is None else _any_of(context.own, runs)
-        if _several(self.sort_cols):
-            _check_text_order(columns, _several(self.sort_cols), engine)
-            runs = runs.sorted([columns[name] for name in _several(self.sort_cols)], self.ascending)
+        if self.sorted_by:
+            _check_text_order(columns, self.sorted_by, engine)
+            runs = runs.sorted([columns[name] for name in self.sorted_by], self.ascending)
         if self.min_length > 1 or self.max_length is not None:
             runs, chosen = runs.limited(self.min_length, self.max_length, self.last)
             first, rows, own = first[chosen], rows[chosen], None if own is None else own[chosen]

@@ -130,7 +130,7 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
             pool = DaskPool(get_client(), resources, gpu_setup.allocatable)
             log.info("%s on %s worker(s) with %s threads", progress.title, len(pool.workers), pool.threads)
             with (
-                monitor.watched(pool.client, pool.workers, request.run.report) as watch,
+                monitor.watched(pool.client, pool.workers, request.run.report or bool(request.run.metrics)) as watch,
                 stalled_tasks.watched(progress.title, pool, request.run.stalled_after),
                 reported(progress.title, log),
             ):

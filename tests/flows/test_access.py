@@ -62,7 +62,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 PLACES = {
     "source__path": "source.path", "source__valid": "source.valid", "output__path": "output.path",
     "run__scratch": "run.scratch", "source__bad_lines": "source.bad_lines",
-    "cluster__local_directory": "cluster.local_directory",
+    "cluster__local_directory": "cluster.local_directory", "run__lineage": "run.lineage",
+    "run__metrics": "run.metrics",
 }  # fmt: skip
 
 
@@ -232,6 +233,25 @@ def test_secrets_in_urls_are_refused_and_not_repeated(url: str, tmp_path: Path) 
     make_job(job(tmp_path, source__path=["sftp://me@host/logs", "https://host/a:b@c.csv"]))
 
 
+@pytest.mark.promise("Keys of collectors are not part of a job", "flows/OPERATIONS.md#lineage-and-metrics")
+@pytest.mark.parametrize("address", ["http://me:hunter2@host:5000", "https://hunter2@host", "http://host/?key=hunter2"])
+def test_secrets_in_addresses_of_collectors_are_refused_and_not_repeated(address: str, tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="holds a user or a query") as refused:
+        make_job(job(tmp_path, run__lineage=address))
+    assert "hunter2" not in str(refused.value)
+    assert "OPENLINEAGE_API_KEY" in refused.value.do
+    with pytest.raises(JobError, match="OTEL_EXPORTER_OTLP_HEADERS"):
+        make_job(job(tmp_path, run__metrics="otlp://me:hunter2@host:4318"))
+
+
+@pytest.mark.parametrize(("key", "address"), [("lineage", "s3://bucket/x"), ("metrics", "http://host:4318")])
+def test_an_address_that_is_of_no_collector_is_refused(key: str, address: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        JobError, match=rf"run.{key}: \w+:// is not for a collector: write \w+://host:port or file:path"
+    ):
+        make_job(job(tmp_path, **{f"run__{key}": address}))
+
+
 ELSEWHERE = {
     "cluster.address": {"kind": "address", "address": "tls://10.0.0.7:8786"},
     "cluster.ssh.hosts": {"kind": "ssh", "ssh": {"hosts": ["gpu-1", "other"]}},
@@ -239,22 +259,25 @@ ELSEWHERE = {
         "kind": "kubernetes",
         "kubernetes": {"image": "registry/other:1", "cores": 1, "memory": "1GB"},
     },
+    "run.lineage": "http://other:5000",
+    "run.metrics": "otlp://other:4318",
 }
 
 
-@pytest.mark.promise("patterns of the schedulers (`cluster.address`), hosts (`cluster.ssh.hosts`) and images")
+@pytest.mark.promise("patterns of the schedulers (`cluster.address`), hosts (`cluster.ssh.hosts`), images")
 @pytest.mark.parametrize("field", ELSEWHERE)
 def test_schedulers_hosts_and_images_are_those_that_the_host_lists(
     field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = job(tmp_path, cluster=ELSEWHERE[field])
+    section, value = field.split(".")[0], ELSEWHERE[field]
+    data = job(tmp_path, **{"cluster" if section == "cluster" else field.replace(".", "__"): value})
     make_job(data)
     monkeypatch.setenv(CLUSTERS, "tls://10.0.0.5:*, gpu-*, registry/rowmill:*")
     with pytest.raises(JobError, match="may not be used") as refused:
         make_job(data)
     assert refused.value.where == field
     assert CLUSTERS in str(refused.value.do)
-    monkeypatch.setenv(CLUSTERS, "tls://10.0.0.*:8786 gpu-* other registry/*")
+    monkeypatch.setenv(CLUSTERS, "tls://10.0.0.*:8786 gpu-* other registry/* http://other:* otlp://other:4318")
     make_job(data)
 
 

@@ -191,6 +191,8 @@ RUN: dict[str, Seen | str] = {
     "ready_by": "tests/flows/test_ready_by.py::test_a_run_says_once_that_it_will_be_late_and_which_stage_grew",
     "ask_timeout": "tests/flows/test_gate.py::test_a_run_that_nobody_answers_in_time_fails",
     "if_empty": DATES + "test_a_day_without_data_may_be_skipped",
+    "lineage": "tests/flows/test_collectors.py::test_a_run_is_told_by_its_begin_and_its_end",
+    "metrics": "tests/flows/test_collectors.py::test_figures_reach_a_collector_of_opentelemetry",
 }
 CLUSTER: dict[str, Cluster | str] = {
     "kind": LOCAL + "test_a_gpu_asked_for_and_absent",

@@ -33,7 +33,10 @@ def test_the_image_has_both_targets_pinned_bases_and_no_root() -> None:
             stages[name].append((line["instruction"], line["value"]))
     assert parsed.parent_images[0] == stages["base"][0][1] == "python:3.12.11-slim-bookworm"
     assert {stage[0][1] for name, stage in stages.items() if name != "base"} == {"base"}
-    for target, extra in (("cpu", "ssh,slurm,kubernetes"), ("cuda", "cuda13,ssh,slurm,kubernetes")):
+    for target, extra in (
+        ("cpu", "ssh,slurm,kubernetes,lineage,metrics"),
+        ("cuda", "cuda13,ssh,slurm,kubernetes,lineage,metrics"),
+    ):
         instructions = dict(stages[target])
         assert instructions["USER"] == "1000:1000"
         assert "HEALTHCHECK" in instructions

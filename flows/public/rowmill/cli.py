@@ -494,6 +494,30 @@ def inspect(
 
 @app.command()
 @reported
+def lineage(
+    out: Annotated[Path, typer.Argument(help="output of a run, or a saved workflow", show_default=False)],
+    column: Annotated[str | None, typer.Option(help="only this column", show_default=False)] = None,
+) -> None:
+    """Say what an output was made of, from its folder alone: the versions below it, the files that they have learned
+    with their digests, and for each column the columns of the source and the operators in between.
+
+    [bold]Examples[/bold]
+
+      rowmill lineage out/nightly
+
+      rowmill lineage out/toy --column TE_item_y
+    """
+    from flows.commands.inspect import lineage_lines
+    from flows.commands.launch import importable
+    from tasks.errors import visible
+
+    importable(Path.cwd())
+    for line in lineage_lines(out, column):
+        print(visible(line))
+
+
+@app.command()
+@reported
 def report(
     out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)],
     open_: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,

@@ -21,6 +21,7 @@ from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import to_cudf
 from tasks.engines.convert.python_values import listed
 from tasks.graph.binding import Bound, Step
+from tasks.graph.column_lineage import ColumnLineage
 from tasks.graph.node import Node, as_node
 from tasks.graph.partition_work import Work
 from tasks.graph.state import State
@@ -421,6 +422,28 @@ def is_a_monoid(step: Step, columns: Any, context: Context) -> None:
     assert close(answer(left), answer(right), 1e-9)
     swapped, straight = op.merge(part(20, 21), part(0, 20)), op.merge(part(0, 20), part(20, 21))
     assert close(answer(swapped), answer(straight), 1e-9)
+
+
+@pytest.mark.promise("which columns of the source each column depends on")
+@pytest.mark.parametrize(("example", "name"), [c for c in CASES if c.values[1] != "EqualLengths"])  # refuses the change
+def test_no_column_depends_on_another_than_its_lineage_names(example: Example, name: str, engine: str) -> None:
+    node, table = graph(example, name), example_table()
+
+    def fitted_and_applied(rows: pa.Table) -> tuple[State, pa.Table]:
+        source = pieces(node, rows, ROWS)
+        state = learned(node, source, engine)
+        return state, applied(node, source, state, engine)
+
+    state, before = fitted_and_applied(table)
+    bound = Bound(node, cut(table, ROWS).plan.schema, state.values)
+    lineage = ColumnLineage(bound)
+    several = [step for step in bound.steps.values() if len(step.fit_inputs) > 1]
+    for column in dict.fromkeys(name for step in several for name in step.fit_inputs):
+        values = table[column].take(pa.array(range(ROWS))[::-1])
+        _, after = fitted_and_applied(table.set_column(table.column_names.index(column), column, values))
+        for output, origins in lineage.outputs().items():
+            if column not in {one.column for one in (*origins, *lineage.of_rows())}:
+                assert close(listed(after[output]), listed(before[output])), f"{output} depends on {column}"
 
 
 @pytest.mark.parametrize(("example", "name"), CASES)

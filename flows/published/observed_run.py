@@ -1,0 +1,67 @@
+"""A run as its collectors hear of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from tasks.cluster import monitor
+from tasks.core.stage_results import StageResult
+from tasks.gate.earlier_outputs import read_profile
+from tasks.gate.notes import GateNote, read_gate, read_note
+from tasks.gate.output_profile import Profile
+from tasks.job.profiles import STATISTICS, saved, whole_name
+from tasks.job.request import Request
+from tasks.report import series
+from tasks.report.phrases import samples_path
+
+WAIT_SECONDS = 0.9  # that the end of a run waits for its collectors
+
+
+@dataclass
+class ObservedRun:
+    """A run as its collectors hear of it: its request, on its base once that is chosen, and the results of its stages.
+
+    `name` is the path of the output as the job has it, `flow` the name of the flow, `flow_run` the id of its run,
+    `scheduled` the time of that, `deadline` when it is to be ready. `committed` are the folders that are published.
+    """
+
+    request: Request
+    name: str
+    flow: str
+    flow_run: str
+    scheduled: datetime | None
+    deadline: datetime | None
+    committed: Sequence[str]
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    end: Literal["COMPLETE", "FAIL", "ABORT"] = "COMPLETE"
+    error: BaseException | None = None
+    results: list[StageResult] = field(default_factory=list)
+    samples: dict[str, series.Workers] = field(default_factory=dict)
+
+    def __call__(self, result: StageResult) -> None:
+        """Note the result of a stage, and the samples of its workers, which are gone after the commit."""
+        self.results.append(result)
+        if self.request.run.metrics:
+            self.samples[result.title] = monitor.load(samples_path(self.request.staging.folder, result))
+
+    @property
+    def first(self) -> Path | None:
+        """The folder of the first split that is published; None where nothing is."""
+        return Path(self.committed[0]) if self.committed else None
+
+    @property
+    def profile(self) -> Profile | None:
+        """The profile of the rows that the run has read; None without one."""
+        if self.first:
+            return read_profile(self.first)
+        return saved(self.request, whole_name(self.request.splits[0])) or saved(self.request, STATISTICS)
+
+    @property
+    def gate(self) -> GateNote | None:
+        """What the gate has said of the run; None where it has not judged."""
+        note = read_gate(self.first) if self.first else read_note(self.request.staging.folder)
+        return note if note and note.verdicts else None

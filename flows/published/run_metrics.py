@@ -1,0 +1,126 @@
+"""The figures of a run as metrics, exported once at its end: by OpenTelemetry, or to a file of Prometheus."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from flows.published.observed_run import WAIT_SECONDS, ObservedRun
+from tasks.core.settings import collector_file
+from tasks.core.stage_results import StageResult
+from tasks.core.versions import rowmill_version
+from tasks.manifest import Manifest
+from tasks.report import series
+
+VERDICTS = ("pass", "warn", "published by hand", "ask", "stop")
+SUFFIXES = {"s": "_seconds", "By": "_bytes", "1": "_ratio"}  # of Prometheus, by unit
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of a run: its name and unit as OpenTelemetry has them, what it is, and what it is of."""
+
+    name: str
+    unit: str
+    text: str
+    value: float
+    of: dict[str, str] = field(default_factory=dict)
+
+
+def begin(run: ObservedRun) -> None:
+    """Import the library of the export while the run works."""
+    _exporter(run)
+
+
+def end(run: ObservedRun) -> Callable[[], None]:
+    """Collect the figures of a run; return what exports them."""
+    metrics = [*_of_run(run), *(metric for result in run.results for metric in _of_stage(run, result))]
+    return lambda: _exporter(run)(metrics)
+
+
+def _of_stage(run: ObservedRun, result: StageResult) -> Iterator[Metric]:
+    workers = run.samples.get(result.title, {})
+    spilled = [max((s.to_host + s.to_disk for s in one["samples"]), default=0) for one in workers.values()]
+    figures = [
+        ("rows", "{row}", "rows that the stage has processed", result.rows),
+        ("size", "By", "bytes that the stage has processed", result.nbytes),
+        ("duration", "s", "time that the stage took", result.seconds),
+        ("reused", "{stage}", "1 if an earlier start had done the work", result.reused),
+        ("retries", "{retry}", "attempts after the first one", result.retries),
+        ("halvings", "{halving}", "partitions and files that were halved because memory was short", result.halved or 0),
+        ("spilled", "By", "most bytes that lay spilled to the host or to disk, of all workers", sum(spilled)),
+        ("moved", "By", "bytes that workers sent to each other", sum(series.moved(workers).values())),
+    ]
+    for name, unit, text, value in figures if workers else figures[:-2]:
+        yield Metric(f"rowmill.stage.{name}", unit, text, value, {"stage": result.stage, "split": result.split})
+
+
+def _of_run(run: ObservedRun) -> Iterator[Metric]:
+    now, request, profile, verdict = datetime.now(UTC), run.request, run.profile, run.gate and run.gate.gate
+    yield Metric("rowmill.run.success", "{run}", "1 if the run has ended well", run.end == "COMPLETE")
+    yield Metric("rowmill.run.duration", "s", "time that the run took", (now - run.began).total_seconds())
+    yield Metric("rowmill.run.end", "s", "when the run ended, since 1970", now.timestamp())
+    if run.deadline:
+        late = (now - run.deadline).total_seconds()
+        yield Metric("rowmill.run.lateness", "s", "time since run.ready_by; negative if the run is early", late)
+    for one in VERDICTS if verdict else ():
+        yield Metric("rowmill.gate.verdict", "{run}", "1 for the verdict of the gate", one == verdict, {"verdict": one})
+    for step in profile.steps.values() if profile else ():
+        if step.out_of_vocabulary is not None:
+            yield Metric("rowmill.out_of_vocabulary", "1", "share of the values that have no id",
+                         step.out_of_vocabulary / max(step.rows, 1), {"columns": ", ".join(step.columns)})  # fmt: skip
+    for split, folder in zip(request.splits, run.committed if request.flow != "fit" else (), strict=False):
+        manifest = Manifest.load(folder)
+        for name, rows in manifest.rows.items():
+            yield Metric("rowmill.output.rows", "{row}", "rows in, dropped, added and out", rows,
+                         {"split": split, "rows": name})  # fmt: skip
+        size = sum(part["bytes"] for part in manifest.parts)
+        yield Metric("rowmill.output.size", "By", "bytes of the files", size, {"split": split})
+
+
+def _exporter(run: ObservedRun) -> Callable[[Sequence[Metric]], None]:
+    """Return what exports metrics to the address in `run.metrics`."""
+    address, of = str(run.request.run.metrics), {"output": run.name, "flow": run.flow}
+    if path := collector_file(address):
+        from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+
+        def to_file(metrics: Sequence[Metric]) -> None:
+            registry, gauges = CollectorRegistry(), dict[str, Any]()
+            for one in metrics:
+                name, labels = one.name.replace(".", "_") + SUFFIXES.get(one.unit, ""), of | one.of
+                if name not in gauges:
+                    gauges[name] = Gauge(name, one.text, [*labels], registry=registry)
+                gauges[name].labels(**labels).set(one.value)
+            write_to_textfile(path, registry)
+
+        return to_file
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
+    from opentelemetry.sdk.resources import Resource
+
+    logging.getLogger(OTLPMetricExporter.__module__.rpartition(".")[0]).setLevel(logging.CRITICAL)  # it is said below
+    url = address.replace("otlp", "http", 1).rstrip("/")
+    exporter = OTLPMetricExporter(f"{url}/v1/metrics", timeout=WAIT_SECONDS)
+
+    def to_collector(metrics: Sequence[Metric]) -> None:
+        reader = InMemoryMetricReader()
+        resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "rowmill")})
+        provider = MeterProvider([reader], resource, shutdown_on_exit=False)
+        meter, gauges = provider.get_meter("rowmill", rowmill_version()), dict[str, Any]()
+        for one in metrics:
+            if one.name not in gauges:
+                gauges[one.name] = meter.create_gauge(one.name, one.unit, one.text)
+            gauges[one.name].set(float(one.value), of | one.of)
+        data = reader.get_metrics_data()
+        result = exporter.export(data) if data else MetricExportResult.SUCCESS
+        exporter.shutdown()
+        provider.shutdown()
+        if result is not MetricExportResult.SUCCESS:
+            raise OSError("nothing there takes metrics over HTTP")
+
+    return to_collector

@@ -1,0 +1,109 @@
+"""Where the columns of an output come from: columns of the source and of side tables, and the operators in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from tasks.graph.binding import SOURCE, Bound, Step
+from tasks.ops.base import Learned, Operator
+from tasks.ops.join_external import JoinExternal
+from tasks.ops.windows import Groupby
+
+Influence = Literal["IDENTITY", "TRANSFORMATION", "AGGREGATION", "WINDOW", "GROUP_BY", "JOIN", "FILTER"]
+WEAKER = get_args(Influence)  # each one than those before it
+INDIRECT = WEAKER[3:]  # they decide which values come together, and are not among them
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A column of the source, or of the side table in `file`, that a column depends on.
+
+    `influence` is called as in the column lineage of OpenLineage; AGGREGATION is learned from all rows. `nodes` are the
+    numbers of the graph's nodes whose operators are in between.
+    """
+
+    column: str
+    file: str = ""
+    influence: Influence = "IDENTITY"
+    nodes: tuple[int, ...] = ()
+
+
+class ColumnLineage:
+    """The origins of the columns of a bound graph, and of its rows."""
+
+    def __init__(self, bound: Bound) -> None:
+        self.bound = bound
+        self._known: dict[tuple[int, str], list[Origin]] = {}
+        for step in bound.needed_steps(bound.targets):  # in graph order: then no call waits for many others
+            for column in step.outputs:
+                self.of(step.node, column.name)
+
+    def outputs(self) -> dict[str, list[Origin]]:
+        """The origins of each output column, by name, in the order of the output."""
+        return {name: self.of(place, name) for place, name in self.bound.targets}
+
+    def of_rows(self) -> list[Origin]:
+        """The columns that decide which rows the output has, by filters and groups of the graph."""
+        filters = self.bound.filters_for(self.bound.targets)
+        groups = [step for step in self.bound.needed_steps(self.bound.targets) if step.op.groups_rows]
+        return _united(self._behind(
+            (step, step.inputs[name], "GROUP_BY" if step.op.groups_rows else "FILTER")
+            for step in (*filters, *groups) for name in _deciding(step.op) or step.unit
+        ))  # fmt: skip
+
+    def operators(self, origin: Origin) -> list[str]:
+        """The names of the operators between an origin and its column, in graph order."""
+        return [type(self.bound.nodes[number].op).__name__ for number in origin.nodes]
+
+    def of(self, place: int, name: str) -> list[Origin]:
+        """The origins of the column at a place of the graph."""
+        place, name = self.bound.origin(place, name)
+        if place == SOURCE:
+            return [Origin(name)]
+        if (place, name) not in self._known:
+            step = self.bound.steps[place, name]
+            origins = [*self._behind((step, at, influence) for at, influence in _uses(step, name))]
+            if isinstance(step.op, JoinExternal) and name not in step.unit:
+                origins += [Origin(name, file, nodes=(step.node,)) for file in step.op.files]
+            self._known[place, name] = _united(origins)
+        return self._known[place, name]
+
+    def _behind(self, used: Iterable[tuple[Step, tuple[int, str], Influence]]) -> Iterator[Origin]:
+        """The origins of columns that steps use, as those of what the steps make."""
+        for step, at, influence in used:
+            for origin in self.of(*at):
+                nodes = origin.nodes if influence == "IDENTITY" else (*origin.nodes, step.node)
+                yield replace(origin, influence=max(origin.influence, influence, key=WEAKER.index), nodes=nodes)
+
+
+def _uses(step: Step, output: str) -> Iterator[tuple[tuple[int, str], Influence]]:
+    """The places of the columns that an output of a step depends on."""
+    op, own = step.op, step.op.made_of(output, step.unit)
+    keeps = op.removes_rows or op.groups_rows or isinstance(op, JoinExternal)
+    if op.keeps_values or (keeps and own == (output,)):
+        yield from ((step.inputs[name], "IDENTITY") for name in own)
+        return
+    yield from ((step.inputs[name], "TRANSFORMATION") for name in own)
+    how: Influence = "JOIN" if isinstance(op, JoinExternal) else "GROUP_BY" if op.groups_rows else "TRANSFORMATION"
+    how = "WINDOW" if op.run_columns and not op.groups_rows else how
+    yield from ((step.inputs[name], how) for name in _deciding(op) if name not in own)
+    if isinstance(op, Learned) and op.passes:
+        known = {*own, *op.extra_columns(fitting=False)}
+        yield from ((at, "AGGREGATION") for name, at in step.fit_inputs.items() if name not in known)
+
+
+def _deciding(op: Operator) -> tuple[str, ...]:
+    """The columns besides the selected ones that an operator uses for all of its outputs."""
+    if isinstance(op, Groupby):
+        return tuple(dict.fromkeys([*op.keys, *op.sorted_by]))
+    return op.extra_columns(fitting=False)
+
+
+def _united(origins: Iterable[Origin]) -> list[Origin]:
+    """Each origin once, with the nodes of all ways from it."""
+    nodes: dict[Origin, set[int]] = {}
+    for origin in origins:
+        nodes.setdefault(replace(origin, nodes=()), set()).update(origin.nodes)
+    return [replace(origin, nodes=tuple(sorted(numbers))) for origin, numbers in nodes.items()]
