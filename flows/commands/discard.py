@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,8 +47,9 @@ def discard(
     """
     console = terminal(soft_wrap=True)
     if undo:
-        for line in restored(out):
+        for line in restored(out, who):
             console.print(line, markup=False)
+        announced([out])
         return
     if _asks(out, scratch):
         discard_night(out, scratch, who)
@@ -109,13 +111,17 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
     return lines
 
 
-def restored(out: Path) -> list[str]:
+def restored(out: Path, who: str | None = None) -> list[str]:
     """Bring a version back that was discarded, or set aside as damaged; what was done, in lines. A DataError for one
-    that is damaged."""
+    that is damaged. Those who have heard that it was taken back hear of it."""
+    from flows.published import events
+    from flows.published.outbox import put_in
     from tasks.errors import DataError, JobError
+    from tasks.gate.question import somebody
     from tasks.job.base_version import broken
+    from tasks.job.publication import output_root
     from tasks.manifest import of_other_ids
-    from tasks.storage.discarded import is_discarded, unmark
+    from tasks.storage.discarded import is_discarded, read_mark, unmark
     from tasks.storage.own_files import VERSION, versions_of
     from tasks.storage.staging import Staging
 
@@ -127,6 +133,9 @@ def restored(out: Path) -> list[str]:
     if what := broken(version):
         raise DataError(f"{version.name} is damaged", where=str(out), why=what, do="restore it from a copy first")
     _check_place(version, out)
+    with suppress(DataError):  # a damaged mark
+        if (known := read_mark(version)) and known.sent:
+            put_in(output_root(version), events.restored(version, known, who or somebody()))
     unmark(version)
     lines = [f"{out} is back"]
     if VERSION.fullmatch(version.name):

@@ -1,4 +1,4 @@
-"""The events of an output: published, discarded, waiting, refused; each has an id that is made of what it is about."""
+"""The events of an output: published, discarded, restored, waiting, refused; the id is made of what each is about."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.job.publication import Publication, id_of, output_root, read_publicat
 from tasks.job.request import output_slug
 from tasks.storage.discarded import DiscardMark
 
-What = Literal["published", "discarded", "waiting", "refused"]
+What = Literal["published", "discarded", "restored", "waiting", "refused"]
 
 
 def output_event(what: What, folder: Path, identity: tuple[str, ...], payload: Mapping[str, Any]) -> Event:
@@ -51,3 +51,10 @@ def discarded(folder: Path, mark: DiscardMark) -> Event:
         "manifest": publication.manifest if publication else None,
     }  # fmt: skip
     return output_event("discarded", folder, (str(folder), mark.when), payload)
+
+
+def restored(folder: Path, mark: DiscardMark, who: str) -> Event:
+    """Return the event of an output that was taken back and is brought back."""
+    taken_back = discarded(folder, mark).payload
+    payload = {**taken_back, "text": f"{folder} was brought back by {who}", "who": who, "discarded_at": mark.when}
+    return output_event("restored", folder, (str(folder), mark.when), payload)

@@ -8,12 +8,13 @@ from pathlib import Path
 from flows.published.unsent import box_of, read_box
 from tasks.core.units import amount
 from tasks.errors import DataError
+from tasks.gate.notes import is_stopped, read_note
 from tasks.gate.question import read_question
 from tasks.job.publication import read_publication, version_name
 from tasks.manifest import Manifest, manifest_of, outputs
 from tasks.report import escaped, markdown_table
 from tasks.storage.discarded import discarded_by, is_discarded, read_mark
-from tasks.storage.own_files import described_by, versions_of
+from tasks.storage.own_files import described_by, read_latest, versions_of
 from tasks.storage.staging import Staging
 
 
@@ -23,8 +24,11 @@ def versions_text(out: Path) -> str:
     if not folders:
         raise DataError("this is not an output of rowmill", where=str(out), why="it has no readable manifest",
                         do="give the folder that a finished run wrote (output.path of the job)")  # fmt: skip
-    lines = [f"# {escaped(str(out))}", markdown_table([_row(folder) for folder in reversed(folders)])]
-    staging = Staging(out)
+    latest, staging = read_latest(out), Staging(out)
+    lines = [f"# {escaped(str(out))}", markdown_table([_row(folder, latest) for folder in reversed(folders)])]
+    if is_stopped(staging.folder):
+        findings = [one.text for verdict in read_note(staging.folder).verdicts.values() for one in verdict.findings]
+        lines.append(f"**The gate stopped a night, which is not published**: {escaped('; '.join(findings))}")
     question = read_question(staging.asks_in or staging.folder)
     if question is not None and question.is_open:
         lines.append(f"**{escaped(question.night)} waits for an answer** until {question.until}: {question.commands}")
@@ -60,11 +64,13 @@ def announced_text(folder: Path) -> str:
     return f"{publication.sent} to {publication.server}" if publication.sent else "not yet"
 
 
-def _row(folder: Path) -> dict[str, str]:
+def _row(folder: Path, latest: str | None) -> dict[str, str]:
+    name = version_name(folder) or folder.name
     manifest, publication = manifest_of(folder), read_publication(folder)
     manifests = [Manifest.read(one, one) for one in outputs(folder)]
     return {
-        "version": version_name(folder) or folder.name, "date": str((manifest.get("dated") or {}).get("date", "")),
+        "version": f"{name} (_latest)" if name == latest else name,
+        "date": str((manifest.get("dated") or {}).get("date", "")),
         "rows": f"{sum(one.rows['out'] for one in manifests):,}",
         "ids added": f"{publication.ids_added:,}" if publication and publication.ids_added is not None else "",
         "verdict": str(manifest.get("gate", "")),

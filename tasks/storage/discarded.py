@@ -66,12 +66,12 @@ def read_mark(version: Path) -> DiscardMark | None:
 
 
 def discarded_by(version: Path) -> str:
-    """Who has taken an output back and when, for people, also where its mark is damaged."""
+    """Who has taken an output back, when and why, for people, also where its mark is damaged."""
     try:
         noted = read_mark(version)
     except DataError:
         return "somebody (its mark is damaged)"
-    return f"{noted.who} at {noted.when}" if noted else ""
+    return f"{noted.who} at {noted.when}{f': {noted.why}' if noted.why else ''}" if noted else ""
 
 
 def marked_folder(folder: Path) -> Path | None:

@@ -379,18 +379,40 @@ def test_the_page_of_an_output_lists_its_versions_and_what_was_sent(tmp_path: Pa
     days(tmp_path)
     run({**job_of(tmp_path, GOOD, "warn"), "run": {"date": GOOD}})
     run(job_of(tmp_path, BAD, "warn"))
-    cli("discard", str(tmp_path / "out/v0002"), "--who", "ada")
+    cli("discard", str(tmp_path / "out/v0002"), "--who", "ada", "--why", "half a day")
     with pytest.raises(GateAskedError):
         run(job_of(tmp_path, BAD, "ask"))
     applied = {"fitted": str(tmp_path / "out/v0001"), "source": {"path": str(tmp_path / "in/2026-11-20")}}
     run_on(apply, {**applied, "output": {"path": str(tmp_path / "applied"), "shuffle": "none"}}, cluster)
     text = cli("report", str(tmp_path / "out"), "--all").replace("\\", "")
     second, first = [line.split(" | ") for line in text.splitlines() if line.startswith("| v0")]
-    assert [cell.strip("| ") for cell in first[:5]] == ["v0001", GOOD, "3", "", "pass"]
+    assert [cell.strip("| ") for cell in first[:5]] == ["v0001 (_latest)", GOOD, "3", "", "pass"]
     assert [cell.strip("| ") for cell in second[:5]] == ["v0002", BAD, "3", "", "warn"]
     assert " to http://127.0.0.1" in first[-1]
-    assert second[-2].startswith("discarded by ada")
+    assert second[-2].startswith("discarded by ada at ")
+    assert second[-2].endswith(": half a day")
     assert "waits for an answer** until" in text
     assert f"Made of: {tmp_path}/in/2026-11-21" in text
     assert text.rstrip().endswith(f"Read by: {tmp_path / 'applied'}")
     assert f"Made of {tmp_path}/in/2026-11-20" in (tmp_path / "out/v0001/_report.html").read_text()
+
+
+def test_the_page_of_an_output_says_that_the_gate_has_stopped_a_night(tmp_path: Path, run: Any) -> None:
+    days(tmp_path)
+    run(job_of(tmp_path, GOOD, "warn"))
+    with pytest.raises(GateStoppedError):
+        run(job_of(tmp_path, BAD, "stop"))
+    text = cli("report", str(tmp_path / "out"), "--all").replace("\\", "")
+    assert "**The gate stopped a night, which is not published**: " in text
+
+
+def test_those_who_heard_that_a_version_was_taken_back_hear_that_it_is_back(tmp_path: Path, run: Any, api: Any) -> None:
+    days(tmp_path)
+    run(job_of(tmp_path, GOOD, "warn"))
+    version = tmp_path / "out/v0001"
+    cli("discard", str(version), "--who", "ada")
+    cli("discard", str(version), "--undo", "--who", "bob")
+    cli("discard", str(version), "--who", "ada")
+    name = "rowmill.output.restored"
+    [event] = until(lambda: events_of(api, tmp_path, [name]), "the event")
+    assert (event["payload"]["who"], event["payload"]["version"]) == ("bob", "v0001")
