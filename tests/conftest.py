@@ -173,6 +173,15 @@ def prefect_server() -> Any:
     return server
 
 
+@pytest.fixture(scope="module")
+def api(prefect_server: Any) -> Iterator[Any]:
+    """A client of the server's API."""
+    from prefect import get_client
+
+    with get_client(sync_client=True) as client:
+        yield client
+
+
 def copy_database(source: Path, target: Path) -> None:
     with contextlib.closing(sqlite3.connect(source)) as reads, contextlib.closing(sqlite3.connect(target)) as writes:
         reads.backup(writes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -60,14 +60,6 @@ class Served(NamedTuple):
     folder: Path
     deployments: dict[str, Any]
     url: str
-
-
-@pytest.fixture(scope="module")
-def api(prefect_server: Any) -> Iterator[Any]:
-    from prefect import get_client
-
-    with get_client(sync_client=True) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,6 @@ from tests.flows.test_gate import BAD, days, job_of, versions
 
 pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(600)]
 PATIENCE = 200
-
-
-@pytest.fixture(scope="module")
-def api(prefect_server: Any) -> Iterator[Any]:
-    from prefect import get_client
-
-    with get_client(sync_client=True) as client:
-        yield client
 
 
 @pytest.mark.slow

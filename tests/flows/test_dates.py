@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,14 +141,6 @@ def run(cluster: Any, prefect_server: Any) -> Any:
         return [Path(folder) for folder in run_on(preprocess, data, cluster)]
 
     return run
-
-
-@pytest.fixture
-def api(prefect_server: Any) -> Iterator[Any]:
-    from prefect import get_client
-
-    with get_client(sync_client=True) as client:
-        yield client
 
 
 def today(monkeypatch: pytest.MonkeyPatch, day: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -54,14 +53,6 @@ def out(tmp_path_factory: pytest.TempPathFactory, prefect_server: Any, cluster: 
     source = logs(folder / "data", 0, ROWS, files=4)
     (found,) = run_flow(job(folder, path=str(source)), cluster)
     return found
-
-
-@pytest.fixture
-def api(prefect_server: Any) -> Iterator[Any]:
-    from prefect import get_client
-
-    with get_client(sync_client=True) as client:
-        yield client
 
 
 def test_the_flow_run_and_its_four_tasks_are_completed(out: Path, api: Any) -> None:

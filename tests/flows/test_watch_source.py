@@ -6,7 +6,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,6 @@ from tests.conftest import python_path
 from tests.infra.elsewhere import until
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
-
-
-@pytest.fixture
-def api(prefect_server: Any) -> Iterator[Any]:
-    from prefect import get_client
-
-    with get_client(sync_client=True) as client:
-        yield client
 
 
 @pytest.fixture(autouse=True)

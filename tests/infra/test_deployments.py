@@ -32,14 +32,6 @@ ON_CPU = {"kind": "cpu", "workers": 1, "threads_per_worker": 2}
 FINAL = ("Completed", "Failed", "Crashed", "Cancelled", "TimedOut")
 
 
-@pytest.fixture(scope="module")
-def api(prefect_server: Any) -> Iterator[Any]:
-    from prefect import get_client
-
-    with get_client(sync_client=True) as client:
-        yield client
-
-
 def folder_with_decoys(folder: Path) -> Path:
     """A current folder whose own flows/, tasks/ and yaml.py must not be imported by anybody."""
     for name in ("flows/__init__.py", "tasks/__init__.py", "yaml.py"):

@@ -48,14 +48,6 @@ with tags("rowmill"):
 
 
 @pytest.fixture(scope="module")
-def api(prefect_server: Any) -> Iterator[Any]:
-    from prefect import get_client
-
-    with get_client(sync_client=True) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
 def heard(api: Any) -> Iterator[list[tuple[float, str]]]:
     """(when, text) of what a webhook on the loopback hears; gone with its automations after the tests."""
     heard: list[tuple[float, str]] = []

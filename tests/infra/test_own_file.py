@@ -21,14 +21,6 @@ JOB = {"recipe": "toy", "source": SMALL, "cluster": ON_CPU}
 
 
 @pytest.fixture(scope="module")
-def api(prefect_server: Any) -> Iterator[Any]:
-    from prefect import get_client
-
-    with get_client(sync_client=True) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
 def worker(api: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A process worker of the pool, started elsewhere; its log."""
     folder = tmp_path_factory.mktemp("worker")

@@ -29,14 +29,6 @@ POOL = "rowmill-train"
 DAYS = [f"2026-11-2{number}" for number in range(1, 6)]  # the last one has nulls
 
 
-@pytest.fixture(scope="module")
-def api(prefect_server: Any) -> Iterator[Any]:
-    from prefect import get_client
-
-    with get_client(sync_client=True) as client:
-        yield client
-
-
 @pytest.fixture
 def folder(tmp_path: Path, api: Any) -> Iterator[Path]:
     """A folder with four days of rows and one of nulls; a worker trains on what is published to `out` in it."""
