@@ -112,7 +112,7 @@ def test_a_wrong_encoding_suggests_one(tmp_path: Path) -> None:
 def test_formats_without_a_delimiter_have_neither(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
     for key, value in (("decimal", ","), ("encoding", "latin-1"), ("skip_rows", 1)):
-        with pytest.raises(JobError, match=f"have no {key} of their own") as error:
+        with pytest.raises(JobError, match=f"the format jsonl takes no {key}") as error:
             rows(tmp_path, **{key: value})
         assert error.value.where == f"source.{key}"
 
