@@ -52,10 +52,11 @@ from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
+from tasks.sources.formats import LAYOUT
 from tasks.sources.frames import Facts, Frames, frame_here, frames_of, measured
 from tasks.sources.planning import make_plan, partition_size
 from tasks.sources.reader import FramePlan, checked_names, read
-from tasks.sources.reading_rules import LAYOUT, ROWS, Fit, differences, with_values
+from tasks.sources.reading_rules import ROWS, Fit, differences, with_values
 from tasks.sources.uniting import uniting_notes, without_unused
 from tasks.storage.files import check_unchanged, is_remote, local_path
 from tasks.storage.files_being_read import open_outputs

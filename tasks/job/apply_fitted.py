@@ -23,8 +23,9 @@ from tasks.graph.saved_workflow import fitted_folder, ids_since, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.request import Fitted, Request, new_request
 from tasks.job.source_rules import exact_columns, with_weight
+from tasks.sources.formats import TEXTS, UNTYPED
 from tasks.sources.formats.survey import NUMBER_TEXTS
-from tasks.sources.reading_rules import TEXTS, Fit, differences, with_values
+from tasks.sources.reading_rules import Fit, differences, with_values
 from tasks.sources.uniting import GROWN
 from tasks.storage.allowed_roots import allowed_name
 from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
@@ -100,9 +101,9 @@ def in_fitted_types(
     fitted, needed = bound.source, {*needed}
     number_texts = plan.options.get(NUMBER_TEXTS, {})
     plan = with_fields(plan, [fitted[n] for n in sorted(needed.difference(plan.schema)) if n in plan.schema])
-    texts = {*fitted} if plan.format in TEXTS else {*number_texts, *plan.options.get("folders", ())}
+    texts = {*fitted} if plan.format in UNTYPED else {*number_texts, *plan.options.get("folders", ())}
     check_kinds(fitted, plan.schema, sorted(needed - (texts - {*own_types})), own_types)
-    needed = {*fitted} if plan.format in TEXTS else needed
+    needed = {*fitted} if plan.format in UNTYPED else needed
     types, retyped, notes, advice = dict[str, pa.DataType](), dict[str, str](), dict[str, str](), dict[str, str]()
     read = {c.name: c.dtype for c in plan.schema.columns if c.name in needed}
     numbers = {name: wider_number(fitted[name].dtype, now) for name, now in read.items()}
@@ -122,7 +123,7 @@ def in_fitted_types(
                 f"column {name!r} is {dtype_name(now)}{' in source.schema' if name in own_types else ''}, the workflow "
                 f"was fitted with {dtype_name(was)}: read as {dtype_name(types[name])}{only}"
             )
-    written = plan.format in (*TEXTS, "jsonl")  # as digits, of which a sample was looked at
+    written = plan.format in TEXTS  # as digits, of which a sample was looked at
     integers = {n: pa.float64() for n, t in types.items() if pa.types.is_integer(t) and (written or n in retyped)}
     takes = bound.taking_wider({name: dtype for name, dtype in integers.items() if name not in exact})
     for name in integers:

@@ -153,9 +153,9 @@ class Operator(BaseModel):
     encoded: ClassVar[bool] = False  # takes strings dictionary-encoded, as they were read
     plain_too: ClassVar[bool] = False  # takes strings plain as well, and hands none of them on
     grouped: ClassVar[bool] = False  # a group (nested list) is one unit
-    in_float64: ClassVar[bool] = False  # of its unit it gives the same whether whole numbers come as integers or floats
+    in_float64: ClassVar[bool] = False  # integers and floats of the same value give the same: later data may be wider
     keeps_values: ClassVar[bool] = False  # changes a column's name or description only
-    makes_nan: ClassVar[bool] = True  # False: from floats without NaN it makes none, so no search for one is needed
+    makes_nan: ClassVar[bool] = True  # False: it makes no NaN of its own, so none is searched for
     removes_rows: ClassVar[bool] = False  # keeps some rows of the whole table: has the verb `keep`
     groups_rows: ClassVar[bool] = False  # makes one row of many: has the verb `regroup`
     run_columns: ClassVar[str | None] = None  # the parameter that names the keys whose rows must lie together

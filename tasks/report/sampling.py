@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 
 from tasks.core.plan import Block, File, Piece, Plan
 from tasks.core.schema import ROW
-from tasks.sources.formats import FORMATS, whole_records
+from tasks.sources.formats import FORMATS
 from tasks.sources.formats.conform import conform
 from tasks.sources.formats.parquet import source_of
+from tasks.sources.formats.readable_lines import complete
+from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.text_ranges import is_whole
 from tasks.sources.reader import read_pieces
 from tasks.storage.files import read_range
@@ -59,8 +61,8 @@ def beginning_of(
 def _first_rows(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa.Schema) -> pa.Table | None:
     if plan.format == "parquet":
         return _of_parquet(plan.files[piece.file], piece, rows, schema, plan.options)
-    if FORMATS[plan.format].ranged and plan.format != "avro":
-        short = _short_range(plan, piece)
+    if dialect := FORMATS[plan.format].dialect:
+        short = _short_range(plan, piece, dialect(plan.options))
         return short and read_pieces(plan, [short], schema.names).slice(0, rows)
     if plan.format == "arrow":
         piece = replace(piece, stop=min(piece.stop, piece.start + rows))
@@ -82,7 +84,7 @@ def _of_parquet(origin: File, piece: Piece, rows: int, schema: pa.Schema, option
         )
 
 
-def _short_range(plan: Plan, piece: Piece) -> Piece | None:
+def _short_range(plan: Plan, piece: Piece, dialect: Dialect) -> Piece | None:
     """The first records of a text file's piece; None for files that can only be read whole, as compressed ones."""
     file = plan.files[piece.file]
     if is_whole(file, plan.options):
@@ -90,7 +92,7 @@ def _short_range(plan: Plan, piece: Piece) -> Piece | None:
     if piece.stop - piece.start <= TEXT_BYTES:
         return piece
     data = read_range(file, piece.start, piece.start + TEXT_BYTES, plan.options.get("storage_options"))
-    end = whole_records(data, plan.format, plan.options)
+    end = complete(data, dialect)
     return replace(piece, stop=piece.start + end) if end else None
 
 

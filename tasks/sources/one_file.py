@@ -13,7 +13,7 @@ from tasks.core.dtypes import parse_dtype, plain_type
 from tasks.core.plan import LIMITS
 from tasks.core.settings import Source
 from tasks.errors import DataError, JobError, near
-from tasks.sources.formats import DELIMITED, FORMATS, check_delimiter, format_of, read_options, with_recognised
+from tasks.sources.formats import FORMATS, check_settings, format_of, read_options, with_recognised
 from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.storage.source_changes import file_of
 
@@ -37,9 +37,10 @@ def table_of(path: str, read: Mapping[str, Any]) -> pa.Table:
 def _table(source: Source, path: str) -> pa.Table:
     files = [file_of(path)]
     name = format_of(files, source.format)
-    check_delimiter(source, name)
+    check_settings(source, name)
     source, _ = with_recognised(source, name, files)
-    options = read_options(source) | {"header": name in DELIMITED and source.header and source.columns is None}
+    options = read_options(source)
+    options["header"] = options["header"] and "header" in FORMATS[name].layout
     if "null_values" not in source.model_fields_set:
         options |= {"null_values": pacsv.ConvertOptions().null_values, "texts_are_null": False}
     if not files[0].size:

@@ -35,11 +35,11 @@ from tasks.engines.expression.interpreter import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.engines.expression.typing import dtype_of
 from tasks.errors import DataError, JobError
-from tasks.sources.formats import FORMATS, check_delimiter, format_of, read_options, with_recognised
+from tasks.sources.formats import FORMATS, TEXTS, check_settings, format_of, read_options, with_recognised
 from tasks.sources.formats.bounds import check_columns, check_depth
 from tasks.sources.formats.survey import NUMBER_TEXTS, TYPES, Inspected, line_types
 from tasks.sources.formats.text_ranges import BAD
-from tasks.sources.reading_rules import LINES, TEXTS, Fit, reading_of, with_layout
+from tasks.sources.reading_rules import Fit, reading_of, with_layout
 from tasks.sources.uniting import RECOGNISED, united
 from tasks.storage import hive
 from tasks.storage.files import expand, is_remote, local_path
@@ -85,9 +85,9 @@ def make_plan(
     if optional:
         options["optional"] = sorted(optional)
     name = format_of(listed, source.format)
-    check_delimiter(source, name, inherited=fit is not None and "null_values" not in fit.own)
+    check_settings(source, name, inherited=fit is not None and "null_values" not in fit.own)
     source, recognised = with_recognised(source, name, listed, parallel_map)
-    options |= read_options(source) | {"header": name in TEXTS and bool(options["header"])}
+    options |= read_options(source) | {"header": "header" in FORMATS[name].layout and bool(options["header"])}
     empty = [f.path for f in listed if f.size == 0]
     inspected, left = _inspected(
         [f for f in listed if f.size], source, lambda files: FORMATS[name].survey(files, options, limits, parallel_map)
@@ -116,7 +116,7 @@ def make_plan(
     types = {n: known.pop(n) for n in fields if n in known}
     declared = {n: t for n, t in known.items() if n in there or n not in optional}
     number_texts = {n: text for n, text in full[0].number_texts.items() if n not in known and n not in folders}
-    of_fit = fit.number_texts if fit and name in LINES else {}
+    of_fit = fit.number_texts if fit and name in TEXTS else {}
     texts = {n: dtype for n, dtype in of_fit.items() if n in there and n not in known and n not in expressions}
     for n in texts:  # numbers that the fit has read as text
         here = next(item.schema.field(n).type for item in full if n in item.schema.names)
@@ -173,7 +173,7 @@ def _rows_hint(source: Source, name: str, files: Sequence[File]) -> str:
         "leave out source.comment" if source.comment else "",
         "set source.bad_lines: error, which says what is wrong with a line" if source.bad_lines != "error" else "",
     ]
-    known = [hint for hint in hints if hint] if files and name in TEXTS else []
+    known = [hint for hint in hints if hint] if files and "header" in FORMATS[name].layout else []
     return "; ".join(known) or "check source.path and how the files were written"
 
 

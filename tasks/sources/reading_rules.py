@@ -1,7 +1,7 @@
 """The rules by which a source was read. A fitted workflow keeps them, so that the same text means the same value later.
 
 What decides what a value is (null_values, schema) and which rows count (filter, strict, keys, sort_by) holds for every
-later source. How text is laid out (`LAYOUT`) holds for a source of the same format.
+later source. How text is laid out (`Format.layout`) holds for a source of the same format.
 """
 
 from __future__ import annotations
@@ -14,15 +14,11 @@ from typing import Any
 from tasks.core.plan import File
 from tasks.core.settings import Source
 from tasks.errors import DataError, JobError
-from tasks.sources.formats import format_of
+from tasks.sources.formats import FORMATS, LAYOUT, UNTYPED, format_of, format_settings
 from tasks.storage.files import COMPRESSIONS
 
 ROWS = ("filter", "strict", "keys", "sort_by")  # which rows, and which of them together
 VALUES = ("null_values", "schema", *ROWS)
-LAYOUT = ("delimiter", "header", "columns", "skip_rows", "skip_initial_space", "decimal", "encoding", "quote", "escape",
-          "comment")  # fmt: skip
-TEXTS = ("csv", "tsv")  # the formats that have a layout and texts for null
-LINES = (*TEXTS, "jsonl")  # the formats in which numbers are written as texts
 DEFAULTS: dict[str, Any] = {"null_values": [""], "schema": {}, "filter": None, "strict": False, "keys": [],
                             "sort_by": []}  # fmt: skip
 
@@ -57,11 +53,10 @@ def reading_of(
 ) -> dict[str, Any]:
     """The rules by which the files of a source are read, as plain values without empty ones."""
     named = _by_suffix(files) if source.format != "auto" else [format]
-    text = {name: _value(source, name) for name in ("null_values", *LAYOUT)} if format in TEXTS else {}
-    if text:
-        text["skip_rows"] = source.skip_rows or None
-        text["encoding"] = None if source.encoding == "utf-8" else source.encoding
-        text["header"] = None if source.header or source.columns is not None else False
+    text = {"null_values": source.null_values} if format in UNTYPED else {}
+    text |= {name: value for name, value in format_settings(source).items() if name in FORMATS[format].layout}
+    if source.columns is not None:
+        text.pop("header", None)
     reading = {"format": format, "by_suffix": None if named == [format] else named, **text, "schema": source.schema_,
                "number_texts": dict(number_texts or {})}  # fmt: skip
     return {name: value for name, value in reading.items() if value is not None and value != {}}
@@ -86,7 +81,7 @@ def with_values(source: Source, fit: Mapping[str, Any]) -> Source:
 
 
 def with_layout(source: Source, fit: Fit, files: Sequence[File]) -> Source:
-    """The source with the format and the `LAYOUT` of the fit where its files are of the same format.
+    """The source with the format and the layout of the fit where its files are of the same format.
 
     Files whose names tell of the same format as those of the fit, which was read as another one, are read as that one.
     """
@@ -113,7 +108,7 @@ def differences(source: Source, fit: Mapping[str, Any], format: str) -> list[str
     lines = []
     for name in VALUES:
         now, was = _value(source, name) or DEFAULTS[name], fit.get(name) or DEFAULTS[name]
-        if name == "null_values" and (format not in TEXTS or (name not in fit and fit.get("format") not in TEXTS)):
+        if name == "null_values" and (format not in UNTYPED or (name not in fit and fit.get("format") not in UNTYPED)):
             continue
         if name == "schema":
             lines += [f"source.schema.{column} is {dtype}, in the fit {was[column]}"

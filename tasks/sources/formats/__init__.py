@@ -25,8 +25,8 @@ from tasks.core.plan import File, Limits, Piece
 from tasks.core.settings import Source
 from tasks.errors import JobError, near
 from tasks.sources.formats import arrow, avro, jsonl, orc, parquet
-from tasks.sources.formats.csv import CSV, TSV
-from tasks.sources.formats.readable_lines import complete
+from tasks.sources.formats.csv import CSV, TSV, Delimited
+from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected, footers
 from tasks.storage.credentials import storage
 from tasks.storage.files import COMPRESSIONS
@@ -53,30 +53,50 @@ SUFFIXES = {
 class Format:
     """`survey` inspects files, `read` returns rows; units of `ranged` formats are ranges of bytes, not of rows.
 
-    `bad_lines` gives (line, why, bytes) of the lines of a text file that cannot be read.
+    `dialect` says, by the options of readers, where records of text end; None: the files are not text. Values of
+    `untyped` text have no type: some stand for null (`source.null_values`), and a fitted workflow reads the others in
+    its own types. `layout` names the settings of a source that say how text is laid out: they hold for later data of
+    the same format, and formats that do not name them refuse them. `bad_lines` gives (line, why, bytes) of the lines of
+    a text file that cannot be read.
     """
 
     survey: Callable[[Sequence[File], dict[str, Any], Limits, ParallelMap], list[Inspected]]
     read: Callable[[Sequence[File], Sequence[Piece], pa.Schema, dict[str, Any]], pa.Table]
     ranged: bool = False
+    dialect: Callable[[dict[str, Any]], Dialect] | None = None
+    untyped: bool = False
+    layout: tuple[str, ...] = ()
     bad_lines: Callable[[File, dict[str, Any]], Iterator[tuple[int, str, bytes]]] | None = None
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The settings of a source that this format takes and some others refuse."""
+        return (*["null_values"] * self.untyped, *self.layout, *(["bad_lines"] if self.bad_lines else []))
+
+
+def _delimited(kind: Delimited) -> Format:
+    layout = ("delimiter", "header", "columns", "skip_rows", "skip_initial_space", "decimal", "encoding", "quote",
+              "escape", "comment")  # fmt: skip
+    return Format(
+        kind.survey, kind.read, ranged=True, dialect=lambda options: kind.of(options).dialect, untyped=True,
+        layout=layout, bad_lines=kind.bad_lines,
+    )  # fmt: skip
 
 
 DELIMITED = {"csv": CSV, "tsv": TSV}
 FORMATS = {
     "parquet": Format(footers(parquet.inspect), parquet.read),
     "arrow": Format(footers(arrow.inspect), arrow.read),
-    "csv": Format(CSV.survey, CSV.read, ranged=True, bad_lines=CSV.bad_lines),
-    "tsv": Format(TSV.survey, TSV.read, ranged=True, bad_lines=TSV.bad_lines),
+    "csv": _delimited(CSV),
+    "tsv": _delimited(TSV),
     "orc": Format(footers(orc.inspect), orc.read),
     "avro": Format(footers(avro.inspect), avro.read, ranged=True),
-    "jsonl": Format(jsonl.survey, jsonl.read, ranged=True, bad_lines=jsonl.bad_lines),
+    "jsonl": Format(jsonl.survey, jsonl.read, ranged=True, dialect=lambda _: jsonl.LINES, bad_lines=jsonl.bad_lines),
 }
-
-
-def whole_records(data: bytes, name: str, options: dict[str, Any]) -> int:
-    """How many bytes at the beginning of a piece of a text file are whole records."""
-    return complete(data, DELIMITED[name].of(options).dialect if name in DELIMITED else jsonl.LINES)
+TEXTS = frozenset(name for name, one in FORMATS.items() if one.dialect)  # numbers are written as digits there
+UNTYPED = frozenset(name for name, one in FORMATS.items() if one.untyped)
+LAYOUT = tuple(dict.fromkeys(name for one in FORMATS.values() for name in one.layout))
+SETTINGS = tuple(dict.fromkeys(name for one in FORMATS.values() for name in one.settings))
 
 
 def format_of(files: Sequence[File], name: str = "auto") -> str:
@@ -123,7 +143,6 @@ def _format_by_suffix(path: str) -> str:
 
 # What a source says of its files, as options of readers, and what the files show where it says nothing
 
-SIGNS = ("quote", "escape", "comment")  # settings of text files that are one character
 SHOWS = {  # how a file shows a setting that its source leaves out
     "delimiter": "names its delimiter in its first line",
     "skip_initial_space": "has a space behind each delimiter, which is left out",
@@ -144,38 +163,25 @@ def with_recognised(
     return source.model_copy(update=shown), notes
 
 
-def check_delimiter(source: Source, name: str, inherited: bool = False) -> None:
-    """Refuse the settings of text with delimiters for formats without them; null texts may be `inherited` from a fit on
-    text."""
-    if source.bad_lines != "error" and FORMATS[name].bad_lines is None:
-        raise JobError(
-            f"files of the format {name} have no lines",
-            where="source.bad_lines",
-            do="leave it out: it is for csv, tsv and jsonl",
-        )
+def format_settings(source: Source) -> dict[str, Any]:
+    """The settings of a source that only some formats take, without those that have their default."""
+    return {
+        name: value for name in SETTINGS if (value := getattr(source, name)) != Source.model_fields[name].get_default()
+    }
+
+
+def check_settings(source: Source, name: str, inherited: bool = False) -> None:
+    """Refuse settings that this format does not take; null texts may be `inherited` from a fit on text."""
+    for key in format_settings(source):
+        if key not in FORMATS[name].settings and not (inherited and key == "null_values"):
+            others = " or ".join(other for other, one in FORMATS.items() if key in one.settings)
+            raise JobError(
+                f"the format {name} takes no {key}",
+                where=f"source.{key}",
+                do=f"leave it out, or set source.format if the files are {others}",
+            )
     if name in DELIMITED:
         _check_signs(source, name)
-        return
-    others = {
-        "decimal": source.decimal, "encoding": source.encoding != "utf-8", "skip_rows": source.skip_rows,
-        "quote": source.quote is not None, "escape": source.escape, "comment": source.comment,
-        "skip_initial_space": source.skip_initial_space is not None,
-        "header": not source.header, "columns": source.columns is not None,
-        "null_values": source.null_values != [""] and not inherited,
-    }  # fmt: skip
-    for key, is_set in others.items():
-        if is_set:
-            raise JobError(
-                f"files of the format {name} have no {key} of their own",
-                where=f"source.{key}",
-                do="leave it out: it is for csv and tsv",
-            )
-    if source.delimiter is not None:
-        raise JobError(
-            f"files of the format {name} have no delimiter",
-            where="source.delimiter",
-            do="leave it out, or set source.format to csv if they are text with values between delimiters",
-        )
 
 
 def _check_signs(source: Source, name: str) -> None:
@@ -197,18 +203,14 @@ def _check_signs(source: Source, name: str) -> None:
 
 
 def read_options(source: Source) -> dict[str, Any]:
-    """The options of readers, as plain values."""
+    """The options of readers, as plain values; those of `Format.layout` where they are set."""
     return {
-        "header": source.header and source.columns is None,
         "columns": source.columns,
-        "null_values": list(source.null_values),
         "delimiter": source.delimiter,
-        **({} if source.decimal is None else {"decimal": source.decimal}),
-        **({"skip_rows": source.skip_rows} if source.skip_rows else {}),
-        **({} if source.skip_initial_space is None else {"skip_initial_space": source.skip_initial_space}),
-        **{name: sign for name in SIGNS if (sign := getattr(source, name)) is not None},
+        **format_settings(source),
+        "header": source.header and source.columns is None,
+        "null_values": list(source.null_values),
         **({} if source.bad_lines == "error" else {"bad_lines": True}),
-        **({} if source.encoding == "utf-8" else {"encoding": source.encoding}),
         "schema": dict(source.schema_ or {}),
         **{name: size for name in BOUNDS if (size := getattr(source, name)) is not None},
         "storage_options": storage(source.storage_options),

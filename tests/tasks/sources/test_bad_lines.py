@@ -345,7 +345,7 @@ def test_a_fitted_workflow_keeps_the_signs_of_its_text(tmp_path: Path, engine: s
 
 def test_formats_without_lines_have_no_bad_ones(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with pytest.raises(JobError, match="have no lines"):
+    with pytest.raises(JobError, match="the format parquet takes no bad_lines"):
         plan_of(tmp_path, bad_lines="skip")
 
 

@@ -365,7 +365,7 @@ def test_what_cannot_stand_between_values_is_refused(wrong: str) -> None:
 
 def test_a_delimiter_of_files_without_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n')
-    with pytest.raises(JobError, match="files of the format jsonl have no delimiter") as error:
+    with pytest.raises(JobError, match="the format jsonl takes no delimiter") as error:
         make_plan(Source(path=str(tmp_path), delimiter="|"))
     assert error.value.where == "source.delimiter"
 

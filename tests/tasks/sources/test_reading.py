@@ -218,7 +218,7 @@ def test_a_reading_that_no_source_can_have_is_damage(tmp_path: Path, source: Any
 def test_a_delimiter_for_another_format_is_still_refused(tmp_path: Path) -> None:
     fitted = fit_words(tmp_path, "a.csv", WORDS)
     (tmp_path / "b.jsonl").write_text('{"w": "x", "n": 1}\n')
-    with pytest.raises(JobError, match="files of the format jsonl have no delimiter"):
+    with pytest.raises(JobError, match="the format jsonl takes no delimiter"):
         apply_words(tmp_path, fitted, tmp_path / "b.jsonl", delimiter=";")
 
 

@@ -6,6 +6,7 @@ import bz2
 import csv
 import gzip
 import io
+import itertools
 import lzma
 import zipfile
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from tasks.core.plan import Limits
 from tasks.core.settings import Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
+from tasks.sources.formats import FORMATS, SETTINGS, check_settings
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tasks.sources.uniting import uniting_notes
@@ -109,12 +111,21 @@ def test_a_wrong_encoding_suggests_one(tmp_path: Path) -> None:
         rows(tmp_path, encoding="utf-16")
 
 
-def test_formats_without_a_delimiter_have_neither(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
-    for key, value in (("decimal", ","), ("encoding", "latin-1"), ("skip_rows", 1)):
-        with pytest.raises(JobError, match=f"have no {key} of their own") as error:
-            rows(tmp_path, **{key: value})
+def test_a_format_refuses_the_settings_that_only_others_take() -> None:
+    values = {"delimiter": ";", "header": False, "columns": ["x"], "skip_rows": 1, "skip_initial_space": False,
+              "decimal": ",", "encoding": "latin-1", "quote": "", "escape": "^", "comment": "#", "null_values": [],
+              "bad_lines": "skip"}  # fmt: skip
+    assert {*values} == {*SETTINGS}
+    for name, key in itertools.product(FORMATS, values):
+        source = Source(path="a", **{key: values[key]})
+        if name in ("csv", "tsv") or (name, key) == ("jsonl", "bad_lines"):
+            check_settings(source, name)
+            continue
+        with pytest.raises(JobError, match=f"the format {name} takes no {key}") as error:
+            check_settings(source, name)
         assert error.value.where == f"source.{key}"
+        others = "csv or tsv or jsonl" if key == "bad_lines" else "csv or tsv"
+        assert error.value.do == f"leave it out, or set source.format if the files are {others}"
 
 
 TEXTS = st.text(st.characters(codec="latin-1", exclude_characters="\0\r"), min_size=1, max_size=12)
