@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from infra.clusters.configurations import VARIABLE as CONFIGURATIONS
+from infra.clusters.configurations import names
 from tasks.errors import JobError
 from tasks.graph.node import Node, topological
 from tasks.graph.saved_workflow import fitted_folder
@@ -66,6 +68,7 @@ def limits() -> dict[str, str]:
         ROOTS: "no limit" if roots is None else ", ".join(roots) or "no path",
         MODULES: "no limit" if modules is None else ", ".join(modules) or "no function",
         CLUSTERS: "no limit" if clusters is None else ", ".join(clusters) or "this host",
+        CONFIGURATIONS: names(),
     }
 
 
@@ -90,8 +93,9 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     if not isinstance(job.source.storage_options, str | None):
         raise JobError("options of a storage may hold secrets, which are not part of a job",
                        where="source.storage_options", do=f"give a name; {HELD}")  # fmt: skip
-    _check_no_commands(job.cluster)
-    _check_elsewhere(job.cluster)
+    if job.cluster.configuration is None:  # else the host has set what could do harm
+        _check_no_commands(job.cluster)
+        _check_elsewhere(job.cluster)
     if allowed_roots() is None:
         return
     for field, path in [*paths, *_written(job), *_of_cluster(job.cluster)]:
@@ -124,8 +128,9 @@ def _written(job: Any) -> Iterator[tuple[str, str]]:
 
 
 def _of_cluster(cluster: Any) -> Iterator[tuple[str, str]]:
-    """The files and folders that the section `cluster` names, certificates and keys too."""
-    for place in ("", "tls", "ssh", "slurm"):
+    """The files and folders that the section `cluster` names, certificates and keys too; not those that the host's
+    configuration names."""
+    for place in () if cluster.configuration else ("", "tls", "ssh", "slurm"):
         section: Any = getattr(cluster, place, None) if place else cluster
         for name in set(CLUSTER_PATHS) & (section.model_fields_set if section is not None else set()):
             if path := getattr(section, name):
@@ -133,7 +138,15 @@ def _of_cluster(cluster: Any) -> Iterator[tuple[str, str]]:
 
 
 def _check_no_commands(cluster: Any) -> None:
-    """Refuse commands of a SLURM job and another Python where the job's functions are limited."""
+    """Refuse commands of a SLURM job, another Python, and arguments of a class where the job's functions are
+    limited: arguments are commands, such as job_script_prologue, hosts or images."""
+    for name in ("cluster_kwargs", "adapt_kwargs"):
+        if (arguments := getattr(cluster, name)) and not is_allowed("shell"):
+            raise JobError("arguments of a cluster class may not be given in a job",
+                           where=f"cluster.{name}: {', '.join(arguments)}",
+                           why=f"they can run commands, and what users may run is limited by {MODULES} of the host",
+                           do=f"name one of the host's in cluster.configuration ({names()}), or ask whoever runs the "
+                           f"host to add one to the file in {CONFIGURATIONS}")  # fmt: skip
     for place in ("ssh", "slurm"):
         section = getattr(cluster, place, None)
         for name in COMMANDS:
@@ -148,6 +161,7 @@ def _check_elsewhere(cluster: Any) -> None:
     allowed, named = allowed_clusters(), [("cluster.address", cluster.address)]
     named += [("cluster.ssh.hosts", host) for host in getattr(cluster.ssh, "hosts", ())]
     named += [("cluster.kubernetes.image", getattr(cluster.kubernetes, "image", None))]
+    named += [("cluster.cluster_class", cluster.cluster_class)]
     for field, name in named:
         if name and allowed is not None and not any(fnmatchcase(name, pattern) for pattern in allowed):
             raise JobError(f"{name} may not be used", where=field,

@@ -47,7 +47,7 @@ class ExpectedWorkers:
 def expected(cluster: Cluster) -> ExpectedWorkers:
     """The workers that `cluster` would start, or that run at its address; GiveUpError without GPUs or an answer."""
     kind, engine = resolved(cluster)
-    return {"cpu": _cpu, "cuda": _cuda, "address": _address}.get(kind, _elsewhere)(cluster, engine)
+    return {"cpu": _cpu, "cuda": _cuda, "address": _address, "class": _by_class}.get(kind, _elsewhere)(cluster, engine)
 
 
 def _cpu(cluster: Cluster, engine: str) -> ExpectedWorkers:
@@ -91,6 +91,22 @@ def _elsewhere(cluster: Cluster, engine: str) -> ExpectedWorkers:
         memory = size_in_bytes(getattr(section, "memory", None) or str(MEMORY_LIMIT), MEMORY_LIMIT) // processes
     where = f"by {cluster.kind}" + (", taken to be like this one" if cluster.kind == "ssh" else "")
     return _expected(engine, workers, workers * max(1, threads), workers * memory, 0, where)
+
+
+def _by_class(cluster: Cluster, engine: str) -> ExpectedWorkers:
+    """The workers of a class, by the arguments that say how large they are; without these they count as this host."""
+    arguments, workers = cluster.cluster_kwargs, first_workers(cluster)
+    cores = arguments.get("threads_per_worker", arguments.get("cores"))
+    threads = cores if isinstance(cores, int) else GPU_THREADS if engine == "cudf" else CPU_COUNT
+    try:
+        size = str(arguments.get("memory_limit", arguments.get("memory")))
+        memory = size_in_bytes(size, MEMORY_LIMIT) or MEMORY_LIMIT
+    except ValueError:  # "auto", or none
+        memory = MEMORY_LIMIT
+    processes = arguments.get("processes", 1)
+    jobs = workers / processes if isinstance(processes, int) and processes else workers
+    where = f"by {cluster.cluster_class}, as far as its arguments say how large they are"
+    return _expected(engine, workers, int(jobs * threads), int(jobs * memory), 0, where)
 
 
 def _expected(engine: str, workers: int, threads: int, memory: int, device: int, where: str) -> ExpectedWorkers:

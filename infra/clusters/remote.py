@@ -37,13 +37,14 @@ LOOPBACK = "127.0.0.1:0"  # where dashboards elsewhere listen: any port, for no 
 class RunningCluster:
     """A scheduler elsewhere, in the shape of a Dask cluster; closing it runs `on_close`, by default nothing.
 
-    `delay` says what holds up workers that have not come.
+    `delay` says what holds up workers that have not come, `on_workers` is called with a client once they have.
     """
 
     scheduler_address: str = ""
     security: Security | None = None
     on_close: list[Callable[[], object]] = field(default_factory=list)
     delay: Callable[[], str] = str
+    on_workers: Callable[[Client], object] = bool
     status: Status = Status.running
     scaled: Any = None  # a cluster of Dask whose workers come one by one, as their queue lets them
 
@@ -185,7 +186,8 @@ def wait_for_workers(running: RunningCluster, cluster: Cluster) -> None:
     with Client(running, set_as_default=False, timeout="30s") as client:
         with suppress(TimeoutError):
             client.wait_for_workers(wanted, timeout=cluster.start_timeout)
-        came = len(workers_at(client))
+        if came := len(workers_at(client)):
+            running.on_workers(client)
     if came == 0:
         raise GiveUpError(
             f"no worker has come within {cluster.start_timeout} s", where=f"cluster.kind = {cluster.kind}",
