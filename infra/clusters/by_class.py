@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import dask.config
+from distributed import Adaptive
 
 from infra.clusters.encryption import security_of
 from infra.clusters.model import exposed, first_workers
@@ -20,13 +21,14 @@ from infra.environment import GPU_ENVIRONMENT, cpu_environment, local_environmen
 from infra.workers.failed_starts import cause_of
 from infra.workers.imports import WorkerImports
 from infra.workers.plugin import SetUp
-from tasks.errors import GiveUpError, JobError, near
+from tasks.errors import GiveUpError, JobError, RowmillError, near
 
 if TYPE_CHECKING:
     from distributed.security import Security
 
     from infra.clusters.model import Cluster
 
+LOGS = "log_directory"  # which a job of dask-jobqueue makes
 # How to look at workers that do not come, by the module of their class or of a class that it is derived from.
 LOOK = {
     "dask_jobqueue.pbs": "qstat -u $USER",
@@ -58,9 +60,12 @@ def check_class(cluster: Cluster) -> Callable[..., Any]:
         known = [known for known in dir(import_module(module)) if known[:1].isupper()]
         raise JobError(f"{module} has no class {name}", where=_where(cluster), do=near(name, known)) from None
     try:
-        inspect.signature(chosen).bind(**cluster.cluster_kwargs)
-    except TypeError as error:
-        raise _refused(cluster, chosen, error) from None
+        signature, job = inspect.signature(chosen), getattr(chosen, "job_cls", None)
+        signature.bind(**cluster.cluster_kwargs)
+        if job:  # of dask-jobqueue, whose clusters pass on what they do not know
+            job("", **{k: v for k, v in cluster.cluster_kwargs.items() if k not in {*signature.parameters, LOGS}})
+    except (TypeError, ValueError) as error:
+        raise _refused(cluster, "cluster_kwargs", chosen, error) from None
     return chosen
 
 
@@ -82,19 +87,31 @@ def open_class(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
         if cluster.workers:
             started.scale(cluster.workers)
         if cluster.scaling:
-            started.adapt(**cluster.scaling | {"minimum": first_workers(cluster)})
+            _adapt(cluster, started.adapt)
+    except RowmillError:
+        raise
     except (TypeError, ValueError) as error:
-        raise _refused(cluster, chosen, error) from None
+        raise _refused(cluster, "cluster_kwargs", chosen, error) from None
     except Exception as error:
-        if "keyword argument" in (why := cause_of(error)):
-            raise _refused(cluster, chosen, why) from None
+        if "keyword argument" in (cause := cause_of(error)):
+            raise _refused(cluster, "cluster_kwargs", chosen, cause) from None
         raise GiveUpError(
-            "the cluster could not be started", where=_where(cluster), why=why,
-            do=f"start it by hand, in Python: `from {chosen.__module__} import {chosen.__name__}`",
+            "the cluster could not be started", where=_where(cluster), why=f"{type(error).__name__}: {error} ({cause})",
+            do="call it by hand, in Python: `from {} import {}`".format(*str(cluster.cluster_class).rsplit(".", 1)),
         ) from None  # fmt: skip
     opened.scheduler_address, opened.security = started.scheduler_address, getattr(started, "security", None)
     opened.scaled = started
     opened.on_workers = partial(_set_up, cluster, SetUp(settings, imports, on_gpus))
+
+
+def _adapt(cluster: Cluster, adapt: Callable[..., Any]) -> None:
+    """Have the number of workers follow the work; a JobError for arguments that Dask would pass over."""
+    known = inspect.signature(adapt).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        known = known | inspect.signature(Adaptive).parameters
+    if unknown := [name for name in cluster.scaling if name not in known]:
+        raise _refused(cluster, "adapt_kwargs", adapt, f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+    adapt(**cluster.scaling | {"minimum": first_workers(cluster)})
 
 
 def _arguments(cluster: Cluster, chosen: Callable[..., Any], security: Security | None) -> dict[str, Any]:
@@ -106,6 +123,8 @@ def _arguments(cluster: Cluster, chosen: Callable[..., Any], security: Security 
         "quiet": True,
     }
     taken = inspect.signature(chosen).parameters
+    if not str(cluster.cluster_kwargs.get("protocol", "tls")).startswith("tls"):
+        ours["security"] = None
     return {name: value for name, value in ours.items() if name in taken and value is not None} | cluster.cluster_kwargs
 
 
@@ -130,17 +149,17 @@ def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:
     client.register_plugin(plugin)
 
 
-def _refused(cluster: Cluster, chosen: Callable[..., Any], why: object) -> JobError:
-    """The error for arguments that a class does not take. It shows the signature, and the names of parameters that the
-    class passes on to its base classes or to its jobs."""
-    known = inspect.signature(chosen).parameters
-    classes = [*getattr(chosen, "__mro__", ()), *getattr(getattr(chosen, "job_cls", None), "__mro__", ())]
+def _refused(cluster: Cluster, key: str, called: Callable[..., Any], why: object) -> JobError:
+    """The error for arguments that a class, or its adapt, does not take. It shows the signature, and the names of
+    parameters that the class passes on to its base classes or to its jobs."""
+    known = inspect.signature(called).parameters
+    classes = [*getattr(called, "__mro__", ()), *getattr(getattr(called, "job_cls", None), "__mro__", ())]
     passed = {name: None for of in classes for name, p in inspect.signature(of.__init__).parameters.items()
               if name not in {*known, "self"} and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}  # fmt: skip
     more = f", and also takes {', '.join(passed)}" if passed else ""
     return JobError(
-        "the class does not take the arguments", where=f"{_where(cluster)}: cluster_kwargs, adapt_kwargs",
-        why=str(why), do=f"its signature is {chosen.__name__}{inspect.signature(chosen)}{more}",
+        f"{called.__name__} does not take the arguments", where=f"{_where(cluster)}: {key}", why=str(why),
+        do=f"its signature is {called.__name__}{inspect.signature(called)}{more}",
     )  # fmt: skip
 
 
@@ -148,7 +167,7 @@ def _delay(cluster: Cluster, chosen: Callable[..., Any]) -> str:
     """Where the queue, or the log, of workers that have not come can be read."""
     homes = [f"{of.__module__}." for of in getattr(chosen, "__mro__", (chosen,))]
     command = next((c for place, c in LOOK.items() if any(home.startswith(f"{place}.") for home in homes)), "")
-    folder = cluster.cluster_kwargs.get("log_directory")
+    folder = cluster.cluster_kwargs.get(LOGS)
     texts = [f"`{command}` shows them" if command else "", f"{folder} has their logs" if folder else ""]
     return f"workers of {cluster.cluster_class}: " + ("; ".join(filter(None, texts)) or "none has registered")
 

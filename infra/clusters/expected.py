@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dask.system import CPU_COUNT
 from distributed import Client
+from distributed.deploy.utils import nprocesses_nthreads
 from distributed.system import MEMORY_LIMIT
 
 from infra.clusters.cuda_settings import threads_for
@@ -96,14 +97,15 @@ def _elsewhere(cluster: Cluster, engine: str) -> ExpectedWorkers:
 def _by_class(cluster: Cluster, engine: str) -> ExpectedWorkers:
     """The workers of a class, by the arguments that say how large they are; without these they count as this host."""
     arguments, workers = cluster.cluster_kwargs, first_workers(cluster)
-    cores = arguments.get("threads_per_worker", arguments.get("cores"))
+    cores, processes = arguments.get("threads_per_worker", arguments.get("cores")), arguments.get("processes", 1)
     threads = cores if isinstance(cores, int) else GPU_THREADS if engine == "cudf" else CPU_COUNT
+    if "cores" in arguments and "processes" not in arguments:  # of a job of dask-jobqueue, which divides them so
+        processes, _ = nprocesses_nthreads(threads)
     try:
         size = str(arguments.get("memory_limit", arguments.get("memory")))
         memory = size_in_bytes(size, MEMORY_LIMIT) or MEMORY_LIMIT
     except ValueError:  # "auto", or none
         memory = MEMORY_LIMIT
-    processes = arguments.get("processes", 1)
     jobs = workers / processes if isinstance(processes, int) and processes else workers
     where = f"by {cluster.cluster_class}, as far as its arguments say how large they are"
     return _expected(engine, workers, int(jobs * threads), int(jobs * memory), 0, where)

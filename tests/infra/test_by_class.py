@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
+import shutil
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import dask.config
 import psutil
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
+from distributed.protocol.serialize import dask_serialize
 
 from infra.clusters import by_class
-from infra.clusters.encryption import temporary
 from infra.clusters.expected import expected
 from infra.clusters.model import Cluster
 from infra.clusters.remote import RunningCluster
 from infra.clusters.resolve import resolved
+from infra.workers.plugin import SetUp
 from tasks.errors import GiveUpError, JobError
 from tasks.manifest import Manifest
 from tests.clusters import IMPORTS, make_cluster
 from tests.faults.jobs import BLOCK, digests, make_data
-from tests.infra.elsewhere import ROOT, commands_with, eventually, run_job
+from tests.infra.elsewhere import DASK, ROOT, commands_with, eventually, processes, run_job
 
 pytest.importorskip("dask_jobqueue", reason="needs dask-jobqueue: pip install '.[test]'")
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
@@ -97,3 +100,200 @@ def test_workers_that_come_and_go_in_the_middle_of_a_run_give_the_same_rows(
         assert run_job(data, tmp_path / name, cluster, features=features).is_completed()
     assert digests(tmp_path / "one") == digests(tmp_path / "four")
     assert Manifest.load(tmp_path / "four").data["exchange"] == "disk"
+
+
+WORKER = (
+    "python -m distributed.cli.dask_worker ADDRESS --name dummy-name --nthreads 4 --memory-limit 7.45GiB"
+    " --nworkers 2 --nanny --death-timeout 60 --interface lo --protocol tls://"
+    " --tls-ca-file CA --tls-cert CERT --tls-key KEY"
+)
+HEADS = {
+    "PBSCluster": ["#PBS -N dask-worker", "#PBS -q batch", "#PBS -A shop", "#PBS -l select=1:ncpus=8:mem=15GB",
+                   "#PBS -l walltime=01:00:00"],
+    "SGECluster": ["#$ -N dask-worker", "#$ -q batch", "#$ -P shop", "#$ -l h_rt=01:00:00", "#$ -cwd", "#$ -j y"],
+    "LSFCluster": ["#BSUB -J dask-worker", "#BSUB -q batch", '#BSUB -P "shop"', "#BSUB -n 8",
+                   '#BSUB -R "span[hosts=1]"', "#BSUB -M 16000000", "#BSUB -W 01:00:00"],
+    "SLURMCluster": ["#SBATCH -J dask-worker", "#SBATCH -p batch", "#SBATCH -A shop", "#SBATCH -n 1",
+                     "#SBATCH --cpus-per-task=8", "#SBATCH --mem=15G", "#SBATCH -t 01:00:00"],
+    "OARCluster": ["#OAR -n dask-worker", "#OAR -q batch", "#OAR --project shop",
+                   "#OAR -l /nodes=1/core=8,walltime=01:00:00"],
+    "HTCondorCluster": ['MY.DaskWorkerName = "htcondor--$F(MY.JobId)--"', "batch_name = dummy-name",
+                        "RequestCpus = MY.DaskWorkerCores", "RequestMemory = floor(MY.DaskWorkerMemory / 1048576)",
+                        "RequestDisk = floor(MY.DaskWorkerDisk / 1024)", 'MY.JobId = "$(ClusterId).$(ProcId)"',
+                        "MY.DaskWorkerCores = 8", "MY.DaskWorkerMemory = 16000000000",
+                        "MY.DaskWorkerDisk = 1000000000"],
+}  # fmt: skip
+OWN = {
+    "PBSCluster": {"account": "shop"}, "SGECluster": {"project": "shop"}, "LSFCluster": {"project": "shop"},
+    "SLURMCluster": {"account": "shop"},
+    "OARCluster": {"project": "shop", "memory_per_core_property_name": "not_applicable"},
+    "HTCondorCluster": {"disk": "1GB"},
+}  # fmt: skip
+
+
+def script(opened: RunningCluster) -> list[str]:
+    """The job that would be submitted, without the shebang, names of this host in words."""
+    text = opened.scaled.job_script().replace(opened.scheduler_address, "ADDRESS")
+    for part, word in (("ca_file", "CA"), ("cert", "CERT"), ("key", "KEY")):
+        text = re.sub(rf"\S+\.dask-jobqueue\.worker\.{part}\.[\w-]+", word, text)
+    return [line for line in text.splitlines()[1:] if line]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_jobs_of_all_managers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda command: command)
+    arguments = {"cores": 8, "processes": 2, "memory": "16GB", "python": "python", "interface": "lo",
+                 "shared_temp_directory": str(tmp_path), "job_script_prologue": ["module load python"],
+                 **({} if name == "HTCondorCluster" else {"queue": "batch", "walltime": "01:00:00"}),
+                 **OWN[name]}  # fmt: skip
+    opened = RunningCluster()
+    by_class.open_class(opened, Cluster(cluster_class=f"dask_jobqueue.{name}", cluster_kwargs=arguments), IMPORTS)
+    lines = script(opened)
+    opened.close()
+    if name == "HTCondorCluster":
+        job = f"Arguments = \"-c 'module load python; {WORKER}'\""
+        assert lines == [*HEADS[name], job, "Executable = /bin/sh", "Queue"]
+    else:
+        assert lines == [*HEADS[name], "module load python", WORKER]
+    assert list(tmp_path.iterdir()) == []
+
+
+def of_worker(dask_worker: Any) -> dict[str, Any]:
+    from tasks.engines.task_result import TaskResult
+
+    return {"pause": dask_worker.memory_manager.memory_pause_fraction, "switch": sys.getswitchinterval(),
+            "shuffle": dask.config.get("dataframe.shuffle.method"),
+            "transfers": TaskResult in dask_serialize._lookup}  # fmt: skip
+
+
+def test_workers_of_any_class_are_set_up_also_those_that_join_later(tmp_path: Path) -> None:
+    """`dask worker` starts them, with nothing of rowmill in its command and its settings."""
+    plain = {"PYTHONPATH": str(ROOT)}
+    arguments = {"n_workers": 0, "protocol": "tcp", "host": "127.0.0.1"}
+    opened = RunningCluster()
+    asked = Cluster(cluster_class="distributed.LocalCluster", cluster_kwargs=arguments)
+    by_class.open_class(opened, asked, IMPORTS)
+    command = [*DASK, "worker", opened.scheduler_address, "--nthreads", "1", "--dashboard-address", "127.0.0.1:0"]
+    with Client(opened, set_as_default=False) as client, processes([command], tmp_path, **plain):
+        client.wait_for_workers(1, timeout=60)
+        opened.on_workers(client)
+        with processes([command], tmp_path, **plain):
+            client.wait_for_workers(2, timeout=60)
+            seen = list(client.run(of_worker).values())
+    opened.close()
+    assert seen == [{"pause": False, "switch": 0.001, "shuffle": "tasks", "transfers": True}] * 2
+
+
+CASES: dict[str, tuple[dict[str, Any], type[Exception], str, str]] = {
+    "module": ({"cluster_class": "dask_yarn.YarnCluster"}, GiveUpError, "dask_yarn cannot be imported", "install its"),
+    "class": ({"cluster_class": "dask_jobqueue.PSBCluster"}, JobError, "dask_jobqueue has no class PSBCluster",
+              "did you mean 'PBSCluster'"),
+    "argument": ({"cluster_class": "dask_jobqueue.PBSCluster",
+                  "cluster_kwargs": {"cores": 1, "memory": "1GB", "qeue": "batch", "interface": "lo"}},
+                 JobError, "PBSCluster does not take the arguments", "queue, project"),
+    "value": ({"cluster_class": "dask_jobqueue.PBSCluster", "cluster_kwargs": {"cores": 1}}, JobError,
+              "PBSCluster does not take the arguments", "PBSCluster(n_workers=0"),
+    "missing": ({"cluster_class": "distributed.SSHCluster", "cluster_kwargs": {"host": ["a"]}, "workers": 1},
+                JobError, "SSHCluster does not take the arguments", "SSHCluster(hosts:"),
+    "late": ({"cluster_class": "distributed.LocalCluster", "cluster_kwargs": {"n_workers": 1, "cores": 2}}, JobError,
+             "LocalCluster does not take the arguments", "LocalCluster(name=None"),
+    "adapt": ({"cluster_class": "distributed.LocalCluster", "cluster_kwargs": {"n_workers": 1},
+               "adapt_kwargs": {"most": 2}}, JobError, "adapt does not take the arguments", "adapt("),
+    "start": ({"cluster_class": "distributed.LocalCluster", "cluster_kwargs": {"interface": "nowhere"}}, GiveUpError,
+              "the cluster could not be started", "from distributed import LocalCluster"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_no_class_or_does_not_take_the_arguments(case: str, queue: Path) -> None:
+    asked, kind, what, do = CASES[case]
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(kind, match=what) as caught:
+        make_cluster(Cluster(**asked))
+    assert do in str(caught.value.do)
+    assert str(asked["cluster_class"]) in str(caught.value.where)
+    assert eventually(lambda: not [p for p in set(psutil.Process().children(recursive=True)) - before if alive(p)])
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and "worker" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_workers_that_never_come_and_where_to_look(queue: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin/qsub").write_text("#!/bin/bash\necho 7.server\n")
+    asked = section("PBSCluster", tmp_path, workers=1, start_timeout=1)
+    asked["cluster_kwargs"]["log_directory"] = str(tmp_path / "logs")
+    with pytest.raises(GiveUpError, match="no worker has come within 1 s") as caught:
+        make_cluster(Cluster(**asked))
+    assert "`qstat -u $USER` shows them" in caught.value.why
+    assert f"{tmp_path}/logs has their logs" in caught.value.why
+    assert not list(tmp_path.glob(".dask-jobqueue*"))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("IO loop")]
+
+
+def test_a_host_without_the_commands_of_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GiveUpError, match="bsub is not here"):
+        make_cluster(Cluster(**section("LSFCluster", tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("dask_jobqueue.SGECluster", "qstat"), ("dask_jobqueue.LSFCluster", "bjobs"),
+     ("dask_jobqueue.SLURMCluster", "squeue"), ("dask_jobqueue.HTCondorCluster", "condor_q"),
+     ("dask_jobqueue.OARCluster", "oarstat"), ("tests.infra.own_cluster.OwnQueue", "qstat"),
+     ("dask_kubernetes.operator.KubeCluster", "kubectl get pods"), ("distributed.LocalCluster", "none has registered")],
+)  # fmt: skip
+def test_each_manager_has_a_command_of_its_own_to_look_at_workers(name: str, command: str) -> None:
+    asked = Cluster(cluster_class=name)
+    module, _, attribute = name.rpartition(".")
+    assert command in by_class._delay(asked, getattr(importlib.import_module(module), attribute))
+
+
+class Answers:
+    """A client of a scheduler at an address."""
+
+    scheduler = type("Scheduler", (), {"identity": None})
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def sync(self, function: Any, n_workers: int) -> dict[str, str]:
+        return {"address": self.address}
+
+    def run(self, function: Any, *arguments: Any, on_error: str) -> dict[str, Any]:
+        return {"tls://10.0.0.7:1": function.__name__ == "find_spec"}
+
+    def register_plugin(self, plugin: Any) -> None:
+        self.plugin = plugin
+
+
+def test_a_scheduler_that_anybody_reaches_is_refused_and_engines_are_those_of_the_workers() -> None:
+    asked, open_to_all = Cluster(cluster_class="own.Class"), Answers("tcp://10.0.0.7:8786")
+    plugin = SetUp({}, IMPORTS, False)
+    with pytest.raises(JobError, match="the scheduler is not encrypted") as caught:
+        by_class._set_up(asked, plugin, open_to_all)
+    assert "cluster.unencrypted: true" in caught.value.do
+    by_class._set_up(asked.model_copy(update={"unencrypted": True}), plugin, open_to_all)
+    for address in ("tls://10.0.0.7:8786", "tcp://127.0.0.1:8786", "inproc://10.0.0.7/1/2"):
+        by_class._set_up(asked, plugin, client := Answers(address))
+        assert client.plugin is plugin
+    with pytest.raises(GiveUpError, match="workers without a GPU"):
+        by_class._set_up(asked, SetUp({}, IMPORTS, True), Answers("tls://10.0.0.7:8786"))
+
+
+def test_what_a_preview_expects_of_a_class() -> None:
+    asked = {"cores": 8, "processes": 2, "memory": "16GB"}
+    found = expected(Cluster(cluster_class="dask_jobqueue.PBSCluster", cluster_kwargs=asked, workers=4))
+    assert (len(found.workers), found.threads, found.smallest_memory) == (4, 16, 8 * 10**9)
+    asked = {"n_workers": 3, "threads_per_worker": 2, "memory_limit": "1GB"}
+    found = expected(Cluster(cluster_class="distributed.LocalCluster", cluster_kwargs=asked))
+    assert (len(found.workers), found.threads, found.smallest_memory) == (3, 6, 10**9)
+    own = Cluster(cluster_class="tests.infra.own_cluster.OwnCluster", engine="cudf", adapt_kwargs={"minimum": 2})
+    assert resolved(own) == ("class", "cudf")
+    assert len(expected(own).workers) == 2
+    with pytest.raises(JobError, match="PBSCluster does not take the arguments"):
+        expected(Cluster(cluster_class="dask_jobqueue.PBSCluster", cluster_kwargs={"cores": 8}))
