@@ -68,7 +68,6 @@ def limits() -> dict[str, str]:
         ROOTS: "no limit" if roots is None else ", ".join(roots) or "no path",
         MODULES: "no limit" if modules is None else ", ".join(modules) or "no function",
         CLUSTERS: "no limit" if clusters is None else ", ".join(clusters) or "this host",
-        CONFIGURATIONS: names(),
     }
 
 

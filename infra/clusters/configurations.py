@@ -48,4 +48,6 @@ def configuration(data: Mapping[str, Any]) -> dict[str, Any]:
     if name not in sections:
         hint = near(name, list(sections)) if sections else f"set {VARIABLE} to a YAML file of names and sections"
         raise ValueError(f"this host has no cluster configuration {name!r}: {hint}")
+    if "configuration" in sections[name]:
+        raise ValueError(f"the configuration {name} of this host names another one: write its keys there")
     return dict(sections[name])
