@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import dask.config
-from distributed import Adaptive
+from distributed import Adaptive, Status
 
 from infra.clusters.encryption import security_of
 from infra.clusters.model import exposed, first_workers
@@ -78,11 +79,13 @@ def open_class(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
                           do="run rowmill where jobs are submitted to the queue")  # fmt: skip
     opened.delay = partial(_delay, cluster, chosen)
     settings = worker_settings(cluster, on_gpus, cluster.tls.model_dump() if cluster.tls else None, imports)
+    settings["rowmill.says-start-only"] = True  # SSHCluster waits for the line of a worker that has started
+    variables = {**(GPU_ENVIRONMENT if on_gpus else cpu_environment(None)), "DASK_LOGGING__DISTRIBUTED": None}
     if any(word in str(cluster.cluster_kwargs) for word in ("rmm", "ucx")):  # the class allocates memory of the GPUs
         settings.pop("rowmill.gpu-pool", None)
     try:
-        with dask.config.set(settings), local_environment(GPU_ENVIRONMENT if on_gpus else cpu_environment(None)):
-            started = chosen(**_arguments(cluster, chosen, security_of(cluster)))
+        with dask.config.set(settings), local_environment(variables):
+            started = _constructed(chosen, _arguments(cluster, chosen, security_of(cluster)))
         opened.on_close.append(partial(end, started))
         if cluster.workers:
             started.scale(cluster.workers)
@@ -104,11 +107,26 @@ def open_class(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
     opened.on_workers = partial(_set_up, cluster, SetUp(settings, imports, on_gpus))
 
 
+def _constructed(chosen: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """The cluster, which is closed also where its constructor fails once it has started something."""
+    if not isinstance(chosen, type):
+        return chosen(**arguments)
+    started: Any = chosen.__new__(chosen)
+    try:
+        chosen.__init__(started, **arguments)
+    except BaseException:
+        with suppress(AttributeError):  # of a constructor that has not come far
+            if started.status is not Status.closed:
+                started.close()
+        raise
+    return started
+
+
 def _adapt(cluster: Cluster, adapt: Callable[..., Any]) -> None:
     """Have the number of workers follow the work; a JobError for arguments that Dask would pass over."""
-    known = inspect.signature(adapt).parameters
+    known = {**inspect.signature(adapt).parameters}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
-        known = known | inspect.signature(Adaptive).parameters
+        known |= inspect.signature(Adaptive).parameters
     if unknown := [name for name in cluster.scaling if name not in known]:
         raise _refused(cluster, "adapt_kwargs", adapt, f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
     adapt(**cluster.scaling | {"minimum": first_workers(cluster)})
@@ -137,8 +155,8 @@ def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:
         raise JobError(
             "the scheduler is not encrypted", where=f"{_where(cluster)}, {address}",
             why="whoever reaches its port could run code as the user of the run, and read its data",
-            do="give certificates as cluster.tls if the class takes `security`, use kind: ssh, slurm or kubernetes, "
-            "or accept that with cluster.unencrypted: true",
+            do="give cluster.tls, and the class a protocol of tls://; or use kind: ssh, slurm or kubernetes; or accept "
+            "that with cluster.unencrypted: true",
         )  # fmt: skip
     engine = engine_of(client)
     if plugin.on_gpus and engine != "cudf":

@@ -39,6 +39,8 @@ def dask_setup(worker: Any) -> None:
         logging.raiseExceptions = False
     lines = logging.getLogger("distributed.worker")
     if dask.config.get("rowmill.says-start-only", False):
+        logging.getLogger("distributed").setLevel(logging.ERROR)
+        lines.setLevel(logging.INFO)
         lines.addFilter(lambda record: "Start worker at" in record.getMessage())
     else:
         lines.setLevel(logging.CRITICAL)

@@ -337,6 +337,11 @@ class ClassApi(Api):
 
     complete = 1
 
+    def stop_pods(self) -> None:
+        for process in self.pods:
+            process.kill()
+        super().stop_pods()
+
     def start_pods(self) -> None:
         (cluster,) = [o for path, o in self.objects.items() if path.startswith(KINDS)]
         for role, pod in (("scheduler", cluster["spec"]["scheduler"]), ("worker", cluster["spec"]["worker"])):
@@ -349,38 +354,67 @@ class ClassApi(Api):
         cluster["status"] = {"phase": "Running"}
 
 
-@pytest.mark.system
-def test_a_run_on_kubecluster_with_a_pod_template_of_one_s_own(
-    tmp_path: Path, crd: Any, monkeypatch: pytest.MonkeyPatch, prefect_server: Any
-) -> None:
-    from dask_kubernetes.operator import make_cluster_spec
+@pytest.fixture
+def class_api(tmp_path: Path, crd: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClassApi]:
+    """An API server for KubeCluster, whose waits for pods and services have nothing to wait for."""
     from dask_kubernetes.operator.kubecluster import kubecluster
 
-    async def ready(*_: Any, **__: Any) -> None:
-        return None
+    async def ready(*_: Any, **__: Any) -> str:
+        return f"tcp://127.0.0.1:{server.port}"
+
+    for wait in ("wait_for_scheduler", "wait_for_service", "get_scheduler_address"):
+        monkeypatch.setattr(kubecluster, wait, ready)
+    with serving(ClassApi(tmp_path, crd), tmp_path, monkeypatch) as server:
+        yield server
+
+
+def own_pods() -> dict[str, Any]:
+    """A section with a pod template of one's own."""
+    from dask_kubernetes.operator import make_cluster_spec
 
     spec = make_cluster_spec("own", image="rowmill:cpu", n_workers=1, env={"TZ": "UTC"}, resources={})
     pods = {role: spec["spec"][role]["spec"] for role in ("scheduler", "worker")}
     pods["worker"]["nodeSelector"] = {"disk": "fast"}
     pods["worker"]["containers"][0]["args"] = ["dask", "worker", "--nthreads", "2", "--no-dashboard"]
     pods["scheduler"]["containers"][0]["args"] = ["dask", "scheduler", "--port", "8786", "--no-dashboard"]
-    with serving(ClassApi(tmp_path, crd), tmp_path, monkeypatch) as api:
-        monkeypatch.setattr(kubecluster, "wait_for_scheduler", ready)
-        monkeypatch.setattr(kubecluster, "wait_for_service", ready)
+    arguments = {"custom_cluster_spec": spec, "namespace": "data"}
+    return {"cluster_class": "dask_kubernetes.operator.KubeCluster", "cluster_kwargs": arguments}
 
-        async def address(*_: Any, **__: Any) -> str:
-            return f"tcp://127.0.0.1:{api.port}"
 
-        monkeypatch.setattr(kubecluster, "get_scheduler_address", address)
-        section = {"cluster_class": "dask_kubernetes.operator.KubeCluster",
-                   "cluster_kwargs": {"custom_cluster_spec": spec, "namespace": "data"},
-                   "adapt_kwargs": {"minimum": 1, "maximum": 3}}  # fmt: skip
-        assert run_job(make_data(tmp_path / "in", files=2), tmp_path / "out", section).is_completed()
-        assert api.pods == []
-        assert not [path for path in api.objects if path.startswith(KINDS)]  # Kubernetes removes what belongs to it
-        cluster, autoscaler = api.posted
+@pytest.mark.system
+def test_a_run_on_kubecluster_with_a_pod_template_of_one_s_own(
+    class_api: ClassApi, tmp_path: Path, prefect_server: Any
+) -> None:
+    section = {**own_pods(), "adapt_kwargs": {"minimum": 1, "maximum": 3}}
+    assert run_job(make_data(tmp_path / "in", files=2), tmp_path / "out", section).is_completed()
+    assert class_api.pods == []
+    assert not [path for path in class_api.objects if path.startswith(KINDS)]  # Kubernetes removes what belongs to it
+    cluster, autoscaler = class_api.posted
     assert cluster["spec"]["worker"]["spec"]["nodeSelector"] == {"disk": "fast"}
     assert autoscaler["kind"] == "DaskAutoscaler"
     assert autoscaler["spec"] == {"cluster": "own", "minimum": 1, "maximum": 3}
     assert Manifest.load(tmp_path / "out").data["exchange"] == "disk"
     assert sum(rows for rows, _ in digests(tmp_path / "out")) == 2 * BLOCK
+
+
+@pytest.mark.system
+def test_pods_of_a_class_that_does_not_start_are_removed(class_api: ClassApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_kubernetes.operator.kubecluster import kubecluster
+
+    async def never(*_: Any, **__: Any) -> None:
+        raise TimeoutError("no service")
+
+    monkeypatch.setattr(kubecluster, "wait_for_service", never)
+    with pytest.raises(GiveUpError, match="the cluster could not be started") as caught:
+        make_cluster(Cluster(**own_pods()))
+    assert "no service" in caught.value.why
+    assert len(class_api.posted) == 1
+    assert (class_api.objects, class_api.pods) == ({}, [])
+
+
+@pytest.mark.system
+def test_arguments_that_the_adapt_of_a_class_does_not_take(class_api: ClassApi) -> None:
+    with pytest.raises(JobError, match="adapt does not take the arguments") as caught:
+        make_cluster(Cluster(**own_pods(), adapt_kwargs={"maximum": 2, "interval": "5s"}))
+    assert "unknown: interval; known: minimum, maximum" in caught.value.why
+    assert (class_api.objects, class_api.pods) == ({}, [])
