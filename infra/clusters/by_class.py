@@ -141,8 +141,8 @@ def _arguments(cluster: Cluster, chosen: Callable[..., Any], security: Security 
         "quiet": True,
     }
     taken = inspect.signature(chosen).parameters
-    if not str(cluster.cluster_kwargs.get("protocol", "tls")).startswith("tls"):
-        ours["security"] = None
+    if "protocol" not in taken or not str(cluster.cluster_kwargs.get("protocol", "tls")).startswith("tls"):
+        ours["security"] = None  # certificates are of use where the class has its scheduler and workers speak TLS
     return {name: value for name, value in ours.items() if name in taken and value is not None} | cluster.cluster_kwargs
 
 

@@ -17,16 +17,20 @@ import pytest
 from distributed import Client
 from distributed.protocol.serialize import dask_serialize
 
+from flows.job.job import load_job
 from infra.clusters import by_class
 from infra.clusters.expected import expected
 from infra.clusters.model import Cluster
 from infra.clusters.remote import RunningCluster
 from infra.clusters.resolve import resolved
 from infra.workers.plugin import SetUp
+from tasks.cluster.dask_pool import DaskPool
+from tasks.dataset import Dataset
 from tasks.errors import GiveUpError, JobError
 from tasks.manifest import Manifest
+from tasks.stages.ingest import _planned
 from tests.clusters import IMPORTS, make_cluster
-from tests.faults.jobs import BLOCK, digests, make_data
+from tests.faults.jobs import BLOCK, digests, make_data, make_job
 from tests.infra.elsewhere import DASK, ROOT, commands_with, eventually, processes, run_job
 
 pytest.importorskip("dask_jobqueue", reason="needs dask-jobqueue: pip install '.[test]'")
@@ -102,6 +106,7 @@ def test_workers_that_come_and_go_in_the_middle_of_a_run_give_the_same_rows(
     assert Manifest.load(tmp_path / "four").data["exchange"] == "disk"
 
 
+LOCAL = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
 WORKER = (
     "python -m distributed.cli.dask_worker ADDRESS --name dummy-name --nthreads 4 --memory-limit 7.45GiB"
     " --nworkers 2 --nanny --death-timeout 60 --interface lo --protocol tls://"
@@ -298,3 +303,23 @@ def test_what_a_preview_expects_of_a_class() -> None:
     assert len(expected(own).workers) == 2
     with pytest.raises(JobError, match="PBSCluster does not take the arguments"):
         expected(Cluster(cluster_class="dask_jobqueue.PBSCluster", cluster_kwargs={"cores": 8}))
+
+
+def test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker(tmp_path: Path) -> None:
+    """The workers have 1 GB and 4 GB: of 0.003 a partition has two of the four row groups, not all."""
+    data = make_data(tmp_path / "in")
+    limits = {"small": "1GB", "large": "4GB"}
+    workers = {name: {"cls": "distributed.Nanny", "options": {"memory_limit": limit, "nthreads": 1, **LOCAL}}
+               for name, limit in limits.items()}  # fmt: skip
+    arguments = {"workers": workers, "scheduler": {"cls": "distributed.Scheduler", "options": LOCAL}}
+    asked = Cluster(cluster_class="distributed.SpecCluster", cluster_kwargs=arguments, workers=2)
+    with make_cluster(asked) as cluster, Client(cluster) as client:
+        pool = DaskPool(client)
+        assert (pool.smallest_memory, pool.memory) == (10**9, 5 * 10**9)
+        seen = {}
+        for share in (0.0015, 0.003, 0.006):
+            source = {"part_mem_fraction": share, "partition_size": None}
+            request = load_job(make_job(data, tmp_path / "out", source=source)).request("pandas")
+            dataset = Dataset(data, engine="pandas", part_mem_fraction=share).npartitions
+            seen[share] = (len(_planned(request, "", request.source.path, pool).plan.partitions), dataset)
+    assert seen == {0.0015: (4, 4), 0.003: (2, 2), 0.006: (1, 1)}

@@ -231,8 +231,9 @@ def test_a_run_on_the_class_of_dask_for_ssh(sshd: dict[str, Any], tmp_path: Path
     """It passes on Dask's settings, so that certificates which are files reach its scheduler and its workers."""
     login = {"port": sshd["port"], "known_hosts": sshd["known_hosts"], "client_keys": [sshd["key"]]}
     scheduler = {"protocol": "tls://", "port": 0, "dashboard_address": "127.0.0.1:0"}
+    worker = {"nthreads": 1, "local_directory": str(tmp_path)}
     asked = {"hosts": ["127.0.0.1"] * 3, "remote_python": sys.executable, "connect_options": login,
-             "scheduler_options": scheduler, "worker_options": {"nthreads": 1, "local_directory": str(tmp_path)}}  # fmt: skip
+             "scheduler_options": scheduler, "worker_options": worker}  # fmt: skip
     section = {"cluster_class": "distributed.SSHCluster", "cluster_kwargs": asked}
     tls = make_certificates(tmp_path / "tls")
     assert run_job(make_data(tmp_path / "in", files=2), tmp_path / "there", {**section, "tls": tls}).is_completed()
