@@ -334,6 +334,7 @@ def test_a_deployment_names_a_configuration_of_the_host(
     assert planned.request("pandas").run.exchange == ("disk" if scaling else "auto")
 
 
+@pytest.mark.promise("`no cluster configuration`")
 @pytest.mark.parametrize(
     ("asked", "text"),
     [

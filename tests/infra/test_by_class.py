@@ -90,7 +90,7 @@ def test_a_run_on_workers_from_a_queue(
     assert not list(tmp_path.glob(".dask-jobqueue*"))  # the certificates are removed
 
 
-@pytest.mark.promise("follows the work between `minimum` and `maximum`")
+@pytest.mark.promise("the exchange is then on disk, and the rows are the same", "infra/README.md#on-a-cluster")
 def test_workers_that_come_and_go_in_the_middle_of_a_run_give_the_same_rows(
     tmp_path: Path, prefect_server: Any
 ) -> None:
@@ -171,6 +171,7 @@ def of_worker(dask_worker: Any) -> dict[str, Any]:
             "transfers": TaskResult in dask_serialize._lookup}  # fmt: skip
 
 
+@pytest.mark.promise("A plugin of Dask sets up every worker, also those that join later")
 def test_workers_of_any_class_are_set_up_also_those_that_join_later(tmp_path: Path) -> None:
     """`dask worker` starts them, with nothing of rowmill in its command and its settings."""
     plain = {"PYTHONPATH": str(ROOT)}
@@ -209,6 +210,8 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.promise("`does not take the arguments`")
+@pytest.mark.promise("`has no class`")
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_no_class_or_does_not_take_the_arguments(case: str, queue: Path) -> None:
     asked, kind, what, do = CASES[case]
@@ -227,6 +230,7 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.promise("the command in the message, such as `qstat`")
 def test_workers_that_never_come_and_where_to_look(queue: Path, tmp_path: Path) -> None:
     (tmp_path / "bin/qsub").write_text("#!/bin/bash\necho 7.server\n")
     asked = section("PBSCluster", tmp_path, workers=1, start_timeout=1)
