@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from infra.clusters.configurations import VARIABLE as CONFIGURATIONS
-from infra.clusters.configurations import names
 from tasks.errors import JobError
 from tasks.graph.node import Node, topological
 from tasks.graph.saved_workflow import fitted_folder
@@ -144,8 +143,8 @@ def _check_no_commands(cluster: Any) -> None:
             raise JobError("arguments of a cluster class may not be given in a job",
                            where=f"cluster.{name}: {', '.join(arguments)}",
                            why=f"they can run commands, and what users may run is limited by {MODULES} of the host",
-                           do=f"name one of the host's in cluster.configuration ({names()}), or ask whoever runs the "
-                           f"host to add one to the file in {CONFIGURATIONS}")  # fmt: skip
+                           do="name a section that the host keeps: cluster.configuration, in the file of its "
+                           f"{CONFIGURATIONS}")  # fmt: skip
     for place in ("ssh", "slurm"):
         section = getattr(cluster, place, None)
         for name in COMMANDS:

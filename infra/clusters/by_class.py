@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import dask.config
@@ -16,7 +15,7 @@ from distributed import Adaptive, Status
 from infra.clusters.encryption import security_of
 from infra.clusters.model import exposed, first_workers
 from infra.clusters.reach import engine_of
-from infra.clusters.remote import LOOPBACK, RunningCluster, log, worker_settings
+from infra.clusters.remote import LOOPBACK, RunningCluster, imported, log, worker_settings
 from infra.clusters.slurm import end
 from infra.environment import GPU_ENVIRONMENT, cpu_environment, local_environment
 from infra.workers.failed_starts import cause_of
@@ -25,8 +24,6 @@ from infra.workers.plugin import SetUp
 from tasks.errors import GiveUpError, JobError, RowmillError, near
 
 if TYPE_CHECKING:
-    from distributed.security import Security
-
     from infra.clusters.model import Cluster
 
 LOGS = "log_directory"  # which a job of dask-jobqueue makes
@@ -38,7 +35,6 @@ LOOK = {
     "dask_jobqueue.slurm": "squeue --me",
     "dask_jobqueue.htcondor": "condor_q",
     "dask_jobqueue.oar": "oarstat -u",
-    "dask_jobqueue.moab": "showq -u $USER",
     "dask_kubernetes": "kubectl get pods -l dask.org/cluster-name",
     "dask_cloudprovider.aws": "aws ec2 describe-instances",
     "dask_cloudprovider.azure": "az vm list --output table",
@@ -47,19 +43,17 @@ LOOK = {
 
 
 def check_class(cluster: Cluster) -> Callable[..., Any]:
-    """The class; a JobError for a class that does not exist or does not take the arguments, as far as its signature
-    says, a GiveUpError where its package is missing."""
+    """The class; a JobError for a class that does not exist or, as far as its signature says, does not take the
+    arguments; a GiveUpError where its package is missing."""
     module, _, name = str(cluster.cluster_class).rpartition(".")
     try:
-        chosen: Callable[..., Any] = getattr(import_module(module), name)
-    except ImportError as error:
-        raise GiveUpError(
-            f"{module} cannot be imported", where=_where(cluster), why=str(error),
-            do="install its package where the flow runs and where its workers run, or correct the name",
-        ) from None  # fmt: skip
-    except AttributeError:
-        known = [known for known in dir(import_module(module)) if known[:1].isupper()]
-        raise JobError(f"{module} has no class {name}", where=_where(cluster), do=near(name, known)) from None
+        home = imported(module)
+    except Exception as error:  # of a module of one's own it may be any
+        do = "install its package where the flow runs and where its workers run, or correct the name"
+        raise GiveUpError(f"{module} cannot be imported", where=_where(cluster), why=str(error), do=do) from None
+    if not callable(chosen := getattr(home, name, None)):
+        hint = near(name, [known for known in dir(home) if known[:1].isupper()])
+        raise JobError(f"{module} has no class {name}", where=_where(cluster), do=hint)
     try:
         signature, job = inspect.signature(chosen), getattr(chosen, "job_cls", None)
         signature.bind(**cluster.cluster_kwargs)
@@ -75,8 +69,8 @@ def open_class(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
     chosen, on_gpus = check_class(cluster), cluster.engine == "cudf"
     submit = getattr(getattr(chosen, "job_cls", None), "submit_command", None)
     if submit and shutil.which(submit) is None:
-        raise GiveUpError(f"{submit} is not here", where=_where(cluster), why=f"no {submit} in PATH",
-                          do="run rowmill where jobs are submitted to the queue")  # fmt: skip
+        why, do = f"no {submit} in PATH", "run rowmill where jobs are submitted to the queue"
+        raise GiveUpError(f"{submit} is not here", where=_where(cluster), why=why, do=do)
     opened.delay = partial(_delay, cluster, chosen)
     settings = worker_settings(cluster, on_gpus, cluster.tls.model_dump() if cluster.tls else None, imports)
     settings["rowmill.says-start-only"] = True  # SSHCluster waits for the line of a worker that has started
@@ -85,7 +79,7 @@ def open_class(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
         settings.pop("rowmill.gpu-pool", None)
     try:
         with dask.config.set(settings), local_environment(variables):
-            started = _constructed(chosen, _arguments(cluster, chosen, security_of(cluster)))
+            started = _constructed(chosen, _arguments(cluster, chosen))
         opened.on_close.append(partial(end, started))
         if cluster.workers:
             started.scale(cluster.workers)
@@ -93,27 +87,24 @@ def open_class(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
             _adapt(cluster, started.adapt)
     except RowmillError:
         raise
-    except (TypeError, ValueError) as error:
-        raise _refused(cluster, "cluster_kwargs", chosen, error) from None
     except Exception as error:
-        if "keyword argument" in (cause := cause_of(error)):
+        cause = cause_of(error)
+        if isinstance(error, (TypeError, ValueError)) or "keyword argument" in cause:
             raise _refused(cluster, "cluster_kwargs", chosen, cause) from None
-        raise GiveUpError(
-            "the cluster could not be started", where=_where(cluster), why=f"{type(error).__name__}: {error} ({cause})",
-            do="call it by hand, in Python: `from {} import {}`".format(*str(cluster.cluster_class).rsplit(".", 1)),
-        ) from None  # fmt: skip
+        why, do = f"{type(error).__name__}: {error} ({cause})", "call the class in Python, with the same arguments"
+        raise GiveUpError("the cluster could not be started", where=_where(cluster), why=why, do=do) from None
     opened.scheduler_address, opened.security = started.scheduler_address, getattr(started, "security", None)
     opened.scaled = started
     opened.on_workers = partial(_set_up, cluster, SetUp(settings, imports, on_gpus))
 
 
-def _constructed(chosen: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def _constructed(chosen: Any, arguments: dict[str, Any]) -> Any:
     """The cluster, which is closed also where its constructor fails once it has started something."""
-    if not isinstance(chosen, type):
+    if not inspect.isclass(chosen):
         return chosen(**arguments)
     started: Any = chosen.__new__(chosen)
     try:
-        chosen.__init__(started, **arguments)
+        started.__init__(**arguments)
     except BaseException:
         with suppress(AttributeError):  # of a constructor that has not come far
             if started.status is not Status.closed:
@@ -132,36 +123,36 @@ def _adapt(cluster: Cluster, adapt: Callable[..., Any]) -> None:
     adapt(**cluster.scaling | {"minimum": first_workers(cluster)})
 
 
-def _arguments(cluster: Cluster, chosen: Callable[..., Any], security: Security | None) -> dict[str, Any]:
-    """The arguments of the job, after those that rowmill sets where the class names them."""
+def _arguments(cluster: Cluster, chosen: Callable[..., Any]) -> dict[str, Any]:
+    """The arguments of the job, after those that rowmill sets where the class names them. Certificates are for a class
+    that has its scheduler and its workers speak TLS."""
+    taken = inspect.signature(chosen).parameters
+    speaks_tls = "protocol" in taken and str(cluster.cluster_kwargs.get("protocol", "tls")).startswith("tls")
     ours = {
-        "security": security,
+        "security": security_of(cluster) if speaks_tls else None,
         "shared_temp_directory": "~",
         "scheduler_options": {"dashboard_address": LOOPBACK},
         "quiet": True,
     }
-    taken = inspect.signature(chosen).parameters
-    if "protocol" not in taken or not str(cluster.cluster_kwargs.get("protocol", "tls")).startswith("tls"):
-        ours["security"] = None  # certificates are of use where the class has its scheduler and workers speak TLS
     return {name: value for name, value in ours.items() if name in taken and value is not None} | cluster.cluster_kwargs
 
 
 def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:
     """Give workers what those of other kinds start with. An error where anybody could connect, or workers do not fit
     the job."""
-    address = client.sync(client.scheduler.identity, n_workers=0)["address"]
-    plain = not str(address).startswith(("tls://", "inproc://")) and not cluster.unencrypted
+    address = str(client.sync(client.scheduler.identity, n_workers=0)["address"])
+    plain = not address.startswith(("tls://", "inproc://")) and not cluster.unencrypted
     if plain and exposed(cluster.model_copy(update={"kind": "address", "address": address})):
-        raise JobError(
-            "the scheduler is not encrypted", where=f"{_where(cluster)}, {address}",
-            why="whoever reaches its port could run code as the user of the run, and read its data",
-            do="give cluster.tls, and the class a protocol of tls://; or use kind: ssh, slurm or kubernetes; or accept "
-            "that with cluster.unencrypted: true",
-        )  # fmt: skip
+        where, why = (
+            f"{_where(cluster)}, {address}",
+            "whoever reaches its port could run code as you, and read your data",
+        )
+        do = "give cluster.tls, and the class a protocol of tls://; use kind: ssh, slurm or kubernetes; or accept that "
+        raise JobError("the scheduler is not encrypted", where=where, why=why, do=f"{do}with cluster.unencrypted: true")
     engine = engine_of(client)
     if plugin.on_gpus and engine != "cudf":
-        raise GiveUpError("workers without a GPU, or without the packages for it", where="cluster.engine = cudf",
-                          do="leave engine out, or have cluster_kwargs start workers on GPUs")  # fmt: skip
+        what, do = "workers without a GPU, or without the packages for it", "have cluster_kwargs start workers on GPUs"
+        raise GiveUpError(what, where="cluster.engine = cudf", do=f"leave engine out, or {do}")
     if engine == "cudf" and not plugin.on_gpus:
         log.warning("the workers have GPUs that stay unused: set cluster.engine: cudf")
     client.register_plugin(plugin)
@@ -170,15 +161,15 @@ def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:
 def _refused(cluster: Cluster, key: str, called: Callable[..., Any], why: object) -> JobError:
     """The error for arguments that a class, or its adapt, does not take. It shows the signature, and the names of
     parameters that the class passes on to its base classes or to its jobs."""
-    known = inspect.signature(called).parameters
-    classes = [*getattr(called, "__mro__", ()), *getattr(getattr(called, "job_cls", None), "__mro__", ())]
-    passed = {name: None for of in classes for name, p in inspect.signature(of.__init__).parameters.items()
-              if name not in {*known, "self"} and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}  # fmt: skip
-    more = f", and also takes {', '.join(passed)}" if passed else ""
-    return JobError(
-        f"{called.__name__} does not take the arguments", where=f"{_where(cluster)}: {key}", why=str(why),
-        do=f"its signature is {called.__name__}{inspect.signature(called)}{more}",
-    )  # fmt: skip
+    names = dict.fromkeys(inspect.signature(called).parameters)
+    first = len(names)
+    for of in (*getattr(called, "__mro__", ()), *getattr(getattr(called, "job_cls", None), "__mro__", ())):
+        parameters = inspect.signature(of.__init__).parameters.values()
+        names |= dict.fromkeys(p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self")
+    more = f", and also takes {', '.join([*names][first:])}" if len(names) > first else ""
+    what, where = f"{called.__name__} does not take the arguments", f"{_where(cluster)}: {key}"
+    do = f"its signature is {called.__name__}{inspect.signature(called)}{more}"
+    return JobError(what, where=where, why=str(why), do=do)
 
 
 def _delay(cluster: Cluster, chosen: Callable[..., Any]) -> str:

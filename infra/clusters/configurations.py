@@ -29,21 +29,11 @@ def configurations() -> dict[str, Any]:
     return {str(name): section for name, section in sections.items()}
 
 
-def names() -> str:
-    """The names of this host's configurations, in words."""
-    try:
-        return ", ".join(configurations()) or "none"
-    except ValueError as error:
-        return str(error)
-
-
 def configuration(data: Mapping[str, Any]) -> dict[str, Any]:
     """The section of the name in `data`; a ValueError for an unknown name, and for keys of `data` that only the host
     may set."""
-    if refused := [key for key in data if key not in OF_JOB]:
-        raise ValueError(
-            f"the host sets everything but the number of workers of a configuration: leave out `{refused[0]}`"
-        )
+    if refused := [key for key, value in data.items() if value is not None and key not in OF_JOB]:
+        raise ValueError(f"the host sets all but the number of workers of a configuration: leave out `{refused[0]}`")
     name, sections = str(data["configuration"]), configurations()
     if name not in sections:
         hint = near(name, list(sections)) if sections else f"set {VARIABLE} to a YAML file of names and sections"

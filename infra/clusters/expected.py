@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -96,16 +97,14 @@ def _elsewhere(cluster: Cluster, engine: str) -> ExpectedWorkers:
 
 def _by_class(cluster: Cluster, engine: str) -> ExpectedWorkers:
     """The workers of a class, by the arguments that say how large they are; without these they count as this host."""
-    arguments, workers = cluster.cluster_kwargs, first_workers(cluster)
-    cores, processes = arguments.get("threads_per_worker", arguments.get("cores")), arguments.get("processes", 1)
+    size, workers = cluster.cluster_kwargs, first_workers(cluster)
+    cores, processes = size.get("threads_per_worker", size.get("cores")), size.get("processes", 1)
     threads = cores if isinstance(cores, int) else GPU_THREADS if engine == "cudf" else CPU_COUNT
-    if "cores" in arguments and "processes" not in arguments:  # of a job of dask-jobqueue, which divides them so
+    if "cores" in size and "processes" not in size:  # of a job of dask-jobqueue, which divides them so
         processes, _ = nprocesses_nthreads(threads)
-    try:
-        size = str(arguments.get("memory_limit", arguments.get("memory")))
-        memory = size_in_bytes(size, MEMORY_LIMIT) or MEMORY_LIMIT
-    except ValueError:  # "auto", or none
-        memory = MEMORY_LIMIT
+    memory = MEMORY_LIMIT
+    with suppress(ValueError):  # "auto", or none
+        memory = size_in_bytes(str(size.get("memory_limit", size.get("memory"))), MEMORY_LIMIT) or memory
     jobs = workers / processes if isinstance(processes, int) and processes else workers
     where = f"by {cluster.cluster_class}, as far as its arguments say how large they are"
     return _expected(engine, workers, int(jobs * threads), int(jobs * memory), 0, where)

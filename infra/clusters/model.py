@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from distributed.utils import get_ip_interface
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
 
 from infra.clusters.configurations import configuration
 from infra.environment import is_loopback
@@ -81,11 +70,11 @@ class Cluster(BaseModel):
     adapt_kwargs: dict[str, Any] = Field({}, description="for kind class: arguments of its adapt: {maximum: 8}")
     engine: Engine | None = Field(None, description="for kind class: cudf where its workers have GPUs, else pandas")
 
-    _written: tuple[str, ...] = PrivateAttr(())
+    _written: tuple[str, ...] = ()  # keys of the job; the host has the others
 
     @model_validator(mode="wrap")
     @classmethod
-    def _of_host(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _of_host(cls, data: Any, handler: Callable[[Any], Self]) -> Self:
         """Take everything but the number of workers from the host's configuration, if the section names one."""
         if not isinstance(data, Mapping) or data.get("configuration") is None:
             by_class = isinstance(data, Mapping) and data.get("cluster_class")
@@ -107,10 +96,9 @@ class Cluster(BaseModel):
         return cluster
 
     @model_serializer(mode="wrap")
-    def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_written(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         """Leave to the host what its configuration says."""
-        section: dict[str, Any] = handler(self)
-        return {key: value for key, value in section.items() if not self._written or key in self._written}
+        return {key: value for key, value in handler(self).items() if not self._written or key in self._written}
 
     @property
     def scaling(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import signal
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -89,12 +90,22 @@ def start(
 def library(module: str, package: str, kind: str) -> Any:
     """The module that a kind needs; GiveUpError with the command that installs it."""
     try:
-        return importlib.import_module(module)
+        return imported(module)
     except ImportError as error:
         raise GiveUpError(
             f"{package} is not installed", where=f"cluster.kind = {kind}", why=str(error),
             do=f"pip install 'rowmill[{kind}]', where the flow runs and where its workers run",
         ) from None  # fmt: skip
+
+
+def imported(module: str) -> Any:
+    """The module, which leaves Ctrl-C to the command that runs; dask-jobqueue would take it when it is imported."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        return importlib.import_module(module)
+    finally:
+        if signal.getsignal(signal.SIGINT) is not before:
+            signal.signal(signal.SIGINT, before)
 
 
 def worker_options(cluster: Cluster, gpus: int, imports: WorkerImports = NO_IMPORTS) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any, ClassVar
 
-from dask_jobqueue import PBSCluster
 from distributed import LocalCluster, get_client
 
 from tasks.cluster.dask_pool import workers_at
@@ -59,7 +58,3 @@ class Breathes(Learned):
 
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
         return column
-
-
-class OwnQueue(PBSCluster):
-    """PBS, as a site wraps it."""

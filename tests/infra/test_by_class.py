@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -31,9 +32,9 @@ from tasks.manifest import Manifest
 from tasks.stages.ingest import _planned
 from tests.clusters import IMPORTS, make_cluster
 from tests.faults.jobs import BLOCK, digests, make_data, make_job
-from tests.infra.elsewhere import DASK, ROOT, commands_with, eventually, processes, run_job
+from tests.infra.elsewhere import DASK, ROOT, commands_with, environment, eventually, processes, run_job
 
-pytest.importorskip("dask_jobqueue", reason="needs dask-jobqueue: pip install '.[test]'")
+dask_jobqueue = pytest.importorskip("dask_jobqueue", reason="needs dask-jobqueue: pip install '.[test]'")
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
 
 SUBMIT = """#!/bin/bash
@@ -206,7 +207,7 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], str, str]] = {
     "adapt": ({"cluster_class": "distributed.LocalCluster", "cluster_kwargs": {"n_workers": 1},
                "adapt_kwargs": {"most": 2}}, JobError, "adapt does not take the arguments", "adapt("),
     "start": ({"cluster_class": "distributed.LocalCluster", "cluster_kwargs": {"interface": "nowhere"}}, GiveUpError,
-              "the cluster could not be started", "from distributed import LocalCluster"),
+              "the cluster could not be started", "call the class in Python"),
 }  # fmt: skip
 
 
@@ -250,11 +251,15 @@ def test_a_host_without_the_commands_of_the_queue(tmp_path: Path, monkeypatch: p
         make_cluster(Cluster(**section("LSFCluster", tmp_path)))
 
 
+class OwnQueue(dask_jobqueue.PBSCluster):  # type: ignore[misc]
+    """PBS, as a site wraps it."""
+
+
 @pytest.mark.parametrize(
     ("name", "command"),
     [("dask_jobqueue.SGECluster", "qstat"), ("dask_jobqueue.LSFCluster", "bjobs"),
      ("dask_jobqueue.SLURMCluster", "squeue"), ("dask_jobqueue.HTCondorCluster", "condor_q"),
-     ("dask_jobqueue.OARCluster", "oarstat"), ("tests.infra.own_cluster.OwnQueue", "qstat"),
+     ("dask_jobqueue.OARCluster", "oarstat"), (f"{__name__}.OwnQueue", "qstat"),
      ("dask_kubernetes.operator.KubeCluster", "kubectl get pods"), ("distributed.LocalCluster", "none has registered")],
 )  # fmt: skip
 def test_each_manager_has_a_command_of_its_own_to_look_at_workers(name: str, command: str) -> None:
@@ -327,3 +332,16 @@ def test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker(tmp_path: P
             dataset = Dataset(data, engine="pandas", part_mem_fraction=share).npartitions
             seen[share] = (len(_planned(request, "", request.source.path, pool).plan.partitions), dataset)
     assert seen == {0.0015: (4, 4), 0.003: (2, 2), 0.006: (1, 1)}
+
+
+def test_ctrl_c_stays_with_the_command_when_a_class_is_imported(tmp_path: Path) -> None:
+    """dask-jobqueue sets a handler of its own when it is first imported, here in a process of its own."""
+    code = """
+import signal
+from infra.clusters.by_class import check_class
+from infra.clusters.model import Cluster
+check_class(Cluster(cluster_class="dask_jobqueue.PBSCluster", cluster_kwargs={"cores": 1, "memory": "1GB"}))
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
