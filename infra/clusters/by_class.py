@@ -159,11 +159,11 @@ def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:
 
 
 def _refused(cluster: Cluster, key: str, called: Callable[..., Any], why: object) -> JobError:
-    """The error for arguments that a class, or its adapt, does not take. It shows the signature, and the names of
-    parameters that the class passes on to its base classes or to its jobs."""
+    """The error for arguments that a class, or its adapt, does not take. It shows the signature, and the names of the
+    parameters that the class passes on to its jobs or, without jobs, to its base classes."""
     names = dict.fromkeys(inspect.signature(called).parameters)
     first = len(names)
-    for of in (*getattr(called, "__mro__", ()), *getattr(getattr(called, "job_cls", None), "__mro__", ())):
+    for of in getattr(getattr(called, "job_cls", called), "__mro__", ()):
         parameters = inspect.signature(of.__init__).parameters.values()
         names |= dict.fromkeys(p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self")
     more = f", and also takes {', '.join([*names][first:])}" if len(names) > first else ""
