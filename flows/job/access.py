@@ -140,11 +140,10 @@ def _check_no_commands(cluster: Any) -> None:
     limited: arguments are commands, such as job_script_prologue, hosts or images."""
     for name in ("cluster_kwargs", "adapt_kwargs"):
         if (arguments := getattr(cluster, name)) and not is_allowed("shell"):
-            raise JobError("arguments of a cluster class may not be given in a job",
-                           where=f"cluster.{name}: {', '.join(arguments)}",
-                           why=f"they can run commands, and what users may run is limited by {MODULES} of the host",
-                           do="name a section that the host keeps: cluster.configuration, in the file of its "
-                           f"{CONFIGURATIONS}")  # fmt: skip
+            what, where = "arguments of a cluster class may not be given in a job", f"cluster.{name}: {[*arguments]}"
+            why = f"they can run commands, and what users may run is limited by {MODULES} of the host"
+            do = f"name a section of the host's file, which is in {CONFIGURATIONS}, as cluster.configuration"
+            raise JobError(what, where=where, why=why, do=do)
     for place in ("ssh", "slurm"):
         section = getattr(cluster, place, None)
         for name in COMMANDS:

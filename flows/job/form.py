@@ -91,10 +91,9 @@ def cluster_section(shown: Sequence[str]) -> Schema:
     """The form of the section cluster. The arguments of a class can run commands, so the form takes the names of the
     host's configurations instead; a host whose file cannot be read takes any name, and says so when it runs."""
     schema = section(Cluster, shown)
-    schema["patternProperties"] = {
-        k: v for k, v in schema["patternProperties"].items() if k.strip("^$") not in OF_CLASS
-    }
-    schema["propertyNames"] = {"enum": [name for name in schema["propertyNames"]["enum"] if name not in OF_CLASS]}
+    for name in OF_CLASS:
+        del schema["patternProperties"][f"^{name}$"]
+        schema["propertyNames"]["enum"].remove(name)
     schema["properties"]["kind"]["enum"].remove("class")
     with suppress(ValueError):
         if known := [*configurations()]:

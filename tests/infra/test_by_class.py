@@ -345,3 +345,12 @@ assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 """
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gpu
+def test_the_class_of_dask_cuda_gives_the_rows_of_our_own_kind(tmp_path: Path, prefect_server: Any) -> None:
+    data = make_data(tmp_path / "in", files=4)
+    by_name = {"cluster_class": "dask_cuda.LocalCUDACluster", "cluster_kwargs": {"n_workers": 1}, "engine": "cudf"}
+    for name, cluster in (("kind", {"kind": "cuda", "workers": 1}), ("class", by_name)):
+        assert run_job(data, tmp_path / name, cluster).is_completed()
+    assert digests(tmp_path / "kind") == digests(tmp_path / "class")
