@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from infra.clusters.configurations import VARIABLE as CONFIGURATIONS
 from tasks.core.settings import collector_file
 from tasks.errors import JobError
 from tasks.graph.node import Node, topological
@@ -99,8 +100,11 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     if not isinstance(job.source.storage_options, str | None):
         raise JobError("options of a storage may hold secrets, which are not part of a job",
                        where="source.storage_options", do=f"give a name; {HELD}")  # fmt: skip
-    _check_no_commands(job.cluster)
-    _check_elsewhere(job.cluster, [one for one in collectors if not collector_file(one[1])])
+    elsewhere = [one for one in collectors if not collector_file(one[1])]
+    if job.cluster.configuration is None:  # else the host has set what could do harm
+        _check_no_commands(job.cluster)
+        elsewhere += _elsewhere(job.cluster)
+    _check_elsewhere(elsewhere)
     if allowed_roots() is None:
         return
     files = [(field, path) for field, address in collectors if (path := collector_file(address))]
@@ -134,8 +138,9 @@ def _written(job: Any) -> Iterator[tuple[str, str]]:
 
 
 def _of_cluster(cluster: Any) -> Iterator[tuple[str, str]]:
-    """The files and folders that the section `cluster` names, certificates and keys too."""
-    for place in ("", "tls", "ssh", "slurm"):
+    """The files and folders that the section `cluster` names, certificates and keys too; not those that the host's
+    configuration names."""
+    for place in () if cluster.configuration else ("", "tls", "ssh", "slurm"):
         section: Any = getattr(cluster, place, None) if place else cluster
         for name in set(CLUSTER_PATHS) & (section.model_fields_set if section is not None else set()):
             if path := getattr(section, name):
@@ -143,7 +148,14 @@ def _of_cluster(cluster: Any) -> Iterator[tuple[str, str]]:
 
 
 def _check_no_commands(cluster: Any) -> None:
-    """Refuse commands of a SLURM job and another Python where the job's functions are limited."""
+    """Refuse commands of a SLURM job, another Python, and arguments of a class where the job's functions are
+    limited: arguments are commands, such as job_script_prologue, hosts or images."""
+    for name in ("cluster_kwargs", "adapt_kwargs"):
+        if (arguments := getattr(cluster, name)) and not is_allowed("shell"):
+            what, where = "arguments of a cluster class may not be given in a job", f"cluster.{name}: {[*arguments]}"
+            why = f"they can run commands, and what users may run is limited by {MODULES} of the host"
+            do = f"name a section of the host's file, which is in {CONFIGURATIONS}, as cluster.configuration"
+            raise JobError(what, where=where, why=why, do=do)
     for place in ("ssh", "slurm"):
         section = getattr(cluster, place, None)
         for name in COMMANDS:
@@ -153,14 +165,20 @@ def _check_no_commands(cluster: Any) -> None:
                                do=f"leave it out, or ask whoever runs the host to add shell to {MODULES}")  # fmt: skip
 
 
-def _check_elsewhere(cluster: Any, collectors: list[tuple[str, str]]) -> None:
-    """Whoever runs a scheduler or an image runs code in the flow's process and reads what the job may read; a collector
-    hears of the data, and gets the key that the host has for it."""
-    allowed, named = allowed_clusters(), [("cluster.address", cluster.address), *collectors]
+def _elsewhere(cluster: Any) -> list[tuple[str, str]]:
+    """The schedulers, hosts, images and classes that the section `cluster` names, with the keys that do."""
+    named = [("cluster.address", cluster.address), ("cluster.cluster_class", cluster.cluster_class)]
     named += [("cluster.ssh.hosts", host) for host in getattr(cluster.ssh, "hosts", ())]
     named += [("cluster.kubernetes.image", getattr(cluster.kubernetes, "image", None))]
+    return [(field, name) for field, name in named if name]
+
+
+def _check_elsewhere(named: Sequence[tuple[str, str]]) -> None:
+    """Whoever runs a scheduler or an image runs code in the flow's process and reads what the job may read; a collector
+    hears of the data, and gets the key that the host has for it."""
+    allowed = allowed_clusters()
     for field, name in named:
-        if name and allowed is not None and not any(fnmatchcase(name, pattern) for pattern in allowed):
+        if allowed is not None and not any(fnmatchcase(name, pattern) for pattern in allowed):
             raise JobError(f"{name} may not be used", where=field,
                            why=f"what jobs may name is limited by {CLUSTERS} of the host",
                            do=f"leave it out, or ask whoever runs the host to add it to {CLUSTERS}")  # fmt: skip

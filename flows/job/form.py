@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
 from flows.job.job import recipes
+from infra.clusters.configurations import configurations
+from infra.clusters.model import OF_CLASS, Cluster
 from tasks.core.settings import Refitting, Source
 
 Schema = dict[str, Any]
@@ -25,7 +29,7 @@ SHOWN: dict[str, Sequence[str]] = {  # the keys of each section that the page sh
     "source": ("path", "valid", "format", "filter"),
     "output": ("path", "seed", "shuffle", "files", "on_existing"),
     "refit": ("forget", "all", "again"),
-    "cluster": ("kind", "workers", "address"),
+    "cluster": ("kind", "configuration", "workers", "address"),
     "checks": ("on_finding",),
     "run": ("date", "timezone", "if_empty"),
 }
@@ -62,9 +66,9 @@ def field_of(model: type[BaseModel], name: str, shown: Sequence[str], text: str 
     kind = known.annotation if known else None
     more = ""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        schema = refit_section(shown) if kind is Refitting else section(kind, shown)
+        schema = {Refitting: refit_section, Cluster: cluster_section}.get(kind, partial(section, kind))(shown)
         keys = [field.alias or key for key, field in kind.model_fields.items()]
-        refused = getattr(model, "refused_of_source", ()) if kind is Source else ()
+        refused = {Source: getattr(model, "refused_of_source", ()), Cluster: OF_CLASS}.get(kind, ())
         hidden = [key for key in keys if key not in (*shown, *refused)]
         more = f". More keys as JSON, from the menu of this field: {', '.join(hidden)}"
     else:
@@ -81,6 +85,20 @@ def refit_section(shown: Sequence[str]) -> Schema:
     days = {key: value for key, value in schema["properties"]["forget"].items() if key not in ("anyOf", "ge", "le")}
     schema["properties"]["forget"] = {"type": "string", **days}
     return {**schema, "additionalProperties": {"type": "string", "enum": ["merge", "freeze"]}}
+
+
+def cluster_section(shown: Sequence[str]) -> Schema:
+    """The form of the section cluster. The arguments of a class can run commands, so the form takes the names of the
+    host's configurations instead; a host whose file cannot be read takes any name, and says so when it runs."""
+    schema = section(Cluster, shown)
+    for name in OF_CLASS:
+        del schema["patternProperties"][f"^{name}$"]
+        schema["propertyNames"]["enum"].remove(name)
+    schema["properties"]["kind"]["enum"].remove("class")
+    with suppress(ValueError):
+        if known := [*configurations()]:
+            schema["properties"]["configuration"]["enum"] = known
+    return schema
 
 
 class FormField:

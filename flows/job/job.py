@@ -281,14 +281,14 @@ def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) 
 
 def exchange_on(run: Run, cluster: Cluster) -> dict[str, Any]:
     """Workers that come and go cannot keep the pieces: whoever is retired would take them along."""
-    if cluster.adapt and run.exchange == "memory":
+    if cluster.scaling and run.exchange == "memory":
         raise JobError(
             "the exchange in memory needs workers that stay",
             where="run.exchange, cluster.adapt",
             why="a worker that is retired takes its pieces along",
             do="leave out one of the two",
         )
-    return {"exchange": "disk"} if cluster.adapt else {}
+    return {"exchange": "disk"} if cluster.scaling else {}
 
 
 def absolute_target(source: Source) -> str:

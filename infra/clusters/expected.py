@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from dask.system import CPU_COUNT
 from distributed import Client
+from distributed.deploy.utils import nprocesses_nthreads
 from distributed.system import MEMORY_LIMIT
 
 from infra.clusters.cuda_settings import threads_for
@@ -47,7 +49,7 @@ class ExpectedWorkers:
 def expected(cluster: Cluster) -> ExpectedWorkers:
     """The workers that `cluster` would start, or that run at its address; GiveUpError without GPUs or an answer."""
     kind, engine = resolved(cluster)
-    return {"cpu": _cpu, "cuda": _cuda, "address": _address}.get(kind, _elsewhere)(cluster, engine)
+    return {"cpu": _cpu, "cuda": _cuda, "address": _address, "class": _by_class}.get(kind, _elsewhere)(cluster, engine)
 
 
 def _cpu(cluster: Cluster, engine: str) -> ExpectedWorkers:
@@ -91,6 +93,21 @@ def _elsewhere(cluster: Cluster, engine: str) -> ExpectedWorkers:
         memory = size_in_bytes(getattr(section, "memory", None) or str(MEMORY_LIMIT), MEMORY_LIMIT) // processes
     where = f"by {cluster.kind}" + (", taken to be like this one" if cluster.kind == "ssh" else "")
     return _expected(engine, workers, workers * max(1, threads), workers * memory, 0, where)
+
+
+def _by_class(cluster: Cluster, engine: str) -> ExpectedWorkers:
+    """The workers of a class, by the arguments that say how large they are; without these they count as this host."""
+    size, workers = cluster.cluster_kwargs, first_workers(cluster)
+    cores, processes = size.get("threads_per_worker", size.get("cores")), size.get("processes", 1)
+    threads = cores if isinstance(cores, int) else GPU_THREADS if engine == "cudf" else CPU_COUNT
+    if "cores" in size and "processes" not in size:  # of a job of dask-jobqueue, which divides them so
+        processes, _ = nprocesses_nthreads(threads)
+    memory = MEMORY_LIMIT
+    with suppress(ValueError):  # "auto", or none
+        memory = size_in_bytes(str(size.get("memory_limit", size.get("memory"))), MEMORY_LIMIT) or memory
+    jobs = workers / processes if isinstance(processes, int) and processes else workers
+    where = f"by {cluster.cluster_class}, as far as its arguments say how large they are"
+    return _expected(engine, workers, int(jobs * threads), int(jobs * memory), 0, where)
 
 
 def _expected(engine: str, workers: int, threads: int, memory: int, device: int, where: str) -> ExpectedWorkers:

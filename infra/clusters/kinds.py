@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, cast
 
 import dask.config
 
-from infra.clusters.address import address
+from infra.clusters.by_class import open_class
+from infra.clusters.encryption import security_of
 from infra.clusters.kubernetes import open_pods
 from infra.clusters.local import cpu, cuda
 from infra.clusters.model import Cluster
-from infra.clusters.remote import start
-from infra.clusters.resolve import kind_on_this_host
+from infra.clusters.remote import RunningCluster, start
+from infra.clusters.resolve import engine_at, kind_on_this_host
 from infra.clusters.slurm import open_queue
 from infra.clusters.ssh import open_hosts
 from infra.environment import use_settings
@@ -21,7 +22,7 @@ from infra.workers.imports import NO_IMPORTS, WorkerImports, preload_settings
 from infra.workers.pages import page_settings
 
 log = logging.getLogger("rowmill.clusters")
-ELSEWHERE = {"ssh": open_hosts, "slurm": open_queue, "kubernetes": open_pods}
+ELSEWHERE = {"ssh": open_hosts, "slurm": open_queue, "kubernetes": open_pods, "class": open_class}
 
 
 def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMPORTS) -> Any:
@@ -42,3 +43,10 @@ def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMP
     if kind in ELSEWHERE:
         return start(ELSEWHERE[kind], cluster, imports)
     return (cuda if kind == "cuda" else cpu)(cluster, imports)
+
+
+def address(cluster: Cluster) -> RunningCluster:
+    """A scheduler that rowmill did not start: connected to, never closed; GiveUpError when it does not answer."""
+    where, security = cast(str, cluster.address), security_of(cluster)
+    engine_at(where, security)
+    return RunningCluster(where, security)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from distributed.utils import get_ip_interface
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
 
+from infra.clusters.configurations import configuration
 from infra.environment import is_loopback
 from infra.sizes import Amount, Size
-from tasks.errors import near
+from tasks.errors import mistakes, near
 
 Engine = Literal["cudf", "pandas"]
-Kind = Literal["cuda", "cpu", "address", "ssh", "slurm", "kubernetes"]
+Kind = Literal["cuda", "cpu", "address", "ssh", "slurm", "kubernetes", "class"]
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")
-SCALE = ("auto", "cpu", "slurm")
+SCALE = ("auto", "cpu", "slurm", "class")
 
 
 class Adapt(BaseModel):
@@ -40,6 +42,7 @@ class Cluster(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["auto", Kind] = Field("auto", description="auto takes the GPUs of this host, else its cores")
+    configuration: str | None = Field(None, description="cluster configuration of the host, by name; it has the rest")
     workers: int | None = Field(None, ge=1, description="worker processes: one per GPU, or one with a thread per core")
     threads_per_worker: int | None = Field(None, ge=1, description="threads of a worker process")
     visible_devices: list[str] | None = Field(None, description="GPUs to use, as CUDA_VISIBLE_DEVICES names them")
@@ -60,6 +63,47 @@ class Cluster(BaseModel):
     ssh: Ssh | None = Field(None, description="for kind ssh: hosts, user, port, key, gpus")
     slurm: Slurm | None = Field(None, description="for kind slurm: cores, memory, gpus, queue, account, walltime")
     kubernetes: Kubernetes | None = Field(None, description="for kind kubernetes: image, cores, memory, gpus")
+    cluster_class: str | None = Field(
+        None, pattern=r"^\w+(\.\w+)+$", description="for kind class: any Dask cluster, such as dask_jobqueue.PBSCluster"
+    )
+    cluster_kwargs: dict[str, Any] = Field({}, description="for kind class: arguments of the class")
+    adapt_kwargs: dict[str, Any] = Field({}, description="for kind class: arguments of its adapt: {maximum: 8}")
+    engine: Engine | None = Field(None, description="for kind class: cudf where its workers have GPUs, else pandas")
+
+    _written: tuple[str, ...] = ()  # keys of the job; the host has the others
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _of_host(cls, data: Any, handler: Callable[[Any], Self]) -> Self:
+        """Take everything but the number of workers from the host's configuration, if the section names one."""
+        if not isinstance(data, Mapping) or data.get("configuration") is None:
+            by_class = isinstance(data, Mapping) and data.get("cluster_class")
+            return handler({"kind": "class", **data} if by_class else data)
+        name, section = data["configuration"], configuration(data)
+        try:
+            of_host = cls.model_validate(section)
+        except ValidationError as error:
+            first = mistakes(error, section)[0]
+            place = ".".join([str(name), *map(str, first.place)])
+            raise ValueError(f"the configuration {place} of this host {first.text}") from None
+        numbers = {key: value for key, value in data.items() if value is not None}
+        replaced = {"workers", "adapt"} if len(numbers) > 1 else set()
+        if "workers" in numbers:
+            replaced.add("adapt_kwargs")
+        cluster = handler(of_host.model_dump(exclude_unset=True, exclude=replaced) | numbers)
+        _check_bounds(cluster, of_host, numbers)
+        cluster._written = tuple(numbers)
+        return cluster
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Leave to the host what its configuration says."""
+        return {key: value for key, value in handler(self).items() if not self._written or key in self._written}
+
+    @property
+    def scaling(self) -> dict[str, Any]:
+        """The arguments of `adapt`, between whose bounds the number of workers follows the work; {}: it stays."""
+        return self.adapt_kwargs | (self.adapt.model_dump() if self.adapt else {})
 
     @field_validator("visible_devices", mode="before", json_schema_input_type=list[str | int] | str | None)
     @classmethod
@@ -84,15 +128,23 @@ class Cluster(BaseModel):
         own = [name for name in OF_STARTED if getattr(self, name) != type(self).model_fields[name].default]
         if self.kind == "address" and own:
             raise ValueError(f"kind: address takes the workers that run there as they are: leave out `{own[0]}`")
+        own = [name for name in own if name not in OF_ANY] + ["protocol"] * bool(self.protocol)
+        if self.kind == "class" and own:
+            raise ValueError(f"cluster_kwargs say how workers of a class are started: leave out `{own[0]}`")
         if self.kind in ("slurm", "kubernetes") and self.visible_devices is not None:
             raise ValueError(f"{self.kind} chooses the GPUs of a worker: leave out `visible_devices`")
         if self.kind == "kubernetes" and self.memory_limit is not None:
             raise ValueError("kubernetes.memory says what a pod may use: leave out `memory_limit`")
         if self.kind == "kubernetes" and self.interface is not None:
             raise ValueError("pods listen on the interface that Kubernetes gives them: leave out `interface`")
-        for name in ("address", *REMOTE):
-            if name != self.kind and getattr(self, name) is not None:
-                raise ValueError(f"`{name}` belongs to kind: {name}")
+        sections = {name: name for name in ("address", *REMOTE)} | dict.fromkeys(OF_CLASS, "class")
+        for name, kind in sections.items():
+            if kind != self.kind and getattr(self, name) not in (None, {}):
+                raise ValueError(f"`{name}` belongs to kind: {kind}")
+        if self.kind == "class" and not self.cluster_class:
+            raise ValueError("kind: class needs `cluster_class`, such as dask_jobqueue.PBSCluster")
+        if "asynchronous" in self.cluster_kwargs:
+            raise ValueError("rowmill waits for its cluster: leave out `asynchronous` of cluster_kwargs")
         if self.kind in REMOTE and getattr(self, self.kind) is None:
             raise ValueError(f"kind: {self.kind} needs the section `{self.kind}`, which says where and how much")
         if self.kind == "ssh" and self.workers:
@@ -113,8 +165,22 @@ def offered(cluster: Cluster) -> dict[str, float]:
     return most
 
 
+def _check_bounds(cluster: Cluster, of_host: Cluster, numbers: Mapping[str, Any]) -> None:
+    """Refuse numbers of workers that a job gives and the host's configuration does not allow."""
+    low, high = of_host.scaling.get("minimum", 1), of_host.scaling.get("maximum", of_host.workers)
+    bounds = cluster.adapt.model_dump() if cluster.adapt and "adapt" in numbers else {}
+    for key, number in {**({"workers": cluster.workers} if "workers" in numbers else {}), **bounds}.items():
+        if not (isinstance(low, int) and isinstance(high, int)):
+            raise ValueError(f"the configuration {cluster.configuration} sets no bounds for `{key}`: leave it out")
+        if number is None or not low <= number <= high:
+            raise ValueError(f"{key} is {number}; the configuration {cluster.configuration} allows {low} to {high}")
+
+
 def first_workers(cluster: Cluster) -> int:
     """The number of worker processes with which a cluster on other hosts begins."""
+    if cluster.kind == "class":
+        started = cluster.workers or cluster.cluster_kwargs.get("n_workers")
+        return max(1, cluster.scaling.get("minimum") or (started if isinstance(started, int) else 1))
     section = getattr(cluster, cluster.kind)
     if cluster.kind == "ssh":
         return len(section.hosts) * max(1, section.gpus)
@@ -124,6 +190,8 @@ def first_workers(cluster: Cluster) -> int:
 
 
 REMOTE = ("ssh", "slurm", "kubernetes")
+OF_CLASS = ("cluster_class", "cluster_kwargs", "adapt_kwargs", "engine")
+OF_ANY = ("workers", "start_timeout", "dashboard")  # those that do not depend on how workers are started
 # keys of workers that rowmill starts
 OF_STARTED = ("workers", "threads_per_worker", "visible_devices", "cuda_ipc", "interface", "dashboard",
               "memory_limit", "device_memory_limit", "rmm_pool_size", "local_directory", "start_timeout")  # fmt: skip

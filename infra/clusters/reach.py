@@ -8,10 +8,13 @@ import socket
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from infra import gpus
+from infra.clusters.model import Engine
 from tasks.errors import GiveUpError, JobError
 
 CONNECT_SECONDS = 5.0
@@ -36,6 +39,16 @@ def answers_of(client: Any, function: Callable[..., Any], *arguments: Any) -> di
         if isinstance(answer, Exception):
             raise answer
     return there
+
+
+def engine_of(client: Any) -> Engine:
+    """The engine that every worker can use; GiveUpError for workers without rowmill."""
+    strangers = [worker for worker, spec in answers_of(client, find_spec, "infra").items() if spec is None]
+    if strangers:
+        raise GiveUpError(
+            "workers without rowmill", where=", ".join(strangers[:3]), do="install this rowmill where they run",
+        )  # fmt: skip
+    return "cudf" if all(answers_of(client, gpus.is_usable).values()) else "pandas"
 
 
 def check_shared(client: Any, folder: Path, sources: Sequence[str], api_url: str | None = None) -> None:

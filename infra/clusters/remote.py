@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import signal
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,13 +38,14 @@ LOOPBACK = "127.0.0.1:0"  # where dashboards elsewhere listen: any port, for no 
 class RunningCluster:
     """A scheduler elsewhere, in the shape of a Dask cluster; closing it runs `on_close`, by default nothing.
 
-    `delay` says what holds up workers that have not come.
+    `delay` says what holds up workers that have not come, `on_workers` is called with a client once they have.
     """
 
     scheduler_address: str = ""
     security: Security | None = None
     on_close: list[Callable[[], object]] = field(default_factory=list)
     delay: Callable[[], str] = str
+    on_workers: Callable[[Client], object] = bool
     status: Status = Status.running
     scaled: Any = None  # a cluster of Dask whose workers come one by one, as their queue lets them
 
@@ -88,12 +90,22 @@ def start(
 def library(module: str, package: str, kind: str) -> Any:
     """The module that a kind needs; GiveUpError with the command that installs it."""
     try:
-        return importlib.import_module(module)
+        return imported(module)
     except ImportError as error:
         raise GiveUpError(
             f"{package} is not installed", where=f"cluster.kind = {kind}", why=str(error),
             do=f"pip install 'rowmill[{kind}]', where the flow runs and where its workers run",
         ) from None  # fmt: skip
+
+
+def imported(module: str) -> Any:
+    """The module, which leaves Ctrl-C to the command that runs; dask-jobqueue would take it when it is imported."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        return importlib.import_module(module)
+    finally:
+        if signal.getsignal(signal.SIGINT) is not before:
+            signal.signal(signal.SIGINT, before)
 
 
 def worker_options(cluster: Cluster, gpus: int, imports: WorkerImports = NO_IMPORTS) -> dict[str, Any]:
@@ -185,7 +197,8 @@ def wait_for_workers(running: RunningCluster, cluster: Cluster) -> None:
     with Client(running, set_as_default=False, timeout="30s") as client:
         with suppress(TimeoutError):
             client.wait_for_workers(wanted, timeout=cluster.start_timeout)
-        came = len(workers_at(client))
+        if came := len(workers_at(client)):
+            running.on_workers(client)
     if came == 0:
         raise GiveUpError(
             f"no worker has come within {cluster.start_timeout} s", where=f"cluster.kind = {cluster.kind}",

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple, cast
 
 from distributed import Client
 from distributed.security import Security
 
 from infra import gpus
+from infra.clusters.by_class import check_class
 from infra.clusters.encryption import security_of
 from infra.clusters.model import REMOTE, Cluster, Engine, Kind
-from infra.clusters.reach import answers_of, workers_at
+from infra.clusters.reach import engine_of, workers_at
 from tasks.errors import GiveUpError
 
 log = logging.getLogger("rowmill.clusters")
@@ -32,6 +32,9 @@ def resolved(cluster: Cluster) -> Resolved:
         return Resolved("address", engine_at(cast(str, cluster.address), security_of(cluster)))
     if cluster.kind in REMOTE:
         return Resolved(cast(Kind, cluster.kind), "cudf" if getattr(cluster, cluster.kind).gpus else "pandas")
+    if cluster.kind == "class":
+        check_class(cluster)
+        return Resolved("class", cluster.engine or "pandas")
     kind = kind_on_this_host(cluster)
     if kind == "cuda":
         chosen_gpus(cluster)
@@ -100,12 +103,7 @@ def engine_at(address: str, security: Security | None = None) -> Engine:
                 "the Dask scheduler has no workers", where=f"cluster.address = {address}",
                 do=f"start some with `dask worker {address}` or `dask cuda worker {address}`",
             )  # fmt: skip
-        strangers = [worker for worker, spec in answers_of(client, find_spec, "infra").items() if spec is None]
-        if strangers:
-            raise GiveUpError(
-                "workers without rowmill", where=", ".join(strangers[:3]), do="install this rowmill where they run",
-            )  # fmt: skip
-        return "cudf" if all(answers_of(client, gpus.is_usable).values()) else "pandas"
+        return engine_of(client)
 
 
 def _kind(cluster: Cluster) -> str:

@@ -38,6 +38,8 @@ def dask_setup(worker: object) -> None:
         logging.raiseExceptions = False
     lines = logging.getLogger("distributed.worker")
     if dask.config.get("rowmill.says-start-only", False):
+        logging.getLogger("distributed").setLevel(logging.ERROR)
+        lines.setLevel(logging.INFO)
         lines.addFilter(lambda record: "Start worker at" in record.getMessage())
     else:
         lines.setLevel(logging.CRITICAL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from flows.job.access import CLUSTERS, limits, serving_limits
 from flows.job.job import make_application, make_job
+from infra.clusters.configurations import VARIABLE as CONFIGURATIONS
 from tasks import ops
 from tasks.errors import DataError, JobError
 from tasks.ops.user_code import VARIABLE as MODULES
@@ -254,6 +256,7 @@ def test_an_address_that_is_of_no_collector_is_refused(key: str, address: str, t
 
 ELSEWHERE = {
     "cluster.address": {"kind": "address", "address": "tls://10.0.0.7:8786"},
+    "cluster.cluster_class": {"cluster_class": "dask_jobqueue.OARCluster"},
     "cluster.ssh.hosts": {"kind": "ssh", "ssh": {"hosts": ["gpu-1", "other"]}},
     "cluster.kubernetes.image": {
         "kind": "kubernetes",
@@ -277,8 +280,123 @@ def test_schedulers_hosts_and_images_are_those_that_the_host_lists(
         make_job(data)
     assert refused.value.where == field
     assert CLUSTERS in str(refused.value.do)
-    monkeypatch.setenv(CLUSTERS, "tls://10.0.0.*:8786 gpu-* other registry/* http://other:* otlp://other:4318")
+    allowed = "tls://10.0.0.*:8786 gpu-* other registry/* dask_jobqueue.* http://other:* otlp://other:4318"
+    monkeypatch.setenv(CLUSTERS, allowed)
     make_job(data)
+
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "hosts": {"cluster_class": "distributed.SSHCluster", "cluster_kwargs": {"hosts": ["other", "other"]}},
+    "image": {"cluster_class": "dask_kubernetes.operator.KubeCluster", "cluster_kwargs": {"image": "other:1"}},
+    "custom_cluster_spec": {"cluster_class": "dask_kubernetes.operator.KubeCluster",
+                            "cluster_kwargs": {"custom_cluster_spec": {"spec": {}}}},
+    "env": {"cluster_class": "dask_kubernetes.operator.KubeCluster", "cluster_kwargs": {"env": {"LD_PRELOAD": "x"}}},
+    "job_script_prologue": {"cluster_class": "dask_jobqueue.PBSCluster",
+                            "cluster_kwargs": {"cores": 1, "memory": "1GB", "job_script_prologue": ["id"]}},
+    "worker_command": {"cluster_class": "dask_jobqueue.PBSCluster", "cluster_kwargs": {"worker_command": "id"}},
+    "preload": {"cluster_class": "distributed.LocalCluster", "cluster_kwargs": {"preload": "import os"}},
+    "worker_key": {"cluster_class": "distributed.LocalCluster", "adapt_kwargs": {"worker_key": "x"}},
+}  # fmt: skip
+
+
+@pytest.mark.promise("the word `shell` allows commands of a cluster", "infra/README.md#who-may-do-what")
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_of_a_class_are_a_shell(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = job(tmp_path, cluster=ARGUMENTS[name])
+    make_job(data)
+    monkeypatch.setenv(CLUSTERS, "dask_jobqueue.*, dask_kubernetes.*, distributed.*")
+    monkeypatch.setenv(MODULES, "shop")
+    with pytest.raises(JobError, match="arguments of a cluster class may not be given in a job") as refused:
+        make_job(data)
+    assert name in refused.value.where
+    assert "cluster.configuration" in refused.value.do
+    monkeypatch.setenv(MODULES, "shop, shell")
+    make_job(data)
+    monkeypatch.setenv(CLUSTERS, "other.*")  # shell does not allow a class
+    with pytest.raises(JobError, match="may not be used"):
+        make_job(data)
+
+
+HOST = """
+night:
+  cluster_class: dask_jobqueue.PBSCluster
+  cluster_kwargs: {cores: 8, memory: 16GB, job_script_prologue: [module load python]}
+  adapt_kwargs: {minimum: 1, maximum: 8, interval: 5s}
+fixed: {kind: slurm, workers: 3, local_directory: /fast, slurm: {cores: 1, memory: 1GB, setup: [module load cuda]}}
+hosts: {kind: ssh, ssh: {hosts: [gpu1, gpu2]}}
+"""
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The limits of a run of a deployment, on a host with cluster configurations; their file."""
+    for variable in (MODULES, CLUSTERS):
+        monkeypatch.setenv(variable, "")
+    monkeypatch.setenv(ROOTS, str(tmp_path))
+    monkeypatch.setenv(CONFIGURATIONS, str(tmp_path / "clusters.yaml"))
+    (tmp_path / "clusters.yaml").write_text(HOST)
+    return tmp_path / "clusters.yaml"
+
+
+@pytest.mark.promise("a run of a deployment names a configuration and gives numbers of workers within its bounds")
+@pytest.mark.parametrize(
+    ("asked", "workers", "scaling"),
+    [
+        ({"configuration": "night"}, None, {"minimum": 1, "maximum": 8, "interval": "5s"}),
+        ({"configuration": "night", "workers": 8}, 8, {}),
+        ({"configuration": "night", "adapt": {"minimum": 2, "maximum": 4}}, None,
+         {"minimum": 2, "maximum": 4, "interval": "5s"}),
+        ({"configuration": "fixed"}, 3, {}),
+        ({"configuration": "fixed", "workers": 2}, 2, {}),
+        ({"configuration": "fixed", "adapt": {"maximum": 3}}, None, {"minimum": 1, "maximum": 3}),
+        ({"configuration": "hosts"}, None, {}),
+    ],
+)  # fmt: skip
+def test_a_deployment_names_a_configuration_of_the_host(
+    asked: dict[str, Any], workers: int | None, scaling: dict[str, Any], deployment: Path
+) -> None:
+    planned = make_job(job(deployment.parent, cluster=asked))
+    assert (planned.cluster.workers, planned.cluster.scaling) == (workers, scaling)
+    assert planned.as_written()["cluster"] == asked  # the host's arguments are not in what the server keeps
+    assert planned.request("pandas").run.exchange == ("disk" if scaling else "auto")
+
+
+@pytest.mark.promise("`no cluster configuration`")
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"configuration": "nihgt"}, "no cluster configuration 'nihgt': did you mean 'night'?"),
+        ({"configuration": "night", "workers": 9}, "workers is 9; the configuration night allows 1 to 8"),
+        ({"configuration": "night", "adapt": {"minimum": 0, "maximum": 9}}, "minimum is 0; the configuration night"),
+        ({"configuration": "fixed", "workers": 4}, "workers is 4; the configuration fixed allows 1 to 3"),
+        ({"configuration": "hosts", "workers": 1}, "the configuration hosts sets no bounds for `workers`"),
+        ({"configuration": "night", "kind": "cpu"}, "leave out `kind`"),
+        ({"configuration": "night", "cluster_kwargs": {"shebang": "#!/bin/sh"}}, "leave out `cluster_kwargs`"),
+        ({"configuration": "fixed", "unencrypted": True}, "leave out `unencrypted`"),
+        ({"cluster_class": "dask_jobqueue.PBSCluster"}, "dask_jobqueue.PBSCluster may not be used"),
+        ({"cluster_class": "distributed.LocalCluster", "cluster_kwargs": {"n_workers": 1}},
+         "arguments of a cluster class may not be given in a job"),
+    ],
+)  # fmt: skip
+def test_a_deployment_gives_nothing_else(asked: dict[str, Any], text: str, deployment: Path) -> None:
+    with pytest.raises(JobError, match=re.escape(text)):
+        make_job(job(deployment.parent, cluster=asked))
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("night: [", "cannot be read"),
+        ("- night", "is not a map of names to sections `cluster`"),
+        ("night: {kind: cpu, workers: many}", "the configuration night.workers of this host"),
+        ("night: {cluster_class: PBSCluster}", "the configuration night.cluster_class of this host"),
+        ("night: {configuration: night}", "the configuration night of this host"),
+    ],
+)
+def test_a_wrong_file_of_configurations(content: str, text: str, deployment: Path) -> None:
+    deployment.write_text(content)
+    with pytest.raises(JobError, match=re.escape(text)):
+        make_job(job(deployment.parent, cluster={"configuration": "night"}))
 
 
 @pytest.mark.promise("a URL with a password is refused, and so are options in the job")

@@ -35,7 +35,7 @@ from flows.refit import refit
 from flows.run import session
 from flows.run.session import make_samples
 from infra.clusters import local
-from infra.clusters.model import Cluster
+from infra.clusters.model import OF_CLASS, Cluster
 from tasks.core.settings import OF_ROWS, WITHOUT_FIGURE, Check, Checks, Source
 from tasks.dataset import Dataset
 from tasks.errors import RowmillError
@@ -89,6 +89,7 @@ UNIQUE = {"source": {"unique": {"keys": ["a"]}}}
 LESS = {"source": {"downsample": {"where": "a >= 0", "fraction": 0.5}}}
 LOCAL = "tests/infra/test_clusters.py::"
 SLURM = "tests/infra/test_slurm.py::"
+BY_CLASS = "tests/infra/test_by_class.py::"
 ON_CORES, ON_GPUS = SLURM + "test_the_job_of_a_worker_on_the_cores", SLURM + "test_the_job_of_workers_on_gpus"
 PODS = "tests/infra/test_kubernetes.py::test_the_resource_is_what_the_crd_takes"
 SSH = "tests/infra/test_ssh.py::"
@@ -212,6 +213,11 @@ CLUSTER: dict[str, Cluster | str] = {
     "device_memory_limit": LOCAL + "test_allocator_and_spilling_fit_the_gpus_found",
     "rmm_pool_size": LOCAL + "test_allocator_and_spilling_fit_the_gpus_found",
     "local_directory": Cluster(kind="cpu", local_directory="spilled"),
+    "configuration": "tests/flows/test_access.py::test_a_deployment_names_a_configuration_of_the_host",
+    "cluster_class": BY_CLASS + "test_a_run_on_workers_from_a_queue",
+    "cluster_kwargs": BY_CLASS + "test_the_jobs_of_all_managers",
+    "adapt_kwargs": BY_CLASS + "test_workers_that_come_and_go_in_the_middle_of_a_run_give_the_same_rows",
+    "engine": BY_CLASS + "test_what_a_preview_expects_of_a_class",
     "adapt.minimum": LOCAL + "test_workers_come_and_go_between_the_bounds_of_adapt",
     "adapt.maximum": LOCAL + "test_workers_come_and_go_between_the_bounds_of_adapt",
     "resources": Cluster(kind="cpu", resources={"transform": {"disk": 1}}),
@@ -539,7 +545,8 @@ def taken_by(schema: Mapping[str, Any], key: str) -> bool:
 def test_every_key_has_a_place_in_the_form(flow: Any, model: type[BaseModel]) -> None:
     schema = parameter_schema(flow).model_dump()
     keys = [key for key in keys_of(model) if not key.startswith("features.")]  # YAML in the form
-    assert [key for key in keys if not taken_by(schema, key)] == []
+    commands = [f"cluster.{key}" for key in OF_CLASS]  # the host has them under a name
+    assert [key for key in keys if not taken_by(schema, key)] == commands
 
 
 PYTHON = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from prefect.utilities.schema_tools.validation import ValidationError, validate
 
 from flows.apply import apply
 from flows.fit import fit
-from flows.job.form import section, with_form
+from flows.job.form import cluster_section, section, with_form
 from flows.job.job import Application
 from flows.preprocess import preprocess
 from flows.refit import refit
@@ -50,6 +51,7 @@ def test_every_field_is_described(flow: Any) -> None:
 def test_the_text_of_a_section_names_the_keys_that_the_page_does_not_show(flow: Any) -> None:
     for name, field in schema_of(flow)["properties"].items():
         hidden = {key.strip("^$") for key in field.get("patternProperties", {})}
+        assert hidden.isdisjoint({"cluster_class", "cluster_kwargs", "adapt_kwargs"})
         refused = {"apply": {"valid", "split", "sample", "downsample"}, "refit": {"valid", "split", "sample"}}
         if name == "source":
             hidden -= refused.get(flow.name, set())
@@ -99,6 +101,7 @@ def test_the_form_fills_in_nothing_that_a_recipe_or_a_job_file_says(flow: Any) -
         {"source": {"partition_size": 10**8}, "output": {"compression": "zstd", "files": None, "rows_per_file": 9}},
         {"cluster": {"kind": "cuda", "visible_devices": "0,1", "memory_limit": 0.5, "adapt": None}},
         {"cluster": {"kind": "cpu", "memory_limit": "16GB", "adapt": {"maximum": 2}, "workers": None}},
+        {"cluster": {"configuration": "night", "workers": 4, "adapt": {"maximum": 2}}},
         {"run": {"retries": 0, "scratch": "/fast", "min_partition_size": "1MB"}},
     ],
 )
@@ -119,6 +122,10 @@ def test_a_partial_job_is_taken(parameters: dict[str, Any]) -> None:
         ({"source": {"sample": {"rows": "many"}}}, ["'source.sample.rows'", "'many' is not of type 'integer'"]),
         ({"source": {"path": 3}}, ["'source.path'", "3"]),
         ({"cluster": {"kind": "gpu"}}, ["'cluster.kind'", "'gpu' is not one of", "'cuda'"]),
+        ({"cluster": {"kind": "class"}}, ["'cluster.kind'", "'class' is not one of"]),
+        ({"cluster": {"cluster_class": "dask_jobqueue.PBSCluster"}}, ["'cluster'", "'cluster_class' is not one of"]),
+        ({"cluster": {"cluster_kwargs": {"cores": 1}}}, ["'cluster'", "'cluster_kwargs' is not one of"]),
+        ({"cluster": {"adapt_kwargs": {"maximum": 9}}}, ["'cluster'", "'adapt_kwargs' is not one of"]),
         ({"run": {"retries": 99}}, ["'run.retries'", "maximum of 20"]),
         ({"features": {"columns": ["x"]}}, ["'features'"]),
     ],
@@ -127,6 +134,16 @@ def test_nonsense_is_refused_with_its_field(parameters: dict[str, Any], said: li
     message = refusal(parameters)
     for part in said:
         assert part in message
+
+
+@pytest.mark.promise("A form offers these names, those of the host that registers it")
+def test_the_form_offers_the_configurations_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "enum" not in cluster_section(["kind", "configuration"])["properties"]["configuration"]
+    (file := tmp_path / "clusters.yaml").write_text("night: {kind: cpu}\nday: {kind: cpu}\n")
+    monkeypatch.setenv("ROWMILL_CLUSTERS", str(file))
+    assert cluster_section(["kind", "configuration"])["properties"]["configuration"]["enum"] == ["night", "day"]
+    file.write_text("night: [")
+    assert "enum" not in cluster_section(["kind", "configuration"])["properties"]["configuration"]
 
 
 def test_a_form_has_the_parameters_of_its_function() -> None:

@@ -83,10 +83,12 @@ def test_the_job_of_the_readme_is_the_draft(tmp_path: Path, monkeypatch: pytest.
     assert block("yaml").splitlines() == [*lines[lines.index("source:") :], "  files: 8"]
 
 
-def test_the_clusters_are_clusters() -> None:
-    (text,) = re.findall(r"```yml\n(.*?)```", CLUSTERS, re.DOTALL)
+def test_the_clusters_are_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, of_host = re.findall(r"```yml\n(.*?)```", CLUSTERS, re.DOTALL)
+    (tmp_path / "clusters.yaml").write_text(of_host)
+    monkeypatch.setenv("ROWMILL_CLUSTERS", str(tmp_path / "clusters.yaml"))
     kinds = [Cluster.model_validate(yaml.safe_load(line)["cluster"]).kind for line in text.splitlines()]
-    assert kinds == ["address", "ssh", "slurm", "kubernetes"]
+    assert kinds == ["address", "ssh", "slurm", "kubernetes", "class", "class"]
 
 
 def test_python_that_is_shown_names_what_exists() -> None:

@@ -298,7 +298,7 @@ def test_a_client_that_cannot_connect_is_closed(address: str) -> None:
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"kind": "cpus"}, "Input should be 'auto', 'cuda', 'cpu', 'address', 'ssh', 'slurm' or 'kubernetes'"),
+        ({"kind": "cpus"}, "Input should be 'auto', 'cuda', 'cpu', 'address', 'ssh', 'slurm', 'kubernetes' or 'class'"),
         ({"worker": 2}, "Extra inputs are not permitted"),
         ({"workers": 0}, "greater than or equal to 1"),
         ({"kind": "address"}, "kind: address needs `address`"),

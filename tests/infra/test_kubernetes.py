@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from infra.clusters import kubernetes
 from infra.clusters.encryption import security_of
 from infra.clusters.model import Cluster
 from tasks.errors import GiveUpError, JobError
+from tasks.manifest import Manifest
 from tests.clusters import IMPORTS, make_cluster
 from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
@@ -125,9 +127,11 @@ class Api(ThreadingHTTPServer):
     """As much of a Kubernetes API as a DaskCluster needs; its pods are processes of this host."""
 
     daemon_threads = True
+    complete = 2  # objects, after which the operator starts the pods: a DaskCluster and its Secret
 
     def __init__(self, folder: Path, crd: Any) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.posted: list[dict[str, Any]] = []
         self.folder, self.crd = folder, crd
         self.objects: dict[str, dict[str, Any]] = {}
         self.pods: list[subprocess.Popen[bytes]] = []
@@ -184,6 +188,10 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []})
         elif path in found:
             self.answer(200, found[path])
+        elif "fieldSelector=metadata.name" in self.path:
+            name = self.path.rpartition("%3D")[2]
+            items = [found[f"{path}/{name}"]] if f"{path}/{name}" in found else []
+            self.answer(200, {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items})
         else:
             self.answer(404, {"kind": "Status", "code": 404, "message": f"{path} not found", "reason": "NotFound"})
 
@@ -192,12 +200,16 @@ class Handler(BaseHTTPRequestHandler):
         path = f"{self.path.partition('?')[0]}/{body['metadata']['name']}"
         if path.startswith(KINDS) and (wrong := [error.message for error in self.server.crd.iter_errors(body)]):
             return self.answer(422, {"kind": "Status", "code": 422, "message": wrong[0]})
+        self.server.posted.append(json.loads(json.dumps(body)))
         body["metadata"] |= {"uid": "4f1c", "resourceVersion": "1"}
         self.server.objects[path] = body
         self.answer(201, body)
-        if self.server.works and len(self.server.objects) == 2:
+        if self.server.works and len(self.server.objects) == self.server.complete:
             self.server.start_pods()
         return None
+
+    def do_PATCH(self) -> None:
+        self.answer(404, {"kind": "Status", "code": 404, "message": "not found", "reason": "NotFound"})
 
     def do_DELETE(self) -> None:
         path = self.path.partition("?")[0]
@@ -212,24 +224,15 @@ class Handler(BaseHTTPRequestHandler):
         return
 
 
-@pytest.fixture
-def api(tmp_path: Path, crd: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    """An API server that KUBECONFIG leads to; the scheduler's service answers on this host."""
-    import dask_kubernetes.operator.networking as networking
-
-    server = Api(tmp_path, crd)
+@contextmanager
+def serving(server: Api, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """An API server that KUBECONFIG leads to."""
     user, context = {"name": "u", "user": {"token": "t"}}, {"cluster": "c", "user": "u", "namespace": "data"}
     place = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}
     known = {"apiVersion": "v1", "kind": "Config", "clusters": [place], "users": [user], "current-context": "x",
              "contexts": [{"name": "x", "context": context}]}  # fmt: skip
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(known))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-
-    async def address(service: str, namespace: str) -> str:
-        assert (service.rpartition("-")[2], namespace) == ("scheduler", "data")
-        return f"tcp://127.0.0.1:{server.port}"
-
-    monkeypatch.setattr(networking, "get_scheduler_address", address)
+    (folder / "kubeconfig").write_text(yaml.safe_dump(known))
+    monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -239,6 +242,20 @@ def api(tmp_path: Path, crd: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.fixture
+def api(tmp_path: Path, crd: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """An API server; the scheduler's service answers on this host."""
+    import dask_kubernetes.operator.networking as networking
+
+    async def address(service: str, namespace: str) -> str:
+        assert (service.rpartition("-")[2], namespace) == ("scheduler", "data")
+        return f"tcp://127.0.0.1:{server.port}"
+
+    monkeypatch.setattr(networking, "get_scheduler_address", address)
+    with serving(Api(tmp_path, crd), tmp_path, monkeypatch) as server:
+        yield server
 
 
 @pytest.mark.system
@@ -313,3 +330,91 @@ def test_a_wrong_section_is_refused(section: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Cluster(kind="kubernetes", kubernetes=section)
     assert said in str(caught.value)
+
+
+class ClassApi(Api):
+    """The same for KubeCluster: its pods have no certificates, and one worker runs at first."""
+
+    complete = 1
+
+    def stop_pods(self) -> None:
+        for process in self.pods:
+            process.kill()
+        super().stop_pods()
+
+    def start_pods(self) -> None:
+        (cluster,) = [o for path, o in self.objects.items() if path.startswith(KINDS)]
+        for role, pod in (("scheduler", cluster["spec"]["scheduler"]), ("worker", cluster["spec"]["worker"])):
+            (container,) = pod["spec"]["containers"]
+            words = [word.replace("8786", str(self.port)) for word in container["args"][1:]]
+            known = {entry["name"]: entry["value"] for entry in container.get("env", [])}
+            more = [f"tcp://127.0.0.1:{self.port}"] if role == "worker" else []
+            command = [sys.executable, "-W", "ignore", "-m", "dask", *words, *more, "--host", "127.0.0.1"]
+            self.pods.append(subprocess.Popen(command, cwd=self.folder, env=environment(**known)))
+        cluster["status"] = {"phase": "Running"}
+
+
+@pytest.fixture
+def class_api(tmp_path: Path, crd: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClassApi]:
+    """An API server for KubeCluster, whose waits for pods and services have nothing to wait for."""
+    from dask_kubernetes.operator.kubecluster import kubecluster
+
+    async def ready(*_: Any, **__: Any) -> str:
+        return f"tcp://127.0.0.1:{server.port}"
+
+    for wait in ("wait_for_scheduler", "wait_for_service", "get_scheduler_address"):
+        monkeypatch.setattr(kubecluster, wait, ready)
+    with serving(ClassApi(tmp_path, crd), tmp_path, monkeypatch) as server:
+        yield server
+
+
+def own_pods() -> dict[str, Any]:
+    """A section with a pod template of one's own."""
+    from dask_kubernetes.operator import make_cluster_spec
+
+    spec = make_cluster_spec("own", image="rowmill:cpu", n_workers=1, env={"TZ": "UTC"}, resources={})
+    pods = {role: spec["spec"][role]["spec"] for role in ("scheduler", "worker")}
+    pods["worker"]["nodeSelector"] = {"disk": "fast"}
+    pods["worker"]["containers"][0]["args"] = ["dask", "worker", "--nthreads", "2", "--no-dashboard"]
+    pods["scheduler"]["containers"][0]["args"] = ["dask", "scheduler", "--port", "8786", "--no-dashboard"]
+    arguments = {"custom_cluster_spec": spec, "namespace": "data"}
+    return {"cluster_class": "dask_kubernetes.operator.KubeCluster", "cluster_kwargs": arguments}
+
+
+@pytest.mark.system
+def test_a_run_on_kubecluster_with_a_pod_template_of_one_s_own(
+    class_api: ClassApi, tmp_path: Path, prefect_server: Any
+) -> None:
+    section = {**own_pods(), "adapt_kwargs": {"minimum": 1, "maximum": 3}}
+    assert run_job(make_data(tmp_path / "in", files=2), tmp_path / "out", section).is_completed()
+    assert class_api.pods == []
+    assert not [path for path in class_api.objects if path.startswith(KINDS)]  # Kubernetes removes what belongs to it
+    cluster, autoscaler = class_api.posted
+    assert cluster["spec"]["worker"]["spec"]["nodeSelector"] == {"disk": "fast"}
+    assert autoscaler["kind"] == "DaskAutoscaler"
+    assert autoscaler["spec"] == {"cluster": "own", "minimum": 1, "maximum": 3}
+    assert Manifest.load(tmp_path / "out").data["exchange"] == "disk"
+    assert sum(rows for rows, _ in digests(tmp_path / "out")) == 2 * BLOCK
+
+
+@pytest.mark.system
+def test_pods_of_a_class_that_does_not_start_are_removed(class_api: ClassApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_kubernetes.operator.kubecluster import kubecluster
+
+    async def never(*_: Any, **__: Any) -> None:
+        raise TimeoutError("no service")
+
+    monkeypatch.setattr(kubecluster, "wait_for_service", never)
+    with pytest.raises(GiveUpError, match="the cluster could not be started") as caught:
+        make_cluster(Cluster(**own_pods()))
+    assert "no service" in caught.value.why
+    assert len(class_api.posted) == 1
+    assert (class_api.objects, class_api.pods) == ({}, [])
+
+
+@pytest.mark.system
+def test_arguments_that_the_adapt_of_a_class_does_not_take(class_api: ClassApi) -> None:
+    with pytest.raises(JobError, match="adapt does not take the arguments") as caught:
+        make_cluster(Cluster(**own_pods(), adapt_kwargs={"maximum": 2, "interval": "5s"}))
+    assert "unknown: interval; known: minimum, maximum" in caught.value.why
+    assert (class_api.objects, class_api.pods) == ({}, [])

@@ -20,11 +20,11 @@ from infra.clusters.remote import worker_options, worker_settings
 from infra.clusters.resolve import resolved
 from infra.workers.imports import pre_import
 from tasks.cluster.dask_pool import workers_at
-from tasks.errors import GiveUpError
+from tasks.errors import GiveUpError, JobError
 from tests.clusters import IMPORTS, make_cluster
 from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
-from tests.infra.elsewhere import ROOT, commands_with, digests, eventually, run_job
+from tests.infra.elsewhere import ROOT, commands_with, digests, eventually, make_certificates, run_job
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin:/sbin")
 LOADED = ",".join(pre_import(IMPORTS))
@@ -224,3 +224,22 @@ def test_arguments_of_the_connection() -> None:
         "connect_timeout": model.CONNECT_SECONDS,
     }  # fmt: skip
     assert model.Ssh(hosts=["a"]).connection() == {"connect_timeout": model.CONNECT_SECONDS}
+
+
+@needs_sshd
+def test_a_run_on_the_class_of_dask_for_ssh(sshd: dict[str, Any], tmp_path: Path, prefect_server: Any) -> None:
+    """It passes on Dask's settings, so that certificates which are files reach its scheduler and its workers."""
+    login = {"port": sshd["port"], "known_hosts": sshd["known_hosts"], "client_keys": [sshd["key"]]}
+    scheduler = {"protocol": "tls://", "port": 0, "dashboard_address": "127.0.0.1:0"}
+    worker = {"nthreads": 1, "local_directory": str(tmp_path)}
+    asked = {"hosts": ["127.0.0.1"] * 3, "remote_python": sys.executable, "connect_options": login,
+             "scheduler_options": scheduler, "worker_options": worker}  # fmt: skip
+    section = {"cluster_class": "distributed.SSHCluster", "cluster_kwargs": asked}
+    tls = make_certificates(tmp_path / "tls")
+    assert run_job(make_data(tmp_path / "in", files=2), tmp_path / "there", {**section, "tls": tls}).is_completed()
+    assert sum(rows for rows, _ in digests(tmp_path / "there")) == 2 * BLOCK
+    assert eventually(lambda: not commands_with(str(tmp_path)))
+    scheduler["protocol"] = "tcp://"
+    with pytest.raises(JobError, match="the scheduler is not encrypted"):
+        make_cluster(Cluster(**section))
+    assert eventually(lambda: not commands_with(str(tmp_path)))

@@ -1,0 +1,356 @@
+"""The kind `class`: whole jobs through queues that a script plays, job scripts, what is refused, and what is closed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import dask.config
+import psutil
+import pytest
+from distributed import Client
+from distributed.protocol.serialize import dask_serialize
+
+from flows.job.job import load_job
+from infra.clusters import by_class
+from infra.clusters.expected import expected
+from infra.clusters.model import Cluster
+from infra.clusters.remote import RunningCluster
+from infra.clusters.resolve import resolved
+from infra.workers.plugin import SetUp
+from tasks.cluster.dask_pool import DaskPool
+from tasks.dataset import Dataset
+from tasks.errors import GiveUpError, JobError
+from tasks.manifest import Manifest
+from tasks.stages.ingest import _planned
+from tests.clusters import IMPORTS, make_cluster
+from tests.faults.jobs import BLOCK, digests, make_data, make_job
+from tests.infra.elsewhere import DASK, ROOT, commands_with, environment, eventually, processes, run_job
+
+dask_jobqueue = pytest.importorskip("dask_jobqueue", reason="needs dask-jobqueue: pip install '.[test]'")
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
+
+SUBMIT = """#!/bin/bash
+# A queue that runs each job at once: the script of the first argument, or of stdin, in a session of its own.
+job=$(mktemp {folder}/job-XXXXXX.sh)
+cat "${{1:-/dev/stdin}}" > "$job"
+setsid bash "$job" > "$job.out" 2>&1 &
+echo "Job <$!> is submitted"
+"""
+CANCEL = """#!/bin/bash
+kill -- "-$1"
+"""
+COMMANDS = {"PBSCluster": ("qsub", "qdel"), "LSFCluster": ("bsub", "bkill")}
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with the jobs of a queue whose commands are the first in PATH."""
+    folder, place = tmp_path / "queue", tmp_path / "bin"
+    folder.mkdir()
+    place.mkdir()
+    for submit, cancel in COMMANDS.values():
+        for name, text in ((submit, SUBMIT.format(folder=folder)), (cancel, CANCEL)):
+            (place / name).write_text(text)
+            (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+    return folder
+
+
+def section(name: str, folder: Path, **more: Any) -> dict[str, Any]:
+    """A cluster of dask-jobqueue with workers of one thread, whose jobs find this rowmill."""
+    arguments = {"cores": 1, "memory": "1500MB", "python": sys.executable, "shared_temp_directory": str(folder),
+                 "job_script_prologue": [f"export PYTHONPATH={ROOT}"], "local_directory": str(folder),
+                 "interface": "lo"}  # fmt: skip
+    return {"kind": "class", "cluster_class": f"dask_jobqueue.{name}", "cluster_kwargs": arguments, **more}
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("PBSCluster", {"workers": 2}), ("LSFCluster", {"adapt_kwargs": {"minimum": 1, "maximum": 2}})]
+)
+def test_a_run_on_workers_from_a_queue(
+    name: str, more: dict[str, Any], queue: Path, tmp_path: Path, prefect_server: Any
+) -> None:
+    data = make_data(tmp_path / "in", files=2)
+    state = run_job(data, tmp_path / "out", section(name, tmp_path, **more))
+    assert state.is_completed(), [log.read_text()[-2000:] for log in queue.glob("*.out")]
+    manifest = Manifest.load(tmp_path / "out")
+    assert sum(part["rows"] for part in manifest.parts) == 2 * BLOCK
+    assert manifest.data["exchange"] == ("disk" if "adapt_kwargs" in more else "memory")
+    scripts = [script.read_text() for script in queue.glob("*.sh")]
+    assert len(scripts) == 2 if "workers" in more else scripts
+    assert all("--tls-key" in script and "PRIVATE KEY" not in script for script in scripts)
+    assert eventually(lambda: not commands_with(str(queue)))
+    assert not list(tmp_path.glob(".dask-jobqueue*"))  # the certificates are removed
+
+
+@pytest.mark.promise("the exchange is then on disk, and the rows are the same", "infra/README.md#on-a-cluster")
+def test_workers_that_come_and_go_in_the_middle_of_a_run_give_the_same_rows(
+    tmp_path: Path, prefect_server: Any
+) -> None:
+    data = make_data(tmp_path / "in", files=8)
+    breathing = {"cluster_class": "tests.infra.own_cluster.OwnCluster",
+                 "cluster_kwargs": {"n_workers": 1, "threads_per_worker": 1, "memory_limit": "1GB"},
+                 "adapt_kwargs": {"minimum": 1, "maximum": 4}}  # fmt: skip
+    for name, cluster in (("one", {"kind": "cpu"}), ("four", breathing)):
+        op = {"op": "tests.infra.own_cluster:Breathes", "scales": name == "four"}
+        features = [{"columns": ["row"], "ops": [op]}, {"columns": ["name"], "ops": [{"op": "Categorify"}]}]
+        assert run_job(data, tmp_path / name, cluster, features=features).is_completed()
+    assert digests(tmp_path / "one") == digests(tmp_path / "four")
+    assert Manifest.load(tmp_path / "four").data["exchange"] == "disk"
+
+
+LOCAL = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+WORKER = (
+    "python -m distributed.cli.dask_worker ADDRESS --name dummy-name --nthreads 4 --memory-limit 7.45GiB"
+    " --nworkers 2 --nanny --death-timeout 60 --interface lo --protocol tls://"
+    " --tls-ca-file CA --tls-cert CERT --tls-key KEY"
+)
+HEADS = {
+    "PBSCluster": ["#PBS -N dask-worker", "#PBS -q batch", "#PBS -A shop", "#PBS -l select=1:ncpus=8:mem=15GB",
+                   "#PBS -l walltime=01:00:00"],
+    "SGECluster": ["#$ -N dask-worker", "#$ -q batch", "#$ -P shop", "#$ -l h_rt=01:00:00", "#$ -cwd", "#$ -j y"],
+    "LSFCluster": ["#BSUB -J dask-worker", "#BSUB -q batch", '#BSUB -P "shop"', "#BSUB -n 8",
+                   '#BSUB -R "span[hosts=1]"', "#BSUB -M 16000000", "#BSUB -W 01:00:00"],
+    "SLURMCluster": ["#SBATCH -J dask-worker", "#SBATCH -p batch", "#SBATCH -A shop", "#SBATCH -n 1",
+                     "#SBATCH --cpus-per-task=8", "#SBATCH --mem=15G", "#SBATCH -t 01:00:00"],
+    "OARCluster": ["#OAR -n dask-worker", "#OAR -q batch", "#OAR --project shop",
+                   "#OAR -l /nodes=1/core=8,walltime=01:00:00"],
+    "HTCondorCluster": ['MY.DaskWorkerName = "htcondor--$F(MY.JobId)--"', "batch_name = dummy-name",
+                        "RequestCpus = MY.DaskWorkerCores", "RequestMemory = floor(MY.DaskWorkerMemory / 1048576)",
+                        "RequestDisk = floor(MY.DaskWorkerDisk / 1024)", 'MY.JobId = "$(ClusterId).$(ProcId)"',
+                        "MY.DaskWorkerCores = 8", "MY.DaskWorkerMemory = 16000000000",
+                        "MY.DaskWorkerDisk = 1000000000"],
+}  # fmt: skip
+OWN = {
+    "PBSCluster": {"account": "shop"}, "SGECluster": {"project": "shop"}, "LSFCluster": {"project": "shop"},
+    "SLURMCluster": {"account": "shop"},
+    "OARCluster": {"project": "shop", "memory_per_core_property_name": "not_applicable"},
+    "HTCondorCluster": {"disk": "1GB"},
+}  # fmt: skip
+
+
+def script(opened: RunningCluster) -> list[str]:
+    """The job that would be submitted, without the shebang, names of this host in words."""
+    text = opened.scaled.job_script().replace(opened.scheduler_address, "ADDRESS")
+    for part, word in (("ca_file", "CA"), ("cert", "CERT"), ("key", "KEY")):
+        text = re.sub(rf"\S+\.dask-jobqueue\.worker\.{part}\.[\w-]+", word, text)
+    return [line for line in text.splitlines()[1:] if line]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_jobs_of_all_managers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda command: command)
+    arguments = {"cores": 8, "processes": 2, "memory": "16GB", "python": "python", "interface": "lo",
+                 "shared_temp_directory": str(tmp_path), "job_script_prologue": ["module load python"],
+                 **({} if name == "HTCondorCluster" else {"queue": "batch", "walltime": "01:00:00"}),
+                 **OWN[name]}  # fmt: skip
+    opened = RunningCluster()
+    by_class.open_class(opened, Cluster(cluster_class=f"dask_jobqueue.{name}", cluster_kwargs=arguments), IMPORTS)
+    lines = script(opened)
+    opened.close()
+    if name == "HTCondorCluster":
+        job = f"Arguments = \"-c 'module load python; {WORKER}'\""
+        assert lines == [*HEADS[name], job, "Executable = /bin/sh", "Queue"]
+    else:
+        assert lines == [*HEADS[name], "module load python", WORKER]
+    assert list(tmp_path.iterdir()) == []
+
+
+def of_worker(dask_worker: Any) -> dict[str, Any]:
+    from tasks.engines.task_result import TaskResult
+
+    return {"pause": dask_worker.memory_manager.memory_pause_fraction, "switch": sys.getswitchinterval(),
+            "shuffle": dask.config.get("dataframe.shuffle.method"),
+            "transfers": TaskResult in dask_serialize._lookup}  # fmt: skip
+
+
+@pytest.mark.promise("A plugin of Dask sets up every worker, also those that join later")
+def test_workers_of_any_class_are_set_up_also_those_that_join_later(tmp_path: Path) -> None:
+    """`dask worker` starts them, with nothing of rowmill in its command and its settings."""
+    plain = {"PYTHONPATH": str(ROOT)}
+    arguments = {"n_workers": 0, "protocol": "tcp", "host": "127.0.0.1"}
+    opened = RunningCluster()
+    asked = Cluster(cluster_class="distributed.LocalCluster", cluster_kwargs=arguments)
+    by_class.open_class(opened, asked, IMPORTS)
+    command = [*DASK, "worker", opened.scheduler_address, "--nthreads", "1", "--dashboard-address", "127.0.0.1:0"]
+    with Client(opened, set_as_default=False) as client, processes([command], tmp_path, **plain):
+        client.wait_for_workers(1, timeout=60)
+        opened.on_workers(client)
+        with processes([command], tmp_path, **plain):
+            client.wait_for_workers(2, timeout=60)
+            seen = list(client.run(of_worker).values())
+    opened.close()
+    assert seen == [{"pause": False, "switch": 0.001, "shuffle": "tasks", "transfers": True}] * 2
+
+
+CASES: dict[str, tuple[dict[str, Any], type[Exception], str, str]] = {
+    "module": ({"cluster_class": "dask_yarn.YarnCluster"}, GiveUpError, "dask_yarn cannot be imported", "install its"),
+    "class": ({"cluster_class": "dask_jobqueue.PSBCluster"}, JobError, "dask_jobqueue has no class PSBCluster",
+              "did you mean 'PBSCluster'"),
+    "argument": ({"cluster_class": "dask_jobqueue.PBSCluster",
+                  "cluster_kwargs": {"cores": 1, "memory": "1GB", "qeue": "batch", "interface": "lo"}},
+                 JobError, "PBSCluster does not take the arguments", "queue, project"),
+    "value": ({"cluster_class": "dask_jobqueue.PBSCluster", "cluster_kwargs": {"cores": 1}}, JobError,
+              "PBSCluster does not take the arguments", "PBSCluster(n_workers=0"),
+    "missing": ({"cluster_class": "distributed.SSHCluster", "cluster_kwargs": {"host": ["a"]}, "workers": 1},
+                JobError, "SSHCluster does not take the arguments", "SSHCluster(hosts:"),
+    "late": ({"cluster_class": "distributed.LocalCluster", "cluster_kwargs": {"n_workers": 1, "cores": 2}}, JobError,
+             "LocalCluster does not take the arguments", "LocalCluster(name=None"),
+    "adapt": ({"cluster_class": "distributed.LocalCluster", "cluster_kwargs": {"n_workers": 1},
+               "adapt_kwargs": {"most": 2}}, JobError, "adapt does not take the arguments", "adapt("),
+    "start": ({"cluster_class": "distributed.LocalCluster", "cluster_kwargs": {"interface": "nowhere"}}, GiveUpError,
+              "the cluster could not be started", "call the class in Python"),
+}  # fmt: skip
+
+
+@pytest.mark.promise("`does not take the arguments`")
+@pytest.mark.promise("`has no class`")
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_no_class_or_does_not_take_the_arguments(case: str, queue: Path) -> None:
+    asked, kind, what, do = CASES[case]
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(kind, match=what) as caught:
+        make_cluster(Cluster(**asked))
+    assert do in str(caught.value.do)
+    assert str(asked["cluster_class"]) in str(caught.value.where)
+    assert eventually(lambda: not [p for p in set(psutil.Process().children(recursive=True)) - before if alive(p)])
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and "worker" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.promise("the command in the message, such as `qstat`")
+def test_workers_that_never_come_and_where_to_look(queue: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin/qsub").write_text("#!/bin/bash\necho 7.server\n")
+    asked = section("PBSCluster", tmp_path, workers=1, start_timeout=1)
+    asked["cluster_kwargs"]["log_directory"] = str(tmp_path / "logs")
+    threads = {*threading.enumerate()}
+    with pytest.raises(GiveUpError, match="no worker has come within 1 s") as caught:
+        make_cluster(Cluster(**asked))
+    assert "`qstat -u $USER` shows them" in caught.value.why
+    assert f"{tmp_path}/logs has their logs" in caught.value.why
+    assert not list(tmp_path.glob(".dask-jobqueue*"))
+    assert not [thread for thread in {*threading.enumerate()} - threads if thread.name.startswith("IO loop")]
+
+
+def test_a_host_without_the_commands_of_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GiveUpError, match="bsub is not here"):
+        make_cluster(Cluster(**section("LSFCluster", tmp_path)))
+
+
+class OwnQueue(dask_jobqueue.PBSCluster):  # type: ignore[misc]
+    """PBS, as a site wraps it."""
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("dask_jobqueue.SGECluster", "qstat"), ("dask_jobqueue.LSFCluster", "bjobs"),
+     ("dask_jobqueue.SLURMCluster", "squeue"), ("dask_jobqueue.HTCondorCluster", "condor_q"),
+     ("dask_jobqueue.OARCluster", "oarstat"), (f"{__name__}.OwnQueue", "qstat"),
+     ("dask_kubernetes.operator.KubeCluster", "kubectl get pods"), ("distributed.LocalCluster", "none has registered")],
+)  # fmt: skip
+def test_each_manager_has_a_command_of_its_own_to_look_at_workers(name: str, command: str) -> None:
+    asked = Cluster(cluster_class=name)
+    module, _, attribute = name.rpartition(".")
+    assert command in by_class._delay(asked, getattr(importlib.import_module(module), attribute))
+
+
+class Answers:
+    """A client of a scheduler at an address."""
+
+    scheduler = type("Scheduler", (), {"identity": None})
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def sync(self, function: Any, n_workers: int) -> dict[str, str]:
+        return {"address": self.address}
+
+    def run(self, function: Any, *arguments: Any, on_error: str) -> dict[str, Any]:
+        return {"tls://10.0.0.7:1": function.__name__ == "find_spec"}
+
+    def register_plugin(self, plugin: Any) -> None:
+        self.plugin = plugin
+
+
+def test_a_scheduler_that_anybody_reaches_is_refused_and_engines_are_those_of_the_workers() -> None:
+    asked, open_to_all = Cluster(cluster_class="own.Class"), Answers("tcp://10.0.0.7:8786")
+    plugin = SetUp({}, IMPORTS, False)
+    with pytest.raises(JobError, match="the scheduler is not encrypted") as caught:
+        by_class._set_up(asked, plugin, open_to_all)
+    assert "cluster.unencrypted: true" in caught.value.do
+    by_class._set_up(asked.model_copy(update={"unencrypted": True}), plugin, open_to_all)
+    for address in ("tls://10.0.0.7:8786", "tcp://127.0.0.1:8786", "inproc://10.0.0.7/1/2"):
+        by_class._set_up(asked, plugin, client := Answers(address))
+        assert client.plugin is plugin
+    with pytest.raises(GiveUpError, match="workers without a GPU"):
+        by_class._set_up(asked, SetUp({}, IMPORTS, True), Answers("tls://10.0.0.7:8786"))
+
+
+def test_what_a_preview_expects_of_a_class() -> None:
+    asked = {"cores": 8, "processes": 2, "memory": "16GB"}
+    found = expected(Cluster(cluster_class="dask_jobqueue.PBSCluster", cluster_kwargs=asked, workers=4))
+    assert (len(found.workers), found.threads, found.smallest_memory) == (4, 16, 8 * 10**9)
+    asked = {"n_workers": 3, "threads_per_worker": 2, "memory_limit": "1GB"}
+    found = expected(Cluster(cluster_class="distributed.LocalCluster", cluster_kwargs=asked))
+    assert (len(found.workers), found.threads, found.smallest_memory) == (3, 6, 10**9)
+    own = Cluster(cluster_class="tests.infra.own_cluster.OwnCluster", engine="cudf", adapt_kwargs={"minimum": 2})
+    assert resolved(own) == ("class", "cudf")
+    assert len(expected(own).workers) == 2
+    with pytest.raises(JobError, match="PBSCluster does not take the arguments"):
+        expected(Cluster(cluster_class="dask_jobqueue.PBSCluster", cluster_kwargs={"cores": 8}))
+
+
+def test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker(tmp_path: Path) -> None:
+    """The workers have 1 GB and 4 GB: of 0.003 a partition has two of the four row groups, not all."""
+    data = make_data(tmp_path / "in")
+    limits = {"small": "1GB", "large": "4GB"}
+    workers = {name: {"cls": "distributed.Nanny", "options": {"memory_limit": limit, "nthreads": 1, **LOCAL}}
+               for name, limit in limits.items()}  # fmt: skip
+    arguments = {"workers": workers, "scheduler": {"cls": "distributed.Scheduler", "options": LOCAL}}
+    asked = Cluster(cluster_class="distributed.SpecCluster", cluster_kwargs=arguments, workers=2)
+    with make_cluster(asked) as cluster, Client(cluster) as client:
+        pool = DaskPool(client)
+        assert (pool.smallest_memory, pool.memory) == (10**9, 5 * 10**9)
+        seen = {}
+        for share in (0.0015, 0.003, 0.006):
+            source = {"part_mem_fraction": share, "partition_size": None}
+            request = load_job(make_job(data, tmp_path / "out", source=source)).request("pandas")
+            dataset = Dataset(data, engine="pandas", part_mem_fraction=share).npartitions
+            seen[share] = (len(_planned(request, "", request.source.path, pool).plan.partitions), dataset)
+    assert seen == {0.0015: (4, 4), 0.003: (2, 2), 0.006: (1, 1)}
+
+
+def test_ctrl_c_stays_with_the_command_when_a_class_is_imported(tmp_path: Path) -> None:
+    """dask-jobqueue sets a handler of its own when it is first imported, here in a process of its own."""
+    code = """
+import signal
+from infra.clusters.by_class import check_class
+from infra.clusters.model import Cluster
+check_class(Cluster(cluster_class="dask_jobqueue.PBSCluster", cluster_kwargs={"cores": 1, "memory": "1GB"}))
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gpu
+def test_the_class_of_dask_cuda_gives_the_rows_of_our_own_kind(tmp_path: Path, prefect_server: Any) -> None:
+    data = make_data(tmp_path / "in", files=4)
+    by_name = {"cluster_class": "dask_cuda.LocalCUDACluster", "cluster_kwargs": {"n_workers": 1}, "engine": "cudf"}
+    for name, cluster in (("kind", {"kind": "cuda", "workers": 1}), ("class", by_name)):
+        assert run_job(data, tmp_path / name, cluster).is_completed()
+    assert digests(tmp_path / "kind") == digests(tmp_path / "class")
