@@ -76,7 +76,14 @@ class RowsForm(Form):
     out: Count
 
 
-class StageForm(Form):
+class ResourcesForm(Form):
+    core_seconds: float | None = None
+    gpu_seconds: float | None = None
+    energy_joules: float | None = None
+    cost: float | None = None
+
+
+class StageForm(ResourcesForm):
     seconds: float
     rows: Count
     bytes: Count
@@ -98,7 +105,7 @@ class BaseForm(Form):
     rows: Count = 0
 
 
-class ManifestForm(Form):
+class ManifestForm(ResourcesForm):
     format: Number
     rowmill: str = ""
     run: str = ""

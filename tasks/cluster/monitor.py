@@ -16,11 +16,12 @@ import json
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psutil
 
 from tasks.cluster.dask_pool import workers_at
+from tasks.cluster.gpu_counters import GpuReading, first_gpu
 from tasks.core import lent_bytes
 
 if TYPE_CHECKING:
@@ -55,6 +57,12 @@ class UsageSample(NamedTuple):
     bytes: int
     lent: int = 0  # bytes of those sent that other processes copied out of its GPU (CUDA IPC)
     lent_on_host: int = 0  # bytes of those sent that other processes copied out of its host memory
+    watts: float | None = None  # of its GPU, whoever uses it; as the counters below
+    energy: int | None = None  # millijoules since the driver was loaded
+    nvlink_in: int | None = None  # bytes since the driver was loaded
+    nvlink_out: int | None = None
+    pcie_in: int | None = None  # bytes per second, in the last moments
+    pcie_out: int | None = None
 
 
 class _WorkDone:
@@ -82,22 +90,23 @@ class Sampler:
 
     def __init__(self, worker: Worker) -> None:
         self.worker, self.process = weakref.ref(worker), psutil.Process()
-        self.device = _device()
+        self.device = first_gpu()
         self.samples: deque[UsageSample] = deque(maxlen=1200)
         self.last_request = time.monotonic()
         self.thread: threading.Thread | None = None
 
-    def sample(self) -> None:
+    def sample(self, **pcie: int | None) -> None:
         """Take one sample now."""
         worker = self.worker()
         if worker is None:
             return
-        times, (used, own, busy) = self.process.cpu_times(), self.device()
+        times, gpu = self.process.cpu_times(), self.device.read() if self.device else GpuReading()
         to_host, to_disk = _spilled(worker.data)
+        lent, lent_on_host = lent_bytes.totals()
         self.samples.append(UsageSample(
-            time.time(), times.user + times.system, self.process.memory_info().rss, used, own, busy, to_host, to_disk,
-            worker.transfer_outgoing_bytes_total, _work.rows, _work.bytes,
-            *lent_bytes.totals(),
+            at=time.time(), cpu=times.user + times.system, rss=self.process.memory_info().rss, to_host=to_host,
+            to_disk=to_disk, sent=worker.transfer_outgoing_bytes_total, rows=_work.rows, bytes=_work.bytes,
+            lent=lent, lent_on_host=lent_on_host, **gpu._asdict(), **pcie,
         ))  # fmt: skip
 
     def since(self, moment: float) -> list[UsageSample]:
@@ -120,7 +129,7 @@ class Sampler:
                 return
             del worker
             try:
-                self.sample()
+                self.sample(**(self.device.pcie() if self.device else {}))
             except Exception:
                 return
 
@@ -142,6 +151,8 @@ def look(moment: float, dask_worker: Any = None) -> dict[str, Any]:
         "transport": address.partition("://")[0],
         "memory_limit": dask_worker.memory_manager.memory_limit,
         "gpu": getattr(sampler.device, "name", None),
+        # Processes of CPU workers may see GPUs, too; cuDF is loaded in those that compute on theirs.
+        "gpu_uuid": getattr(sampler.device, "uuid", None) if "cudf" in sys.modules else None,
         "device_total": getattr(sampler.device, "total", None),
         "samples": sampler.since(moment),
     }
@@ -158,47 +169,6 @@ def _spilled(data: object) -> tuple[int, int]:
 def _weight(disk: object) -> int:
     weights = getattr(disk, "weights", None) or getattr(getattr(disk, "d", None), "weights", None)
     return int(sum(weights.values())) if weights else 0
-
-
-def _device() -> Callable[[], tuple[int | None, int | None, int | None]]:
-    """A function that gives (used, own, busy) of the GPU of this process; Nones where there is no GPU."""
-    try:
-        return _Device()
-    except Exception:
-        return lambda: (None, None, None)
-
-
-class _Device:
-    """The first GPU that this process may use, by NVML: it asks the driver and makes no CUDA context."""
-
-    def __init__(self) -> None:
-        import pynvml
-
-        pynvml.nvmlInit()
-        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-        self.nvml = pynvml
-        if first.isdigit():
-            self.handle = pynvml.nvmlDeviceGetHandleByIndex(int(first))
-        else:
-            self.handle = pynvml.nvmlDeviceGetHandleByUUID(first)
-        self.name = str(pynvml.nvmlDeviceGetName(self.handle))
-        self.total = int(pynvml.nvmlDeviceGetMemoryInfo(self.handle).total)
-
-    def __call__(self) -> tuple[int | None, int | None, int | None]:
-        return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used), self._own(), self._busy()
-
-    def _own(self) -> int | None:
-        try:
-            processes = self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
-            return next((int(p.usedGpuMemory) for p in processes if p.pid == os.getpid() and p.usedGpuMemory), None)
-        except self.nvml.NVMLError:
-            return None
-
-    def _busy(self) -> int | None:
-        try:
-            return int(self.nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu)
-        except self.nvml.NVMLError:
-            return None
 
 
 class Watch:

@@ -30,6 +30,19 @@ def stage_line(result: StageResult) -> str:
     return text + (" (found done, not run again)" if result.reused else "")
 
 
+def resources_text(taken: Mapping[str, float]) -> str:
+    """What a stage or a run took, in words: `resources` of a StageResult, `total_resources` of several.
+
+    >>> resources_text({"core_seconds": 4321.0, "energy_joules": 7200.0, "cost": 0.0125})
+    '4,321.0 core seconds, 7,200.0 J (2.00 Wh), cost 0.0125'
+    """
+    texts = {
+        "core_seconds": "{:,.1f} core seconds", "gpu_seconds": "{:,.1f} GPU seconds",
+        "energy_joules": "{:,.1f} J ({:,.2f} Wh)", "cost": "cost {:,.4g}",
+    }  # fmt: skip
+    return ", ".join(text.format(taken[name], taken[name] / 3600) for name, text in texts.items() if name in taken)
+
+
 def learned_tables(steps: Iterable[Any], values: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """What the learned steps have to show, by title: the first rows of each."""
     tables = {}

@@ -16,14 +16,25 @@ LEVELS = ("device", "rss", "to_host", "to_disk")  # how much there is; the other
 
 
 def named(workers: Workers) -> dict[str, str]:
-    """A short name for every worker: GPU or process, with its host where there are several."""
+    """A short name for every worker (GPU or process) or GPU of `by_gpu`, with its host where there are several."""
     several = len({w["host"] for w in workers.values()}) > 1
     names = {}
     for number, (address, w) in enumerate(workers.items()):
-        names[address] = f"{'GPU worker' if w.get('gpu') else 'worker'} {number}"
+        is_gpu, has_gpu = address == w.get("gpu_uuid"), w.get("gpu")
+        names[address] = f"{'GPU' if is_gpu else 'GPU worker' if has_gpu else 'worker'} {number}"
         if several:
             names[address] += f" on {w['host']}"
     return names
+
+
+def by_gpu(workers: Workers) -> dict[str, dict[str, Any]]:
+    """The GPUs that compute, by UUID, each with the samples of all its workers: what is the GPU's counts once."""
+    gpus: dict[str, dict[str, Any]] = {}
+    for w in workers.values():
+        if (uuid := w.get("gpu_uuid")) and w["samples"]:
+            samples = [*gpus.get(uuid, {"samples": ()})["samples"], *w["samples"]]
+            gpus[uuid] = {**w, "samples": sorted(samples, key=lambda sample: sample.at)}
+    return gpus
 
 
 def level(workers: Workers, field: str, zero: float) -> dict[str, Curve]:
@@ -41,7 +52,7 @@ def rates(workers: Workers, field: str, zero: float) -> dict[str, Curve]:
     """
     curves = {}
     for address, name in named(workers).items():
-        samples = workers[address]["samples"]
+        samples = [s for s in workers[address]["samples"] if _value(s, field) is not None]
         if len(samples) > 1 and samples[-1].at > samples[0].at:
             curves[name] = _binned(samples, field, zero)
     return _few(curves, added=True)
@@ -51,7 +62,7 @@ def _binned(samples: Sequence[UsageSample], field: str, zero: float) -> Curve:
     first, last = samples[0].at, samples[-1].at
     bins = max(1, min(BINS, int((last - first) / 0.5)))
     edges = [first + (last - first) * i / bins for i in range(bins + 1)]
-    heights = _at(edges, [(s.at, float(_value(s, field) or 0)) for s in samples])
+    heights = _at(edges, [(s.at, float(_value(s, field))) for s in samples])
     return [
         ((edges[i] + edges[i + 1]) / 2 - zero, max(0.0, (heights[i + 1] - heights[i]) / (edges[i + 1] - edges[i])))
         for i in range(bins)
@@ -80,13 +91,81 @@ def _few(curves: dict[str, Curve], added: bool) -> dict[str, Curve]:
         return curves
     moments = [t for t, _ in max(curves.values(), key=len)]
     sums = [sum(values) for values in zip(*(_at(moments, c) for c in curves.values()), strict=True)]
-    return {f"all {len(curves)} workers together": list(zip(moments, sums, strict=True))}
+    return {f"all {len(curves)} together": list(zip(moments, sums, strict=True))}
 
 
 def grown(workers: Workers, field: str) -> float:
     """By how much a counter grew in all workers together."""
     place = UsageSample._fields.index(field)
     return float(sum(w["samples"][-1][place] - w["samples"][0][place] for w in workers.values() if w["samples"]))
+
+
+def counted(readings: Sequence[int]) -> int:
+    """By how much a counter of a driver grew, which starts again at 0 with the driver or when it is full.
+
+    A reading below half of the one before is such a start. A smaller step back is none: two processes read at once.
+
+    >>> counted([100, 130, 125, 150]), counted([100, 150, 0, 30])
+    (50, 80)
+    """
+    growth, last = 0, readings[0]
+    for reading in readings[1:]:
+        start = reading < last / 2
+        growth, last = growth + (reading if start else max(reading - last, 0)), reading if start else max(last, reading)
+    return growth
+
+
+def _of_gpu(gpu: Mapping[str, Any], field: str) -> int | None:
+    """By how much a counter of a GPU grew; None where the GPU does not offer it."""
+    readings = [_value(s, field) for s in gpu["samples"] if _value(s, field) is not None]
+    return counted(readings) if len(readings) > 1 else None
+
+
+def _span(workers: Workers) -> float:
+    """Seconds from the first sample to the last."""
+    moments = [s.at for w in workers.values() for s in w["samples"]]
+    return max(moments) - min(moments)
+
+
+def resources(workers: Workers, price_per_hour: float | None = None) -> dict[str, float]:
+    """What the workers took between the first and the last sample of a stage: `core_seconds` that their processes
+    computed, `gpu_seconds` that GPUs were theirs, `energy_joules` of these GPUs, `cost`; without those not known.
+
+    A process with several workers counts once, and so does a GPU. The energy of a GPU includes what others do on it.
+    """
+    if not any(w["samples"] for w in workers.values()):
+        return {}
+    cores: dict[Any, float] = {}
+    for address, w in workers.items():
+        process = (w["host"], w["pid"])
+        cores[process] = max(cores.get(process, 0.0), grown({address: w}, "cpu"))
+    known, gpus = {"core_seconds": sum(cores.values())}, by_gpu(workers)
+    millijoules = [energy for gpu in gpus.values() if (energy := _of_gpu(gpu, "energy")) is not None]
+    if gpus:
+        known["gpu_seconds"] = sum(_span({uuid: gpu}) for uuid, gpu in gpus.items())
+    if gpus and len(millijoules) == len(gpus):
+        known["energy_joules"] = sum(millijoules) / 1000
+    if price_per_hour is not None:
+        known["cost"] = price_per_hour * _span(workers) / 3600
+    return {name: round(value, 6) for name, value in known.items()}
+
+
+def gpu_rows(workers: Workers) -> list[dict[str, str]]:
+    """What each GPU took in a stage, as rows of a table; empty cells for what it does not offer."""
+    rows, gpus = [], by_gpu(workers)
+    for uuid, name in named(gpus).items():
+        gpu, seconds = {uuid: gpus[uuid]}, _span({uuid: gpus[uuid]})
+        energy, watts = _of_gpu(gpus[uuid], "energy"), highest(gpu, "watts")
+        moved = {f"NVLink {way}": _of_gpu(gpus[uuid], f"nvlink_{way}") for way in ("in", "out")}
+        peaks = {f"PCIe {way}, peak": highest(gpu, f"pcie_{way}") for way in ("in", "out")}
+        rows.append({
+            "GPU": name, "seconds": f"{seconds:,.1f}", "energy": "" if energy is None else f"{energy / 1000:,.1f} J",
+            "power, mean": f"{energy / 1000 / seconds:,.0f} W" if energy is not None and seconds else "",
+            "power, peak": "" if watts is None else f"{watts:,.0f} W",
+            **{name: "" if nbytes is None else amount(nbytes) for name, nbytes in moved.items()},
+            **{name: "" if nbytes is None else f"{amount(nbytes)}/s" for name, nbytes in peaks.items()},
+        })  # fmt: skip
+    return rows
 
 
 def highest(workers: Workers, field: str) -> float | None:
@@ -171,6 +250,16 @@ def plots(workers: Workers, zero: float, span: tuple[float, float], bands: Seque
     pictures.append(draw("cores computing", rates(workers, "cpu", zero), per_second))
     if highest(workers, "busy"):
         pictures.append(draw("GPU busy, %", level(workers, "busy", zero), per_second))
+    gpus = by_gpu(workers)
+    if highest(gpus, "watts"):
+        pictures.append(draw("GPU power, W", level(gpus, "watts", zero), per_second))
+    for way, text in (("in", "received"), ("out", "sent")):
+        if highest(gpus, f"pcie_{way}"):
+            moments = level(gpus, f"pcie_{way}", zero)
+            pictures.append(draw(f"{text} over PCIe, bytes per second", moments, exact_amount))
+        if any(_of_gpu(gpu, f"nvlink_{way}") for gpu in gpus.values()):
+            flow = rates(gpus, f"nvlink_{way}", zero)
+            pictures.append(draw(f"{text} over NVLink, bytes per second", flow, exact_amount))
     for title, field in (("spilled from GPU to host", "to_host"), ("spilled to disk", "to_disk")):
         if highest(workers, field):
             pictures.append(draw(title, level(workers, field, zero), exact_amount))

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
+from tasks.core.stage_results import RESOURCES
 from tasks.job.output_check import damages
 from tasks.manifest import Manifest
 from tests.flows.runs import key_of, run_flow
@@ -25,7 +26,7 @@ def outs(tmp_path_factory: pytest.TempPathFactory, prefect_server: Any, cluster:
     """The outputs of a run with train and valid that was asked for Dask's own report, too."""
     folder = tmp_path_factory.mktemp("reported")
     source = {"path": str(logs(folder / "data", 0, 3000)), "valid": str(logs(folder / "valid", 3000, 600))}
-    return run_flow({**job(folder, **source), "run": {"performance_report": True}}, cluster)
+    return run_flow({**job(folder, **source), "run": {"performance_report": True, "price_per_hour": 36}}, cluster)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,23 @@ def test_every_output_has_its_report_with_what_the_workers_did(outs: list[Path],
         for title in ("statistics", "transform train", "shuffle_write valid"):
             assert re.search(rf'<td class="name">{title}</td>\s*<td class="r">{worker}</td>', text)
         assert damages(out) == []
+
+
+@pytest.mark.promise("core and GPU seconds, joules and cost, of each stage and of all")
+def test_the_manifest_says_what_the_stages_took(outs: list[Path], engine: str) -> None:
+    names = {"core_seconds", "cost", *(("gpu_seconds", "energy_joules") if engine == "cudf" else ())}
+    for out in outs:
+        data = Manifest.load(out).data
+        assert names == {name for name in RESOURCES if name in data}
+        for name in names:
+            parts = [stage[name] for stage in data["stages"].values() if name in stage]
+            assert data[name] == pytest.approx(sum(parts), abs=1e-5)
+            assert data[name] > 0
+        assert len([stage for stage in data["stages"].values() if "core_seconds" in stage]) == 4
+        assert data["cost"] <= 36 * data["seconds"] / 3600
+        text = (out / "_report.html").read_text()
+        assert f"<p>The stages together: {data['core_seconds']:,.1f} core seconds, " in text
+        assert f"cost {data['cost']:,.4g}.</p>" in text
 
 
 def test_a_report_loads_nothing_and_links_the_page_of_the_run(outs: list[Path]) -> None:
