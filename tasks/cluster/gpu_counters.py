@@ -38,7 +38,7 @@ class GpuCounters:
         self.total = int(pynvml.nvmlDeviceGetMemoryInfo(self.handle).total)
 
     def read(self) -> GpuReading:
-        """All values but those of `pcie`; takes less than a millisecond."""
+        """Read all values but those of `pcie`, which take their time."""
         power, busy = self._offered("nvmlDeviceGetPowerUsage"), self._offered("nvmlDeviceGetUtilizationRates")
         processes = self._offered("nvmlDeviceGetComputeRunningProcesses") or ()
         return GpuReading(
@@ -52,7 +52,7 @@ class GpuCounters:
         )
 
     def pcie(self) -> dict[str, int | None]:
-        """Bytes per second received and sent over PCIe. NVML watches for 20 ms each: for a thread that may wait."""
+        """Measure bytes per second received and sent over PCIe: for a thread that may wait, since each takes 20 ms."""
         ways = {"pcie_in": self.nvml.NVML_PCIE_UTIL_RX_BYTES, "pcie_out": self.nvml.NVML_PCIE_UTIL_TX_BYTES}
         kilobytes = {name: self._offered("nvmlDeviceGetPcieThroughput", way) for name, way in ways.items()}
         return {name: None if value is None else value * 1000 for name, value in kilobytes.items()}

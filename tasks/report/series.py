@@ -100,25 +100,28 @@ def grown(workers: Workers, field: str) -> float:
     return float(sum(w["samples"][-1][place] - w["samples"][0][place] for w in workers.values() if w["samples"]))
 
 
-def counted(readings: Sequence[int]) -> int:
-    """By how much a counter of a driver grew, which starts again at 0 with the driver or when it is full.
+def counter_growth(readings: Sequence[int]) -> int:
+    """By how much a counter of a GPU grew; it may start again at 0, with its driver or since it was full.
 
-    A reading below half of the one before is such a start. A smaller step back is none: two processes read at once.
+    A reading below half of the last one is such a start; what was counted between the two is lost. A smaller step back
+    is not: two processes have read the counter at about the same time.
 
-    >>> counted([100, 130, 125, 150]), counted([100, 150, 0, 30])
+    >>> counter_growth([100, 130, 125, 150]), counter_growth([100, 150, 0, 30])
     (50, 80)
     """
     growth, last = 0, readings[0]
     for reading in readings[1:]:
-        start = reading < last / 2
-        growth, last = growth + (reading if start else max(reading - last, 0)), reading if start else max(last, reading)
+        if reading < last / 2:
+            growth, last = growth + reading, reading
+        elif reading > last:
+            growth, last = growth + reading - last, reading
     return growth
 
 
 def _of_gpu(gpu: Mapping[str, Any], field: str) -> int | None:
     """By how much a counter of a GPU grew; None where the GPU does not offer it."""
     readings = [_value(s, field) for s in gpu["samples"] if _value(s, field) is not None]
-    return counted(readings) if len(readings) > 1 else None
+    return counter_growth(readings) if len(readings) > 1 else None
 
 
 def _span(workers: Workers) -> float:
@@ -137,7 +140,7 @@ def resources(workers: Workers, price_per_hour: float | None = None) -> dict[str
         return {}
     cores: dict[Any, float] = {}
     for address, w in workers.items():
-        process = (w["host"], w["pid"])
+        process = (w.get("host"), w.get("pid"))
         cores[process] = max(cores.get(process, 0.0), grown({address: w}, "cpu"))
     known, gpus = {"core_seconds": sum(cores.values())}, by_gpu(workers)
     millijoules = [energy for gpu in gpus.values() if (energy := _of_gpu(gpu, "energy")) is not None]

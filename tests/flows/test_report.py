@@ -11,9 +11,13 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
+from tasks.cluster import monitor
 from tasks.core.stage_results import RESOURCES
+from tasks.errors import GiveUpError
 from tasks.job.output_check import damages
 from tasks.manifest import Manifest
+from tasks.report import series
+from tasks.stages import commit
 from tests.flows.runs import key_of, run_flow
 from tests.flows.test_preprocess import job, logs
 
@@ -78,6 +82,26 @@ def test_the_manifest_says_what_the_stages_took(outs: list[Path], engine: str) -
         text = (out / "_report.html").read_text()
         assert f"<p>The stages together: {data['core_seconds']:,.1f} core seconds, " in text
         assert f"cost {data['cost']:,.4g}.</p>" in text
+
+
+@pytest.mark.promise("A stage that a later start finds done has the figures of the start that did it")
+def test_a_run_that_goes_on_has_the_figures_of_the_start_that_did_the_work(
+    tmp_path: Path, prefect_server: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any) -> Any:
+        raise GiveUpError("the disk is full", why="a test", do="free some space")
+
+    wanted = job(tmp_path, path=str(logs(tmp_path / "data", 0, 3000)))
+    with monkeypatch.context() as failing:
+        failing.setattr(commit, "commit", full)
+        with pytest.raises(GiveUpError):
+            run_flow(wanted, cluster)
+    samples = {path.stem: monitor.load(path) for path in tmp_path.rglob("samples/*.json")}
+    (out,) = run_flow(wanted, cluster)
+    stages = Manifest.load(out).data["stages"]
+    assert len(samples) == len(stages) == 4
+    for name, stage in stages.items():
+        assert series.resources(samples[name])["core_seconds"] == stage["core_seconds"]
 
 
 def test_a_report_loads_nothing_and_links_the_page_of_the_run(outs: list[Path]) -> None:

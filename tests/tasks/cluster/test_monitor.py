@@ -93,7 +93,7 @@ def computed(seconds: float) -> float:
 
 
 @pytest.mark.system
-@pytest.mark.promise("core seconds are the time that the processes of the workers computed")
+@pytest.mark.promise("the time that the processes of the workers computed, all threads together")
 def test_core_seconds_are_those_of_the_processes_of_workers(quiet: Any) -> None:
     with monitor.watched(quiet, list(workers_at(quiet))) as watch:
         while not watch.workers:
@@ -236,7 +236,7 @@ def test_the_gpu_of_a_worker_is_the_first_that_it_may_use(monkeypatch: pytest.Mo
         assert (device.name, device.uuid, device.total) == (f"H200 {handle}", f"GPU-{handle}", 9)
 
 
-@pytest.mark.promise("a value that a GPU does not offer is left out")
+@pytest.mark.promise("A value that a GPU does not offer is left out, never 0")
 @pytest.mark.parametrize(
     ("lacks", "reading", "pcie"),
     [
