@@ -151,8 +151,7 @@ def guess(request: Request, rows: int, nbytes: int, threads: int) -> Guess | Non
         own, size, unit, what = here, nbytes, "bytes", "run(s) of other jobs, by bytes"
     near = sorted((e for e in own if e[unit]), key=lambda e: _distance(e, unit, size, threads))[:NEAREST_RUNS]
     seconds = _scaled(near, "seconds", STAGES, unit, size)
-    taken = _scaled(near, "resources", RESOURCES, unit, size)
-    taken.pop("cost", None)  # of prices that may have changed
+    taken = _scaled(near, "resources", RESOURCES[:-1], unit, size)  # prices may have changed
     if (price := request.run.price_per_hour) is not None:
         taken["cost"] = sum(seconds.values()) * price / 3600
     if not seconds:
@@ -162,9 +161,7 @@ def guess(request: Request, rows: int, nbytes: int, threads: int) -> Guess | Non
     return Guess(seconds, f"{len(near)} {what}, of {counted} rows", taken)
 
 
-def _scaled(
-    runs: Sequence[Mapping[str, Any]], section: str, names: Sequence[str], unit: str, size: int
-) -> dict[str, float]:
+def _scaled(runs: Sequence[Any], section: str, names: Sequence[str], unit: str, size: int) -> dict[str, float]:
     """The medians of the figures of runs per row or byte, times the size; without figures that no run has."""
     rates = {name: [run[section][name] / run[unit] for run in runs if name in run[section]] for name in names}
     return {name: median(of_runs) * size for name, of_runs in rates.items() if of_runs}

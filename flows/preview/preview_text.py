@@ -17,7 +17,8 @@ from tasks.core.settings import SplitRule
 from tasks.core.units import amount
 from tasks.engines.convert.python_values import listed
 from tasks.job.run_date import Dated
-from tasks.report import escaped, markdown_table, resources_text
+from tasks.report import escaped, markdown_table
+from tasks.report.phrases import resources_text
 from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled
 

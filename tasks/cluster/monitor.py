@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psutil
 
 from tasks.cluster.dask_pool import workers_at
-from tasks.cluster.gpu_counters import GpuReading, first_gpu
 from tasks.core import lent_bytes
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
 INTERVAL, POLL, LEASE = 0.5, 10.0, 45.0  # seconds
 PATIENCE = 3.0  # seconds that a stage waits for the samples of its workers when its work is done
+ALL_LINKS = 2**32 - 1  # the scope of NVML's fields that means the sum of all NVLinks
 KEPT = 400  # most samples of a worker and stage; longer series keep every second, fourth .. sample
 log = logging.getLogger("rowmill")
 
@@ -90,23 +90,23 @@ class Sampler:
 
     def __init__(self, worker: Worker) -> None:
         self.worker, self.process = weakref.ref(worker), psutil.Process()
-        self.device = first_gpu()
+        self.device = _device()
         self.samples: deque[UsageSample] = deque(maxlen=1200)
         self.last_request = time.monotonic()
         self.thread: threading.Thread | None = None
 
-    def sample(self, **pcie: int | None) -> None:
-        """Take one sample now."""
+    def sample(self, wait: bool = False) -> None:
+        """Take one sample now; with `wait` also of what takes its time."""
         worker = self.worker()
         if worker is None:
             return
-        times, gpu = self.process.cpu_times(), self.device.read() if self.device else GpuReading()
+        times, none = self.process.cpu_times(), dict.fromkeys(("device", "own", "busy"))
         to_host, to_disk = _spilled(worker.data)
         lent, lent_on_host = lent_bytes.totals()
         self.samples.append(UsageSample(
             at=time.time(), cpu=times.user + times.system, rss=self.process.memory_info().rss, to_host=to_host,
             to_disk=to_disk, sent=worker.transfer_outgoing_bytes_total, rows=_work.rows, bytes=_work.bytes,
-            lent=lent, lent_on_host=lent_on_host, **gpu._asdict(), **pcie,
+            lent=lent, lent_on_host=lent_on_host, **(self.device.read(wait) if self.device else none),
         ))  # fmt: skip
 
     def since(self, moment: float) -> list[UsageSample]:
@@ -129,7 +129,7 @@ class Sampler:
                 return
             del worker
             try:
-                self.sample(**(self.device.pcie() if self.device else {}))
+                self.sample(wait=True)
             except Exception:
                 return
 
@@ -169,6 +169,65 @@ def _spilled(data: object) -> tuple[int, int]:
 def _weight(disk: object) -> int:
     weights = getattr(disk, "weights", None) or getattr(getattr(disk, "d", None), "weights", None)
     return int(sum(weights.values())) if weights else 0
+
+
+def _device() -> _Device | None:
+    """The GPU of this process; None where there is no GPU, driver or NVML."""
+    try:
+        return _Device()
+    except Exception:
+        return None
+
+
+class _Device:
+    """The first GPU that this process may use, by NVML: it asks the driver and makes no CUDA context."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        pynvml.nvmlInit()
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+        self.nvml = pynvml
+        if first.isdigit():
+            self.handle = pynvml.nvmlDeviceGetHandleByIndex(int(first))
+        else:
+            self.handle = pynvml.nvmlDeviceGetHandleByUUID(first)
+        self.uuid = str(pynvml.nvmlDeviceGetUUID(self.handle))
+        self.name = str(pynvml.nvmlDeviceGetName(self.handle))
+        self.total = int(pynvml.nvmlDeviceGetMemoryInfo(self.handle).total)
+
+    def read(self, wait: bool = False) -> dict[str, Any]:
+        """Its fields of a `UsageSample`; None for what the GPU does not offer, or not to this user.
+
+        PCIe traffic only with `wait`: NVML watches it for 20 ms in each direction.
+        """
+        milliwatts, busy = map(self._offered, ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"))
+        processes = self._offered("nvmlDeviceGetComputeRunningProcesses") or ()
+        return {
+            "device": int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used),
+            "own": next((int(p.usedGpuMemory) for p in processes if p.pid == os.getpid() and p.usedGpuMemory), None),
+            "busy": None if busy is None else int(busy.gpu),
+            "watts": None if milliwatts is None else milliwatts / 1000,
+            "energy": self._offered("nvmlDeviceGetTotalEnergyConsumption"),
+            "nvlink_in": self._nvlink(self.nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX),
+            "nvlink_out": self._nvlink(self.nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX),
+            "pcie_in": self._pcie(self.nvml.NVML_PCIE_UTIL_RX_BYTES) if wait else None,
+            "pcie_out": self._pcie(self.nvml.NVML_PCIE_UTIL_TX_BYTES) if wait else None,
+        }
+
+    def _nvlink(self, field: int) -> int | None:
+        (answer,) = self._offered("nvmlDeviceGetFieldValues", [(field, ALL_LINKS)]) or (None,)
+        return answer.value.ullVal * 1024 if answer and answer.nvmlReturn == self.nvml.NVML_SUCCESS else None
+
+    def _pcie(self, way: int) -> int | None:
+        kilobytes = self._offered("nvmlDeviceGetPcieThroughput", way)
+        return None if kilobytes is None else kilobytes * 1000
+
+    def _offered(self, ask: str, *of: Any) -> Any:
+        try:
+            return getattr(self.nvml, ask)(self.handle, *of)
+        except self.nvml.NVMLError:
+            return None
 
 
 class Watch:

@@ -488,10 +488,7 @@ class Run(Section):
     )
     report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
     price_per_hour: float | None = Field(
-        None,
-        ge=0,
-        allow_inf_nan=False,
-        description="price of an hour of all machines of the run, for the cost in report, manifest and preview",
+        None, ge=0, allow_inf_nan=False, description="hourly price of all machines of the run, for its cost"
     )
     profile: bool | None = Field(
         None,

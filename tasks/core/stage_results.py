@@ -23,8 +23,7 @@ class StageResult:
     The stage processed `rows` and `nbytes` in `seconds`. `reused`: an earlier start of the same job had done all of
     the work. `halved` counts partitions, or files, that were divided because memory was short. `began` and
     `ended` are seconds since 1970, None if unknown; `retries` counts the attempts of Prefect and of the
-    flow after the first one. `core_seconds` to `cost` are those of the attempt that did the work
-    (`tasks.report.series.resources`), None if unknown.
+    flow after the first one. `resources`, by names of `RESOURCES`, are those of the attempt that did the work.
     """
 
     stage: str
@@ -36,10 +35,7 @@ class StageResult:
     halved: int | None = None
     failed_casts: Sequence[FailedCast] = _not_shown(default=())
     retries: int = 0
-    core_seconds: float | None = None
-    gpu_seconds: float | None = None
-    energy_joules: float | None = None
-    cost: float | None = None
+    resources: Mapping[str, float] = _not_shown(default_factory=dict)
     began: float | None = _not_shown(default=None)
     ended: float | None = _not_shown(default=None)
 
@@ -52,40 +48,21 @@ class StageResult:
         """
         return " ".join(filter(None, (self.stage, self.split)))
 
-    @property
-    def resources(self) -> dict[str, float]:
-        """What the stage took, by the names in `RESOURCES`, without unknown ones."""
-        return {name: value for name in RESOURCES if (value := getattr(self, name)) is not None}
-
     def figures(self) -> dict[str, Any]:
         """Name -> plain value of the figures for people, without empty and long ones and those shown elsewhere."""
         every = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("shown", True)}
         every["bytes"] = every.pop("nbytes")
+        every |= self.resources
         return {name: value for name, value in every.items() if value is not None and value not in ("", ())}
 
 
 def total_resources(results: Sequence[StageResult]) -> dict[str, float]:
-    """The sums of what stages took; without those of which a stage does not say its part.
-
-    >>> from dataclasses import replace
-    >>> ingest = StageResult(stage="ingest", rows=1, nbytes=1, seconds=1.0, core_seconds=2.0)
-    >>> transform = replace(ingest, stage="transform", gpu_seconds=1.0, energy_joules=300.0)
-    >>> total_resources([ingest, transform])
-    {'core_seconds': 4.0, 'gpu_seconds': 1.0, 'energy_joules': 300.0}
-    >>> total_resources([ingest, transform, replace(transform, energy_joules=None)])
-    {'core_seconds': 6.0, 'gpu_seconds': 2.0}
-    >>> total_resources([ingest, replace(ingest, core_seconds=None)])
-    {}
-    """
-    with_gpu = [result for result in results if result.gpu_seconds is not None]
-    parts = {"core_seconds": results, "gpu_seconds": with_gpu, "energy_joules": with_gpu, "cost": results}
-    if any(result.core_seconds is None for result in results):
-        return {}
-    return {
-        name: round(sum(result.resources[name] for result in own), 6)
-        for name, own in parts.items()
-        if own and all(name in result.resources for result in own)
-    }
+    """The sums of what stages took; without those of which a stage does not know its part."""
+    every = [result.resources for result in results]
+    on_gpus = [taken for taken in every if "gpu_seconds" in taken]
+    parts = {name: on_gpus if name in ("gpu_seconds", "energy_joules") else every for name in RESOURCES}
+    known = {name: of for name, of in parts.items() if of and all(every) and all(name in taken for taken in of)}
+    return {name: round(sum(taken[name] for taken in of), 6) for name, of in known.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,8 +73,8 @@ def render(facts: Facts, folder: Path) -> str:
         stages=stage_rows(facts),
         gantt=gantt(facts),
         plots=plots(facts),
-        workers=by_stage(facts, lambda result, workers: series.worker_rows(workers, result.seconds)),
-        gpus=by_stage(facts, lambda _, workers: series.gpu_rows(workers)),
+        workers=by_stage(facts, series.worker_rows),
+        gpus=by_stage(facts, lambda workers, _: series.gpu_rows(workers)),
         resources=resources_text({name: manifest[name] for name in RESOURCES if name in manifest}),
         picture=diagram.drawn(facts.bound),
         ways=diagram.ways(facts.bound),
@@ -167,7 +167,8 @@ def stage_rows(facts: Facts) -> list[dict[str, Any]]:
 
 def _of_manifest(stage: str, numbers: Mapping[str, Any]) -> StageResult:
     """The row of a stage from the manifest."""
-    more = {name: value for name, value in numbers.items() if name not in ("rows", "bytes", "seconds")}
+    more = {name: value for name, value in numbers.items() if name not in ("rows", "bytes", "seconds", *RESOURCES)}
+    more["resources"] = {name: numbers[name] for name in RESOURCES if name in numbers}
     return StageResult(stage=stage, rows=numbers["rows"], nbytes=numbers["bytes"], seconds=numbers["seconds"], **more)
 
 
@@ -212,14 +213,12 @@ def _together(samples: Mapping[str, series.Workers], zero: float) -> dict[str, d
     return {address: worker for address, worker in merged.items() if worker["samples"]}
 
 
-def by_stage(
-    facts: Facts, rows_of: Callable[[StageResult, series.Workers], Sequence[Mapping[str, Any]]]
-) -> list[dict[str, Any]]:
+def by_stage(facts: Facts, rows_of: Callable[..., list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """The rows of what each worker, or each GPU, did in each stage."""
     rows = []
     for result in facts.results:
         workers = facts.samples.get(result.title, {})
-        rows += [{"stage": result.title, **row} for row in rows_of(result, workers)]
+        rows += [{"stage": result.title} | row for row in rows_of(workers, result.seconds)]
     return rows[:MOST_WORKERS]
 
 

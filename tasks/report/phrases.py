@@ -31,11 +31,7 @@ def stage_line(result: StageResult) -> str:
 
 
 def resources_text(taken: Mapping[str, float]) -> str:
-    """What a stage or a run took, in words: `resources` of a StageResult, `total_resources` of several.
-
-    >>> resources_text({"core_seconds": 4321.0, "energy_joules": 7200.0, "cost": 0.0125})
-    '4,321.0 core seconds, 7,200.0 J (2.00 Wh), cost 0.0125'
-    """
+    """What a stage or a run took, in words; `taken` has names of RESOURCES."""
     texts = {
         "core_seconds": "{:,.1f} core seconds", "gpu_seconds": "{:,.1f} GPU seconds",
         "energy_joules": "{:,.1f} J ({:,.2f} Wh)", "cost": "cost {:,.4g}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tasks.cluster.monitor import UsageSample
@@ -20,8 +20,9 @@ def named(workers: Workers) -> dict[str, str]:
     several = len({w["host"] for w in workers.values()}) > 1
     names = {}
     for number, (address, w) in enumerate(workers.items()):
-        is_gpu, has_gpu = address == w.get("gpu_uuid"), w.get("gpu")
-        names[address] = f"{'GPU' if is_gpu else 'GPU worker' if has_gpu else 'worker'} {number}"
+        names[address] = (
+            f"{'GPU' if address == w.get('gpu_uuid') else 'GPU worker' if w.get('gpu') else 'worker'} {number}"
+        )
         if several:
             names[address] += f" on {w['host']}"
     return names
@@ -100,28 +101,20 @@ def grown(workers: Workers, field: str) -> float:
     return float(sum(w["samples"][-1][place] - w["samples"][0][place] for w in workers.values() if w["samples"]))
 
 
-def counter_growth(readings: Sequence[int]) -> int:
-    """By how much a counter of a GPU grew; it may start again at 0, with its driver or since it was full.
+def counter_growth(gpu: Mapping[str, Any], field: str) -> int | None:
+    """By how much a counter of a GPU grew; None where the GPU does not offer it.
 
-    A reading below half of the last one is such a start; what was counted between the two is lost. A smaller step back
-    is not: two processes have read the counter at about the same time.
-
-    >>> counter_growth([100, 130, 125, 150]), counter_growth([100, 150, 0, 30])
-    (50, 80)
+    The counter may start again at 0, with its driver or since it was full: a reading below half of the last one is
+    such a start. A smaller step back is not: two processes have read the counter at about the same time.
     """
-    growth, last = 0, readings[0]
-    for reading in readings[1:]:
+    readings = [_value(s, field) for s in gpu["samples"] if _value(s, field) is not None]
+    growth, last = 0, readings[0] if readings else 0
+    for reading in readings:
         if reading < last / 2:
             growth, last = growth + reading, reading
         elif reading > last:
             growth, last = growth + reading - last, reading
-    return growth
-
-
-def _of_gpu(gpu: Mapping[str, Any], field: str) -> int | None:
-    """By how much a counter of a GPU grew; None where the GPU does not offer it."""
-    readings = [_value(s, field) for s in gpu["samples"] if _value(s, field) is not None]
-    return counter_growth(readings) if len(readings) > 1 else None
+    return growth if len(readings) > 1 else None
 
 
 def _span(workers: Workers) -> float:
@@ -131,10 +124,9 @@ def _span(workers: Workers) -> float:
 
 
 def resources(workers: Workers, price_per_hour: float | None = None) -> dict[str, float]:
-    """What the workers took between the first and the last sample of a stage: `core_seconds` that their processes
-    computed, `gpu_seconds` that GPUs were theirs, `energy_joules` of these GPUs, `cost`; without those not known.
+    """What workers took from the first sample of a stage to the last, by names of RESOURCES, without unknown ones.
 
-    A process with several workers counts once, and so does a GPU. The energy of a GPU includes what others do on it.
+    A process with several workers counts once, and so does a GPU. Its energy includes what others do on it.
     """
     if not any(w["samples"] for w in workers.values()):
         return {}
@@ -143,7 +135,7 @@ def resources(workers: Workers, price_per_hour: float | None = None) -> dict[str
         process = (w.get("host"), w.get("pid"))
         cores[process] = max(cores.get(process, 0.0), grown({address: w}, "cpu"))
     known, gpus = {"core_seconds": sum(cores.values())}, by_gpu(workers)
-    millijoules = [energy for gpu in gpus.values() if (energy := _of_gpu(gpu, "energy")) is not None]
+    millijoules = [energy for gpu in gpus.values() if (energy := counter_growth(gpu, "energy")) is not None]
     if gpus:
         known["gpu_seconds"] = sum(_span({uuid: gpu}) for uuid, gpu in gpus.items())
     if gpus and len(millijoules) == len(gpus):
@@ -153,20 +145,21 @@ def resources(workers: Workers, price_per_hour: float | None = None) -> dict[str
     return {name: round(value, 6) for name, value in known.items()}
 
 
-def gpu_rows(workers: Workers) -> list[dict[str, str]]:
+def gpu_rows(workers: Workers) -> list[dict[str, Any]]:
     """What each GPU took in a stage, as rows of a table; empty cells for what it does not offer."""
+
+    def cell(value: float | None, text: Callable[[float], str]) -> str:
+        return "" if value is None else text(value)
+
     rows, gpus = [], by_gpu(workers)
     for uuid, name in named(gpus).items():
-        gpu, seconds = {uuid: gpus[uuid]}, _span({uuid: gpus[uuid]})
-        energy, watts = _of_gpu(gpus[uuid], "energy"), highest(gpu, "watts")
-        moved = {f"NVLink {way}": _of_gpu(gpus[uuid], f"nvlink_{way}") for way in ("in", "out")}
-        peaks = {f"PCIe {way}, peak": highest(gpu, f"pcie_{way}") for way in ("in", "out")}
+        gpu = {uuid: gpus[uuid]}
         rows.append({
-            "GPU": name, "seconds": f"{seconds:,.1f}", "energy": "" if energy is None else f"{energy / 1000:,.1f} J",
-            "power, mean": f"{energy / 1000 / seconds:,.0f} W" if energy is not None and seconds else "",
-            "power, peak": "" if watts is None else f"{watts:,.0f} W",
-            **{name: "" if nbytes is None else amount(nbytes) for name, nbytes in moved.items()},
-            **{name: "" if nbytes is None else f"{amount(nbytes)}/s" for name, nbytes in peaks.items()},
+            "GPU": name, "seconds": f"{_span(gpu):,.1f}",
+            "energy": cell(counter_growth(gpus[uuid], "energy"), lambda millijoules: f"{millijoules / 1000:,.1f} J"),
+            "power, peak": cell(highest(gpu, "watts"), "{:,.0f} W".format),
+            **{f"NVLink {way}": cell(counter_growth(gpus[uuid], f"nvlink_{way}"), amount) for way in ("in", "out")},
+            **{f"PCIe {way} per second, peak": cell(highest(gpu, f"pcie_{way}"), amount) for way in ("in", "out")},
         })  # fmt: skip
     return rows
 
@@ -254,15 +247,13 @@ def plots(workers: Workers, zero: float, span: tuple[float, float], bands: Seque
     if highest(workers, "busy"):
         pictures.append(draw("GPU busy, %", level(workers, "busy", zero), per_second))
     gpus = by_gpu(workers)
-    if highest(gpus, "watts"):
-        pictures.append(draw("GPU power, W", level(gpus, "watts", zero), per_second))
+    of_gpus = {"GPU power, W": level(gpus, "watts", zero)}
     for way, text in (("in", "received"), ("out", "sent")):
-        if highest(gpus, f"pcie_{way}"):
-            moments = level(gpus, f"pcie_{way}", zero)
-            pictures.append(draw(f"{text} over PCIe, bytes per second", moments, exact_amount))
-        if any(_of_gpu(gpu, f"nvlink_{way}") for gpu in gpus.values()):
-            flow = rates(gpus, f"nvlink_{way}", zero)
-            pictures.append(draw(f"{text} over NVLink, bytes per second", flow, exact_amount))
+        of_gpus[f"{text} over PCIe, bytes per second"] = level(gpus, f"pcie_{way}", zero)
+        of_gpus[f"{text} over NVLink, bytes per second"] = rates(gpus, f"nvlink_{way}", zero)
+    for title, curves in of_gpus.items():
+        if any(value for curve in curves.values() for _, value in curve):
+            pictures.append(draw(title, curves, per_second))
     for title, field in (("spilled from GPU to host", "to_host"), ("spilled to disk", "to_disk")):
         if highest(workers, field):
             pictures.append(draw(title, level(workers, field, zero), exact_amount))

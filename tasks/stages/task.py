@@ -139,10 +139,9 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
                 result: StageResult = call_masked(options, work, request, *splits, pool, progress)
         context = TaskRunContext.get()
         retries = (context.task_run.run_count - 1) if context else 0
-        path = samples_path(request.staging.folder, result)
-        workers = monitor.load(path) if result.reused else watch.workers
-        taken: Any = series.resources(workers, request.run.price_per_hour)
-        result = replace(result, retries=retries, began=began, ended=time.time(), **taken)
+        workers = monitor.load(samples_path(request.staging.folder, result)) if result.reused else watch.workers
+        taken = series.resources(workers, request.run.price_per_hour)
+        result = replace(result, retries=retries, began=began, ended=time.time(), resources=taken)
         log.info(report.stage_line(result))
         return StageRun(result, artifacts(result, request, watch), progress.ended(), get_worker().address)
 

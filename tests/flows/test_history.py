@@ -48,10 +48,11 @@ def test_the_next_run_of_a_job_is_guessed_by_its_rows() -> None:
     assert found.basis == "1 run(s) of this job, of 1,000 rows"
 
 
-@pytest.mark.promise("an estimate of core and GPU seconds, joules and cost from earlier runs")
+@pytest.mark.promise("how long it takes, how many core seconds, GPU seconds and joules")
 def test_what_a_run_takes_is_guessed_by_earlier_ones_and_its_cost_by_the_price_of_today() -> None:
+    taken = {"core_seconds": 3.0, "gpu_seconds": 2.0, "energy_joules": 500.0, "cost": 7.0}
     history.record(request(), done(1000, 2.0))
-    history.record(request(), done(1000, 2.0, core_seconds=3.0, gpu_seconds=2.0, energy_joules=500.0, cost=7.0))
+    history.record(request(), done(1000, 2.0, resources=taken))
     found = history.guess(request(), 2000, 1, 2)
     assert found
     assert found.resources == {"core_seconds": 30.0, "gpu_seconds": 20.0, "energy_joules": 5000.0}

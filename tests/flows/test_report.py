@@ -67,7 +67,7 @@ def test_every_output_has_its_report_with_what_the_workers_did(outs: list[Path],
         assert damages(out) == []
 
 
-@pytest.mark.promise("core and GPU seconds, joules and cost, of each stage and of all")
+@pytest.mark.promise("The manifest and the report have these figures for each stage and for all stages together")
 def test_the_manifest_says_what_the_stages_took(outs: list[Path], engine: str) -> None:
     names = {"core_seconds", "cost", *(("gpu_seconds", "energy_joules") if engine == "cudf" else ())}
     for out in outs:

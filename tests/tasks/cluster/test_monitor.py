@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from infra.clusters.model import Cluster
-from tasks.cluster import gpu_counters, monitor
+from tasks.cluster import monitor
 from tasks.cluster.dask_pool import workers_at
 from tasks.cluster.monitor import UsageSample
 from tasks.report import series
@@ -93,7 +93,7 @@ def computed(seconds: float) -> float:
 
 
 @pytest.mark.system
-@pytest.mark.promise("the time that the processes of the workers computed, all threads together")
+@pytest.mark.promise("the seconds that the processes of the workers computed, all threads together")
 def test_core_seconds_are_those_of_the_processes_of_workers(quiet: Any) -> None:
     with monitor.watched(quiet, list(workers_at(quiet))) as watch:
         while not watch.workers:
@@ -222,9 +222,9 @@ OPTIONAL = (
 NONE_OF_THEM = (7, *[None] * 6)
 
 
-def gpu_of(nvml: Nvml | None, monkeypatch: pytest.MonkeyPatch) -> gpu_counters.GpuCounters | None:
+def gpu_of(nvml: Nvml | None, monkeypatch: pytest.MonkeyPatch) -> monitor._Device | None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    return gpu_counters.first_gpu()
+    return monitor._device()
 
 
 def test_the_gpu_of_a_worker_is_the_first_that_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,8 +251,8 @@ def test_what_a_gpu_does_not_offer_is_none_and_never_zero(
 ) -> None:
     device = gpu_of(Nvml(lacks), monkeypatch)
     assert device is not None
-    assert tuple(device.read()) == reading
-    assert tuple(device.pcie().values()) == pcie
+    assert tuple(device.read().values()) == (*reading, None, None)
+    assert tuple(device.read(wait=True).values()) == (*reading, *pcie)
 
 
 def test_a_host_without_gpus_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

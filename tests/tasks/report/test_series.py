@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from tasks.cluster.monitor import UsageSample
-from tasks.core.stage_results import StatisticsResult, TransformResult, WriteResult
+from tasks.core.stage_results import StatisticsResult, TransformResult, WriteResult, total_resources
 from tasks.report import series, stage_markdown, stage_table, svg
+from tasks.report.phrases import resources_text
 from tests.tasks.cluster.test_monitor import sample
 
 
@@ -94,7 +95,7 @@ def gpu(uuid: str, energy: list[int | None], begin: float = 100.0, **more: Any) 
     return worker(samples, gpu="H200", gpu_uuid=uuid, **more)
 
 
-@pytest.mark.promise("Workers that share a GPU or a process count it once", "flows/README.md#what-a-run-took")
+@pytest.mark.promise("A GPU or a process that several workers share counts once", "flows/README.md#what-a-run-took")
 def test_workers_that_share_a_gpu_or_a_process_count_it_once() -> None:
     two_of_one = {"a": gpu("GPU-0", [10, 20, 30], pid=1), "b": gpu("GPU-0", [10, 21, 29], pid=2)}
     assert series.resources(two_of_one) == {"core_seconds": 4.0, "gpu_seconds": 2.0, "energy_joules": 20.0}
@@ -108,8 +109,9 @@ def test_the_energy_of_a_lost_worker_and_of_that_in_its_place_is_of_one_gpu() ->
 
 
 def test_a_counter_that_starts_again_with_its_driver_counts_from_zero() -> None:
-    taken = series.resources({"a": gpu("GPU-0", [1000, 1010, 2, 7])})
-    assert taken["energy_joules"] == 17.0
+    cases = {17: [1000, 1010, 2, 7], 80: [100, 150, 0, 30], 50: [100, 130, 125, 150], 5: [None, 10, None, 15]}
+    for joules, readings in cases.items():
+        assert series.resources({"a": gpu("GPU-0", readings)})["energy_joules"] == joules
 
 
 def test_energy_that_one_gpu_does_not_offer_is_not_known_of_all() -> None:
@@ -124,12 +126,25 @@ def test_workers_without_gpus_have_core_seconds_and_nobody_seen_has_nothing() ->
     assert series.resources(workers(), price_per_hour=36.0) == {"core_seconds": 4.0, "cost": 0.04}
 
 
+def test_a_sum_is_of_all_stages_that_take_something_and_of_none_where_one_does_not_know() -> None:
+    def total(*stages: dict[str, float]) -> dict[str, float]:
+        return total_resources([transformed(resources=taken) for taken in stages])
+
+    cpu, gpu = {"core_seconds": 2.0}, {"core_seconds": 1.0, "gpu_seconds": 1.0, "energy_joules": 300.0}
+    assert total(cpu, gpu) == {"core_seconds": 3.0, "gpu_seconds": 1.0, "energy_joules": 300.0}
+    assert total(gpu, {"core_seconds": 1.0, "gpu_seconds": 1.0}) == {"core_seconds": 2.0, "gpu_seconds": 2.0}
+    assert total(gpu, {}) == {}
+    text = "4,321.0 core seconds, 12.0 GPU seconds, 7,200.0 J (2.00 Wh), cost 0.0125"
+    taken = {"core_seconds": 4321.0, "gpu_seconds": 12.0, "energy_joules": 7200.0, "cost": 0.0125}
+    assert resources_text(taken) == text
+
+
 @pytest.mark.promise("power, PCIe and NVLink traffic of each GPU")
 def test_each_gpu_has_its_row_and_pictures_of_power_and_traffic() -> None:
     gpus = {"a": gpu("GPU-0", [10, 310, 610]), "b": gpu("GPU-1", [0, 0, 0])}
     assert series.gpu_rows(gpus)[0] == {
-        "GPU": "GPU 0", "seconds": "2.0", "energy": "600.0 J", "power, mean": "300 W", "power, peak": "300 W",
-        "NVLink in": "2.1 MB", "NVLink out": "", "PCIe in, peak": "", "PCIe out, peak": "1.0 MB/s",
+        "GPU": "GPU 0", "seconds": "2.0", "energy": "600.0 J", "power, peak": "300 W",
+        "NVLink in": "2.1 MB", "NVLink out": "", "PCIe in per second, peak": "", "PCIe out per second, peak": "1.0 MB",
     }  # fmt: skip
     pictures = series.plots(gpus, 100.0, (0.0, 2.0))
     titles = [ElementTree.fromstring(picture)[0].text for picture in pictures]
