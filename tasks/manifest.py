@@ -77,10 +77,10 @@ class RowsForm(Form):
 
 
 class ResourcesForm(Form):
-    core_seconds: float | None = None
-    gpu_seconds: float | None = None
-    energy_joules: float | None = None
-    cost: float | None = None
+    core_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    energy_joules: float = 0.0
+    cost: float = 0.0
 
 
 class StageForm(ResourcesForm):

@@ -96,7 +96,7 @@ class Sampler:
         self.thread: threading.Thread | None = None
 
     def sample(self, wait: bool = False) -> None:
-        """Take one sample now; with `wait` also of what takes its time."""
+        """Take one sample now; with `wait` of PCIe traffic, too, which blocks for some 40 ms."""
         worker = self.worker()
         if worker is None:
             return
@@ -197,10 +197,8 @@ class _Device:
         self.total = int(pynvml.nvmlDeviceGetMemoryInfo(self.handle).total)
 
     def read(self, wait: bool = False) -> dict[str, Any]:
-        """Its fields of a `UsageSample`; None for what the GPU does not offer, or not to this user.
-
-        PCIe traffic only with `wait`: NVML watches it for 20 ms in each direction.
-        """
+        """Read its fields of a `UsageSample`, None for what the driver does not offer; those of PCIe, which NVML
+        watches for 20 ms each, only with `wait`."""
         milliwatts, busy = map(self._offered, ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"))
         processes = self._offered("nvmlDeviceGetComputeRunningProcesses") or ()
         return {

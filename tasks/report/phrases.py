@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.core.stage_results import StageResult
+from tasks.core.stage_results import RESOURCES, StageResult
 from tasks.core.units import rate
 from tasks.errors import visible
 
@@ -32,11 +32,9 @@ def stage_line(result: StageResult) -> str:
 
 def resources_text(taken: Mapping[str, float]) -> str:
     """What a stage or a run took, in words; `taken` has names of RESOURCES."""
-    texts = {
-        "core_seconds": "{:,.1f} core seconds", "gpu_seconds": "{:,.1f} GPU seconds",
-        "energy_joules": "{:,.1f} J ({:,.2f} Wh)", "cost": "cost {:,.4g}",
-    }  # fmt: skip
-    return ", ".join(text.format(taken[name], taken[name] / 3600) for name, text in texts.items() if name in taken)
+    texts = ("{:,.1f} core seconds", "{:,.1f} GPU seconds", "{:,.1f} J ({:,.2f} Wh)", "cost {:,.4g}")
+    named = [(name, text) for name, text in zip(RESOURCES, texts, strict=True) if name in taken]
+    return ", ".join(text.format(taken[name], taken[name] / 3600) for name, text in named)
 
 
 def learned_tables(steps: Iterable[Any], values: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

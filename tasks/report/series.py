@@ -20,9 +20,8 @@ def named(workers: Workers) -> dict[str, str]:
     several = len({w["host"] for w in workers.values()}) > 1
     names = {}
     for number, (address, w) in enumerate(workers.items()):
-        names[address] = (
-            f"{'GPU' if address == w.get('gpu_uuid') else 'GPU worker' if w.get('gpu') else 'worker'} {number}"
-        )
+        what = "GPU" if address == w.get("gpu_uuid") else "GPU worker" if w.get("gpu") else "worker"
+        names[address] = f"{what} {number}"
         if several:
             names[address] += f" on {w['host']}"
     return names
