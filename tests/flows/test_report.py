@@ -17,6 +17,7 @@ from tasks.errors import GiveUpError
 from tasks.job.output_check import damages
 from tasks.manifest import Manifest
 from tasks.report import series
+from tasks.report.html import reports_of
 from tasks.stages import commit
 from tests.flows.runs import key_of, run_flow
 from tests.flows.test_preprocess import job, logs
@@ -102,6 +103,10 @@ def test_a_run_that_goes_on_has_the_figures_of_the_start_that_did_the_work(
     assert len(samples) == len(stages) == 4
     for name, stage in stages.items():
         assert series.resources(samples[name])["core_seconds"] == stage["core_seconds"]
+    (report,) = reports_of(out, again=True)
+    text = report.read_text()
+    assert f"<p>The stages together: {Manifest.load(out).data['core_seconds']:,.1f} core seconds.</p>" in text
+    assert f'<td class="small">{stages["transform"]["core_seconds"]:,.1f} core seconds</td>' in text
 
 
 def test_a_report_loads_nothing_and_links_the_page_of_the_run(outs: list[Path]) -> None:
