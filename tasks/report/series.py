@@ -152,14 +152,13 @@ def gpu_rows(workers: Workers) -> list[dict[str, Any]]:
 
     rows, gpus = [], by_gpu(workers)
     for uuid, name in named(gpus).items():
-        gpu = {uuid: gpus[uuid]}
-        rows.append({
-            "GPU": name, "seconds": f"{_span(gpu):,.1f}",
-            "energy": cell(counter_growth(gpus[uuid], "energy"), lambda millijoules: f"{millijoules / 1000:,.1f} J"),
-            "power, peak": cell(highest(gpu, "watts"), "{:,.0f} W".format),
-            **{f"NVLink {way}": cell(counter_growth(gpus[uuid], f"nvlink_{way}"), amount) for way in ("in", "out")},
-            **{f"PCIe {way} per second, peak": cell(highest(gpu, f"pcie_{way}"), amount) for way in ("in", "out")},
-        })  # fmt: skip
+        gpu, energy = {uuid: gpus[uuid]}, counter_growth(gpus[uuid], "energy")
+        row = {"GPU": name, "seconds": f"{_span(gpu):,.1f}", "energy": cell(energy, lambda n: f"{n / 1000:,.1f} J")}
+        row["power, peak"] = cell(highest(gpu, "watts"), "{:,.0f} W".format)
+        for way in ("in", "out"):
+            row[f"NVLink {way}"] = cell(counter_growth(gpus[uuid], f"nvlink_{way}"), amount)
+            row[f"PCIe {way} per second, peak"] = cell(highest(gpu, f"pcie_{way}"), amount)
+        rows.append(row)
     return rows
 
 
