@@ -100,13 +100,13 @@ class Sampler:
         worker = self.worker()
         if worker is None:
             return
-        times, none = self.process.cpu_times(), dict.fromkeys(("device", "own", "busy"))
-        to_host, to_disk = _spilled(worker.data)
+        gpu = self.device.read(wait) if self.device else dict.fromkeys(("device", "own", "busy"))
+        times, (to_host, to_disk) = self.process.cpu_times(), _spilled(worker.data)
         lent, lent_on_host = lent_bytes.totals()
         self.samples.append(UsageSample(
             at=time.time(), cpu=times.user + times.system, rss=self.process.memory_info().rss, to_host=to_host,
             to_disk=to_disk, sent=worker.transfer_outgoing_bytes_total, rows=_work.rows, bytes=_work.bytes,
-            lent=lent, lent_on_host=lent_on_host, **(self.device.read(wait) if self.device else none),
+            lent=lent, lent_on_host=lent_on_host, **gpu,
         ))  # fmt: skip
 
     def since(self, moment: float) -> list[UsageSample]:
@@ -201,7 +201,9 @@ class _Device:
         watches for 20 ms each, only with `wait`."""
         milliwatts, busy = map(self._offered, ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"))
         processes = self._offered("nvmlDeviceGetComputeRunningProcesses") or ()
-        return {
+        return {  # PCIe first: the counters are then those of the moment at which the sample ends
+            "pcie_in": self._pcie(self.nvml.NVML_PCIE_UTIL_RX_BYTES) if wait else None,
+            "pcie_out": self._pcie(self.nvml.NVML_PCIE_UTIL_TX_BYTES) if wait else None,
             "device": int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used),
             "own": next((int(p.usedGpuMemory) for p in processes if p.pid == os.getpid() and p.usedGpuMemory), None),
             "busy": None if busy is None else int(busy.gpu),
@@ -209,8 +211,6 @@ class _Device:
             "energy": self._offered("nvmlDeviceGetTotalEnergyConsumption"),
             "nvlink_in": self._nvlink(self.nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX),
             "nvlink_out": self._nvlink(self.nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX),
-            "pcie_in": self._pcie(self.nvml.NVML_PCIE_UTIL_RX_BYTES) if wait else None,
-            "pcie_out": self._pcie(self.nvml.NVML_PCIE_UTIL_TX_BYTES) if wait else None,
         }
 
     def _nvlink(self, field: int) -> int | None:

@@ -251,8 +251,19 @@ def test_what_a_gpu_does_not_offer_is_none_and_never_zero(
 ) -> None:
     device = gpu_of(Nvml(lacks), monkeypatch)
     assert device is not None
-    assert tuple(device.read().values()) == (*reading, None, None)
-    assert tuple(device.read(wait=True).values()) == (*reading, *pcie)
+    assert tuple(device.read().values()) == (None, None, *reading)
+    assert tuple(device.read(wait=True).values()) == (*pcie, *reading)
+
+
+def test_energy_is_that_after_the_wait_for_pcie(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Nvml):
+        def __getattr__(self, name: str) -> Any:
+            self.joules += 5 * (name == "nvmlDeviceGetPcieThroughput")
+            return super().__getattr__(name)
+
+    device = gpu_of(Slow(), monkeypatch)
+    assert device is not None
+    assert device.read(wait=True)["energy"] == 60_000
 
 
 def test_a_host_without_gpus_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
