@@ -76,7 +76,14 @@ class RowsForm(Form):
     out: Count
 
 
-class StageForm(Form):
+class ResourcesForm(Form):
+    core_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    energy_joules: float = 0.0
+    cost: float = 0.0
+
+
+class StageForm(ResourcesForm):
     seconds: float
     rows: Count
     bytes: Count
@@ -98,7 +105,7 @@ class BaseForm(Form):
     rows: Count = 0
 
 
-class ManifestForm(Form):
+class ManifestForm(ResourcesForm):
     format: Number
     rowmill: str = ""
     run: str = ""

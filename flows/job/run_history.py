@@ -14,14 +14,14 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from tasks.core.settings import STAGES
-from tasks.core.stage_results import IngestResult, StageResult
+from tasks.core.stage_results import RESOURCES, IngestResult, StageResult, total_resources
 from tasks.core.versions import stable_json
 from tasks.job.request import Request
 
@@ -47,7 +47,8 @@ def record(request: Request, results: Sequence[StageResult], recipe: str | None 
     entry = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"), "recipe": recipe, "job": job_key(request),
         "engine": request.engine, "host": socket.gethostname(), "threads": ingest.threads,
-        "rows": ingest.rows, "bytes": ingest.nbytes, "seconds": done, **({"run": run} if run else {}),
+        "rows": ingest.rows, "bytes": ingest.nbytes, "seconds": done,
+        "resources": total_resources(results), **({"run": run} if run else {}),
     }  # fmt: skip
     try:
         _append(entry)
@@ -117,7 +118,8 @@ def _entries(path: Path) -> list[dict[str, Any]]:
 def _entry(line: str) -> dict[str, Any] | None:
     try:
         entry = json.loads(line)
-        numbers = [entry["rows"], entry["bytes"], entry["threads"], *entry["seconds"].values()]
+        taken = entry.setdefault("resources", {})  # runs of earlier versions have none
+        numbers = [entry["rows"], entry["bytes"], entry["threads"], *entry["seconds"].values(), *taken.values()]
         texts = [entry["job"], entry["engine"], entry["host"]]
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -127,10 +129,11 @@ def _entry(line: str) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Guess:
-    """Seconds by stage, and which runs say so."""
+    """Seconds by stage, which runs say so, and what the stages take together: names of `RESOURCES`, those known."""
 
     seconds: dict[str, float]
     basis: str
+    resources: dict[str, float] = field(default_factory=dict)
 
     @property
     def total(self) -> float:
@@ -147,16 +150,21 @@ def guess(request: Request, rows: int, nbytes: int, threads: int) -> Guess | Non
     else:
         own, size, unit, what = here, nbytes, "bytes", "run(s) of other jobs, by bytes"
     near = sorted((e for e in own if e[unit]), key=lambda e: _distance(e, unit, size, threads))[:NEAREST_RUNS]
-    seconds = {}
-    for stage in STAGES:
-        rates = [e["seconds"][stage] / e[unit] for e in near if stage in e["seconds"]]
-        if rates:
-            seconds[stage] = median(rates) * size
+    seconds = _scaled(near, "seconds", STAGES, unit, size)
+    taken = _scaled(near, "resources", RESOURCES[:-1], unit, size)  # prices may have changed
+    if (price := request.run.price_per_hour) is not None:
+        taken["cost"] = sum(seconds.values()) * price / 3600
     if not seconds:
         return None
     sizes = sorted({e["rows"] for e in near})
     counted = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    return Guess(seconds, f"{len(near)} {what}, of {counted} rows")
+    return Guess(seconds, f"{len(near)} {what}, of {counted} rows", taken)
+
+
+def _scaled(runs: Sequence[Any], section: str, names: Sequence[str], unit: str, size: int) -> dict[str, float]:
+    """The medians of the figures of runs per row or byte, times the size; without figures that no run has."""
+    rates = {name: [run[section][name] / run[unit] for run in runs if name in run[section]] for name in names}
+    return {name: median(of_runs) * size for name, of_runs in rates.items() if of_runs}
 
 
 def _distance(entry: Mapping[str, Any], unit: str, size: int, threads: int) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from tasks.core.units import amount
 from tasks.engines.convert.python_values import listed
 from tasks.job.run_date import Dated
 from tasks.report import escaped, markdown_table
+from tasks.report.phrases import resources_text
 from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled
 
@@ -207,7 +208,8 @@ def _time(preview: Preview) -> str:
     if not preview.guess:
         return "not known: no run of this host and engine is remembered yet"
     each = ", ".join(f"{name} {seconds:,.1f}" for name, seconds in preview.guess.seconds.items())
-    return f"about {preview.guess.total:,.1f} s ({each}), by {preview.guess.basis}"
+    taken = f"; {resources_text(preview.guess.resources)}" if preview.guess.resources else ""
+    return f"about {preview.guess.total:,.1f} s ({each}), by {preview.guess.basis}{taken}"
 
 
 def summary_line(preview: Preview) -> str:

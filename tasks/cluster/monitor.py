@@ -16,11 +16,12 @@ import json
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 INTERVAL, POLL, LEASE = 0.5, 10.0, 45.0  # seconds
 PATIENCE = 3.0  # seconds that a stage waits for the samples of its workers when its work is done
+ALL_LINKS = 2**32 - 1  # the scope of NVML's fields that means the sum of all NVLinks
 KEPT = 400  # most samples of a worker and stage; longer series keep every second, fourth .. sample
 log = logging.getLogger("rowmill")
 
@@ -55,6 +57,12 @@ class UsageSample(NamedTuple):
     bytes: int
     lent: int = 0  # bytes of those sent that other processes copied out of its GPU (CUDA IPC)
     lent_on_host: int = 0  # bytes of those sent that other processes copied out of its host memory
+    watts: float | None = None  # of its GPU, whoever uses it; as the counters below
+    energy: int | None = None  # millijoules since the driver was loaded
+    nvlink_in: int | None = None  # bytes since the driver was loaded
+    nvlink_out: int | None = None
+    pcie_in: int | None = None  # bytes per second, in the last moments
+    pcie_out: int | None = None
 
 
 class _WorkDone:
@@ -87,17 +95,18 @@ class Sampler:
         self.last_request = time.monotonic()
         self.thread: threading.Thread | None = None
 
-    def sample(self) -> None:
-        """Take one sample now."""
+    def sample(self, wait: bool = False) -> None:
+        """Take one sample now; with `wait` of PCIe traffic, too, which blocks for some 40 ms."""
         worker = self.worker()
         if worker is None:
             return
-        times, (used, own, busy) = self.process.cpu_times(), self.device()
-        to_host, to_disk = _spilled(worker.data)
+        gpu = self.device.read(wait) if self.device else dict.fromkeys(("device", "own", "busy"))
+        times, (to_host, to_disk) = self.process.cpu_times(), _spilled(worker.data)
+        lent, lent_on_host = lent_bytes.totals()
         self.samples.append(UsageSample(
-            time.time(), times.user + times.system, self.process.memory_info().rss, used, own, busy, to_host, to_disk,
-            worker.transfer_outgoing_bytes_total, _work.rows, _work.bytes,
-            *lent_bytes.totals(),
+            at=time.time(), cpu=times.user + times.system, rss=self.process.memory_info().rss, to_host=to_host,
+            to_disk=to_disk, sent=worker.transfer_outgoing_bytes_total, rows=_work.rows, bytes=_work.bytes,
+            lent=lent, lent_on_host=lent_on_host, **gpu,
         ))  # fmt: skip
 
     def since(self, moment: float) -> list[UsageSample]:
@@ -120,7 +129,7 @@ class Sampler:
                 return
             del worker
             try:
-                self.sample()
+                self.sample(wait=True)
             except Exception:
                 return
 
@@ -142,6 +151,8 @@ def look(moment: float, dask_worker: Any = None) -> dict[str, Any]:
         "transport": address.partition("://")[0],
         "memory_limit": dask_worker.memory_manager.memory_limit,
         "gpu": getattr(sampler.device, "name", None),
+        # Processes of CPU workers may see GPUs, too; cuDF is loaded in those that compute on theirs.
+        "gpu_uuid": getattr(sampler.device, "uuid", None) if "cudf" in sys.modules else None,
         "device_total": getattr(sampler.device, "total", None),
         "samples": sampler.since(moment),
     }
@@ -160,12 +171,12 @@ def _weight(disk: object) -> int:
     return int(sum(weights.values())) if weights else 0
 
 
-def _device() -> Callable[[], tuple[int | None, int | None, int | None]]:
-    """A function that gives (used, own, busy) of the GPU of this process; Nones where there is no GPU."""
+def _device() -> _Device | None:
+    """The GPU of this process; None where there is no GPU, driver or NVML."""
     try:
         return _Device()
     except Exception:
-        return lambda: (None, None, None)
+        return None
 
 
 class _Device:
@@ -181,22 +192,38 @@ class _Device:
             self.handle = pynvml.nvmlDeviceGetHandleByIndex(int(first))
         else:
             self.handle = pynvml.nvmlDeviceGetHandleByUUID(first)
+        self.uuid = str(pynvml.nvmlDeviceGetUUID(self.handle))
         self.name = str(pynvml.nvmlDeviceGetName(self.handle))
         self.total = int(pynvml.nvmlDeviceGetMemoryInfo(self.handle).total)
 
-    def __call__(self) -> tuple[int | None, int | None, int | None]:
-        return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used), self._own(), self._busy()
+    def read(self, wait: bool = False) -> dict[str, Any]:
+        """Read its fields of a `UsageSample`, None for what the driver does not offer; those of PCIe, which NVML
+        watches for 20 ms each, only with `wait`."""
+        milliwatts, busy = map(self._offered, ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"))
+        processes = self._offered("nvmlDeviceGetComputeRunningProcesses") or ()
+        return {  # PCIe first: the counters are then those of the moment at which the sample ends
+            "pcie_in": self._pcie(self.nvml.NVML_PCIE_UTIL_RX_BYTES) if wait else None,
+            "pcie_out": self._pcie(self.nvml.NVML_PCIE_UTIL_TX_BYTES) if wait else None,
+            "device": int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used),
+            "own": next((int(p.usedGpuMemory) for p in processes if p.pid == os.getpid() and p.usedGpuMemory), None),
+            "busy": None if busy is None else int(busy.gpu),
+            "watts": None if milliwatts is None else milliwatts / 1000,
+            "energy": self._offered("nvmlDeviceGetTotalEnergyConsumption"),
+            "nvlink_in": self._nvlink(self.nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX),
+            "nvlink_out": self._nvlink(self.nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX),
+        }
 
-    def _own(self) -> int | None:
-        try:
-            processes = self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
-            return next((int(p.usedGpuMemory) for p in processes if p.pid == os.getpid() and p.usedGpuMemory), None)
-        except self.nvml.NVMLError:
-            return None
+    def _nvlink(self, field: int) -> int | None:
+        (answer,) = self._offered("nvmlDeviceGetFieldValues", [(field, ALL_LINKS)]) or (None,)
+        return answer.value.ullVal * 1024 if answer and answer.nvmlReturn == self.nvml.NVML_SUCCESS else None
 
-    def _busy(self) -> int | None:
+    def _pcie(self, way: int) -> int | None:
+        kilobytes = self._offered("nvmlDeviceGetPcieThroughput", way)
+        return None if kilobytes is None else kilobytes * 1000
+
+    def _offered(self, ask: str, *of: Any) -> Any:
         try:
-            return int(self.nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu)
+            return getattr(self.nvml, ask)(self.handle, *of)
         except self.nvml.NVMLError:
             return None
 

@@ -508,6 +508,9 @@ class Run(Section):
         600.0, description="with on_existing: replace, how long a replaced output is kept for its readers"
     )
     report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
+    price_per_hour: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="hourly price of all machines of the run, for its cost"
+    )
     profile: bool | None = Field(
         None,
         description="profile each column that is read, over all rows, for the gate; if empty: where the job has base, "

@@ -9,6 +9,7 @@ from typing import Any
 FailedCast = Mapping[str, Any]  # entry, expression, rows: see tasks.graph.failed_casts
 PartRecord = Mapping[str, Any]  # path, rows, bytes, xxh3_128 of a file of the output
 TableRows = Sequence[Mapping[str, Any]]
+RESOURCES = ("core_seconds", "gpu_seconds", "energy_joules", "cost")
 
 
 def _not_shown(**default: Any) -> Any:
@@ -22,7 +23,7 @@ class StageResult:
     The stage processed `rows` and `nbytes` in `seconds`. `reused`: an earlier start of the same job had done all of
     the work. `halved` counts partitions, or files, that were divided because memory was short. `began` and
     `ended` are seconds since 1970, None if unknown; `retries` counts the attempts of Prefect and of the
-    flow after the first one.
+    flow after the first one. `resources`, by names of `RESOURCES`, are those of the attempt that did the work.
     """
 
     stage: str
@@ -34,6 +35,7 @@ class StageResult:
     halved: int | None = None
     failed_casts: Sequence[FailedCast] = _not_shown(default=())
     retries: int = 0
+    resources: Mapping[str, float] = _not_shown(default_factory=dict)
     began: float | None = _not_shown(default=None)
     ended: float | None = _not_shown(default=None)
 
@@ -50,7 +52,17 @@ class StageResult:
         """Name -> plain value of the figures for people, without empty and long ones and those shown elsewhere."""
         every = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("shown", True)}
         every["bytes"] = every.pop("nbytes")
+        every |= self.resources
         return {name: value for name, value in every.items() if value is not None and value not in ("", ())}
+
+
+def total_resources(results: Sequence[StageResult]) -> dict[str, float]:
+    """The sums of what stages took; without those of which a stage does not know its part."""
+    every = [result.resources for result in results]
+    on_gpus = [taken for taken in every if "gpu_seconds" in taken]
+    parts = {name: on_gpus if name in ("gpu_seconds", "energy_joules") else every for name in RESOURCES}
+    known = {name: of for name, of in parts.items() if of and all(every) and all(name in taken for taken in of)}
+    return {name: round(sum(taken[name] for taken in of), 6) for name, of in known.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,7 @@ def _of_workers(result: StageResult, workers: series.Workers) -> list[str]:
     began, ended = result.began or 0.0, result.ended or result.seconds
     rows = series.worker_rows(workers, ended - began)
     pictures = series.plots(workers, began, (0.0, ended - began), few=True)
-    texts = [markdown_table(rows[:32])] if rows else []
+    texts = [markdown_table(table[:32]) for table in (rows, series.gpu_rows(workers)) if table]
     if moved := series.moved(workers):
         texts.append("Moved between workers: " + ", ".join(f"{amount(n)} by {how}" for how, n in moved.items()))
     return [*texts, *(f"![{result.stage}]({data_url(picture)})" for picture in pictures)]

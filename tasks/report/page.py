@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 import pyarrow as pa
 
-from tasks.core.stage_results import StageResult, StatisticsResult, TransformResult
+from tasks.core.stage_results import RESOURCES, StageResult, StatisticsResult, TransformResult
 from tasks.core.units import amount, rate
 from tasks.gate.earlier_outputs import read_profile
 from tasks.graph.binding import Bound
@@ -20,6 +20,7 @@ from tasks.manifest import dated_lines
 from tasks.report import diagram, profile_section, sampling, series, svg, verdict_section
 from tasks.report.growth_section import growth
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
+from tasks.report.phrases import resources_text
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.own_files import REPORTS
 from tasks.storage.sample_data import made_up_text
@@ -72,7 +73,9 @@ def render(facts: Facts, folder: Path) -> str:
         stages=stage_rows(facts),
         gantt=gantt(facts),
         plots=plots(facts),
-        workers=worker_table(facts),
+        workers=by_stage(facts, series.worker_rows),
+        gpus=by_stage(facts, lambda workers, _: series.gpu_rows(workers)),
+        resources=resources_text({name: manifest[name] for name in RESOURCES if name in manifest}),
         picture=diagram.drawn(facts.bound),
         ways=diagram.ways(facts.bound),
         source=known[:MOST_COLUMNS],
@@ -138,6 +141,7 @@ def stage_rows(facts: Facts) -> list[dict[str, Any]]:
         seconds = max(result.seconds, 1e-9)
         notes = ["found done, not run again"] if result.reused else []
         notes += [f"{result.halved:,} partitions halved for want of memory"] if result.halved else []
+        notes += [resources_text(result.resources)] if result.resources else []
         notes += [sentence(dict(failed)) for failed in result.failed_casts]
         if isinstance(result, StatisticsResult) and result.decoded:
             notes.append(f"{amount(result.decoded)} stay decoded for transform")
@@ -163,7 +167,8 @@ def stage_rows(facts: Facts) -> list[dict[str, Any]]:
 
 def _of_manifest(stage: str, numbers: Mapping[str, Any]) -> StageResult:
     """The row of a stage from the manifest."""
-    more = {name: value for name, value in numbers.items() if name not in ("rows", "bytes", "seconds")}
+    more = {name: value for name, value in numbers.items() if name not in ("rows", "bytes", "seconds", *RESOURCES)}
+    more["resources"] = {name: numbers[name] for name in RESOURCES if name in numbers}
     return StageResult(stage=stage, rows=numbers["rows"], nbytes=numbers["bytes"], seconds=numbers["seconds"], **more)
 
 
@@ -208,12 +213,12 @@ def _together(samples: Mapping[str, series.Workers], zero: float) -> dict[str, d
     return {address: worker for address, worker in merged.items() if worker["samples"]}
 
 
-def worker_table(facts: Facts) -> list[dict[str, Any]]:
-    """What each worker did in each stage."""
+def by_stage(facts: Facts, rows_of: Callable[..., list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The rows of what each worker, or each GPU, did in each stage."""
     rows = []
     for result in facts.results:
         workers = facts.samples.get(result.title, {})
-        rows += [{"stage": result.title} | row for row in series.worker_rows(workers, result.seconds)]
+        rows += [{"stage": result.title} | row for row in rows_of(workers, result.seconds)]
     return rows[:MOST_WORKERS]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.core.stage_results import StageResult
+from tasks.core.stage_results import RESOURCES, StageResult
 from tasks.core.units import rate
 from tasks.errors import visible
 
@@ -28,6 +28,13 @@ def stage_line(result: StageResult) -> str:
     if result.failed_casts:
         text += f", casts failed in {sum(failed['rows'] for failed in result.failed_casts):,} rows"
     return text + (" (found done, not run again)" if result.reused else "")
+
+
+def resources_text(taken: Mapping[str, float]) -> str:
+    """What a stage or a run took, in words; `taken` has names of RESOURCES."""
+    texts = ("{:,.1f} core seconds", "{:,.1f} GPU seconds", "{:,.1f} J ({:,.2f} Wh)", "cost {:,.4g}")
+    named = [(name, text) for name, text in zip(RESOURCES, texts, strict=True) if name in taken]
+    return ", ".join(text.format(taken[name], taken[name] / 3600) for name, text in named)
 
 
 def learned_tables(steps: Iterable[Any], values: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

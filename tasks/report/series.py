@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tasks.cluster.monitor import UsageSample
@@ -16,14 +16,25 @@ LEVELS = ("device", "rss", "to_host", "to_disk")  # how much there is; the other
 
 
 def named(workers: Workers) -> dict[str, str]:
-    """A short name for every worker: GPU or process, with its host where there are several."""
+    """A short name for every worker (GPU or process) or GPU of `by_gpu`, with its host where there are several."""
     several = len({w["host"] for w in workers.values()}) > 1
     names = {}
     for number, (address, w) in enumerate(workers.items()):
-        names[address] = f"{'GPU worker' if w.get('gpu') else 'worker'} {number}"
+        what = "GPU" if address == w.get("gpu_uuid") else "GPU worker" if w.get("gpu") else "worker"
+        names[address] = f"{what} {number}"
         if several:
             names[address] += f" on {w['host']}"
     return names
+
+
+def by_gpu(workers: Workers) -> dict[str, dict[str, Any]]:
+    """The GPUs that compute, by UUID, each with the samples of all its workers: what is the GPU's counts once."""
+    gpus: dict[str, dict[str, Any]] = {}
+    for w in workers.values():
+        if (uuid := w.get("gpu_uuid")) and w["samples"]:
+            samples = [*gpus.get(uuid, {"samples": ()})["samples"], *w["samples"]]
+            gpus[uuid] = {**w, "samples": sorted(samples, key=lambda sample: sample.at)}
+    return gpus
 
 
 def level(workers: Workers, field: str, zero: float) -> dict[str, Curve]:
@@ -41,7 +52,7 @@ def rates(workers: Workers, field: str, zero: float) -> dict[str, Curve]:
     """
     curves = {}
     for address, name in named(workers).items():
-        samples = workers[address]["samples"]
+        samples = [s for s in workers[address]["samples"] if _value(s, field) is not None]
         if len(samples) > 1 and samples[-1].at > samples[0].at:
             curves[name] = _binned(samples, field, zero)
     return _few(curves, added=True)
@@ -51,7 +62,7 @@ def _binned(samples: Sequence[UsageSample], field: str, zero: float) -> Curve:
     first, last = samples[0].at, samples[-1].at
     bins = max(1, min(BINS, int((last - first) / 0.5)))
     edges = [first + (last - first) * i / bins for i in range(bins + 1)]
-    heights = _at(edges, [(s.at, float(_value(s, field) or 0)) for s in samples])
+    heights = _at(edges, [(s.at, float(_value(s, field))) for s in samples])
     return [
         ((edges[i] + edges[i + 1]) / 2 - zero, max(0.0, (heights[i + 1] - heights[i]) / (edges[i + 1] - edges[i])))
         for i in range(bins)
@@ -80,13 +91,75 @@ def _few(curves: dict[str, Curve], added: bool) -> dict[str, Curve]:
         return curves
     moments = [t for t, _ in max(curves.values(), key=len)]
     sums = [sum(values) for values in zip(*(_at(moments, c) for c in curves.values()), strict=True)]
-    return {f"all {len(curves)} workers together": list(zip(moments, sums, strict=True))}
+    return {f"all {len(curves)} together": list(zip(moments, sums, strict=True))}
 
 
 def grown(workers: Workers, field: str) -> float:
     """By how much a counter grew in all workers together."""
     place = UsageSample._fields.index(field)
     return float(sum(w["samples"][-1][place] - w["samples"][0][place] for w in workers.values() if w["samples"]))
+
+
+def counter_growth(gpu: Mapping[str, Any], field: str) -> int | None:
+    """By how much a counter of a GPU grew; None where the GPU does not offer it.
+
+    The counter may start again at 0, with its driver or since it was full: a reading below half of the last one is
+    such a start. A smaller step back is not: two processes have read the counter at about the same time.
+    """
+    readings = [_value(s, field) for s in gpu["samples"] if _value(s, field) is not None]
+    growth, last = 0, readings[0] if readings else 0
+    for reading in readings:
+        if reading < last / 2:
+            growth, last = growth + reading, reading
+        elif reading > last:
+            growth, last = growth + reading - last, reading
+    return growth if len(readings) > 1 else None
+
+
+def _span(workers: Workers) -> float:
+    """Seconds from the first sample to the last."""
+    moments = [s.at for w in workers.values() for s in w["samples"]]
+    return max(moments) - min(moments)
+
+
+def resources(workers: Workers, price_per_hour: float | None = None) -> dict[str, float]:
+    """What workers took from the first sample of a stage to the last, by names of RESOURCES, without unknown ones.
+
+    A process with several workers counts once, and so does a GPU. Its energy includes what others do on it.
+    """
+    if not any(w["samples"] for w in workers.values()):
+        return {}
+    cores: dict[Any, float] = {}
+    for address, w in workers.items():
+        process = (w.get("host"), w.get("pid"))
+        cores[process] = max(cores.get(process, 0.0), grown({address: w}, "cpu"))
+    known, gpus = {"core_seconds": sum(cores.values())}, by_gpu(workers)
+    millijoules = [energy for gpu in gpus.values() if (energy := counter_growth(gpu, "energy")) is not None]
+    if gpus:
+        known["gpu_seconds"] = sum(_span({uuid: gpu}) for uuid, gpu in gpus.items())
+    if gpus and len(millijoules) == len(gpus):
+        known["energy_joules"] = sum(millijoules) / 1000
+    if price_per_hour is not None:
+        known["cost"] = price_per_hour * _span(workers) / 3600
+    return {name: round(value, 6) for name, value in known.items()}
+
+
+def gpu_rows(workers: Workers) -> list[dict[str, Any]]:
+    """What each GPU took in a stage, as rows of a table; empty cells for what it does not offer."""
+
+    def cell(value: float | None, text: Callable[[float], str]) -> str:
+        return "" if value is None else text(value)
+
+    rows, gpus = [], by_gpu(workers)
+    for uuid, name in named(gpus).items():
+        gpu, energy = {uuid: gpus[uuid]}, counter_growth(gpus[uuid], "energy")
+        row = {"GPU": name, "seconds": f"{_span(gpu):,.1f}", "energy": cell(energy, lambda n: f"{n / 1000:,.1f} J")}
+        row["power, peak"] = cell(highest(gpu, "watts"), "{:,.0f} W".format)
+        for way in ("in", "out"):
+            row[f"NVLink {way}"] = cell(counter_growth(gpus[uuid], f"nvlink_{way}"), amount)
+            row[f"PCIe {way} per second, peak"] = cell(highest(gpu, f"pcie_{way}"), amount)
+        rows.append(row)
+    return rows
 
 
 def highest(workers: Workers, field: str) -> float | None:
@@ -171,6 +244,14 @@ def plots(workers: Workers, zero: float, span: tuple[float, float], bands: Seque
     pictures.append(draw("cores computing", rates(workers, "cpu", zero), per_second))
     if highest(workers, "busy"):
         pictures.append(draw("GPU busy, %", level(workers, "busy", zero), per_second))
+    gpus = by_gpu(workers)
+    of_gpus = {"GPU power, W": level(gpus, "watts", zero)}
+    for way, text in (("in", "received"), ("out", "sent")):
+        of_gpus[f"{text} over PCIe, bytes per second"] = level(gpus, f"pcie_{way}", zero)
+        of_gpus[f"{text} over NVLink, bytes per second"] = rates(gpus, f"nvlink_{way}", zero)
+    for title, curves in of_gpus.items():
+        if any(value for curve in curves.values() for _, value in curve):
+            pictures.append(draw(title, curves, per_second))
     for title, field in (("spilled from GPU to host", "to_host"), ("spilled to disk", "to_disk")):
         if highest(workers, field):
             pictures.append(draw(title, level(workers, field, zero), exact_amount))

@@ -21,6 +21,7 @@ from tasks.core.stage_results import (
     StatisticsResult,
     TransformResult,
     WriteResult,
+    total_resources,
 )
 from tasks.core.stored_types import stored
 from tasks.core.versions import PERMUTATION_VERSION, rowmill_version, versions
@@ -251,6 +252,7 @@ def _manifest(
         fingerprints={"job": job, "source": plan.fingerprint, "state": state},
         exchange=exchange,
         seconds=0.0,
+        **total_resources(results),
         stages=stages,
         reading={**plan.reading, **rows_of(request.source)},
         **({"differs_from_fit": differs} if differs else {}),
@@ -287,6 +289,7 @@ def _figures(result: StageResult) -> dict[str, Any]:
         "rows": result.rows,
         "bytes": result.nbytes,
         "retries": result.retries,
+        **result.resources,
         **({"halved": result.halved} if result.halved else {}),
         **({"failed_casts": list(result.failed_casts)} if result.failed_casts else {}),
     }

@@ -29,7 +29,7 @@ from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import subject
 from tasks.job.fingerprints import fingerprint
 from tasks.job.request import PlanOf, Request
-from tasks.report import run_log
+from tasks.report import run_log, series
 from tasks.report.diagram import workflow_diagram
 from tasks.report.phrases import samples_path
 from tasks.stages import ingest as stages_ingest
@@ -139,7 +139,9 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
                 result: StageResult = call_masked(options, work, request, *splits, pool, progress)
         context = TaskRunContext.get()
         retries = (context.task_run.run_count - 1) if context else 0
-        result = replace(result, retries=retries, began=began, ended=time.time())
+        workers = monitor.load(samples_path(request.staging.folder, result)) if result.reused else watch.workers
+        taken = series.resources(workers, request.run.price_per_hour)
+        result = replace(result, retries=retries, began=began, ended=time.time(), resources=taken)
         log.info(report.stage_line(result))
         return StageRun(result, artifacts(result, request, watch), progress.ended(), get_worker().address)
 
@@ -156,10 +158,10 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
 def artifacts(result: StageResult, request: Request, watch: monitor.Watch) -> StageArtifacts | None:
     """The artifacts of a stage, under keys that stay the same from run to run of a flow; None if they fail.
 
-    The samples of the workers go to the staging folder, for the report, unless the stage reused what an earlier start
-    had done.
+    The samples of the workers go to the staging folder, for the report and for a later start that reuses the work,
+    unless the stage reused what an earlier start had done.
     """
-    if watch.workers and not result.reused:
+    if not result.reused:
         monitor.save(samples_path(request.staging.folder, result), watch.workers)
     try:
         picture = request.staging.folder / f"diagram-{fingerprint(request.graph)[:12]}.svg"

@@ -18,9 +18,9 @@ from tasks.core.stage_results import IngestResult, StageResult
 from tasks.job.request import Request, make_request
 
 
-def request(engine: str = "pandas", nodes: Any = None) -> Request:
+def request(engine: str = "pandas", nodes: Any = None, **run: Any) -> Request:
     graph = nodes or ["x"] >> ops.Normalize()
-    return make_request(Source(path="/secret/data"), graph, Output(path="/secret/out"), Run(), engine)
+    return make_request(Source(path="/secret/data"), graph, Output(path="/secret/out"), Run(**run), engine)
 
 
 def done(rows: int, seconds: float, **more: Any) -> list[StageResult]:
@@ -46,6 +46,19 @@ def test_the_next_run_of_a_job_is_guessed_by_its_rows() -> None:
     assert found.seconds == {"ingest": 6.0, "statistics": 6.0, "transform": 6.0, "shuffle_write": 12.0}
     assert found.total == 30.0
     assert found.basis == "1 run(s) of this job, of 1,000 rows"
+
+
+@pytest.mark.promise("how long it takes, how many core seconds, GPU seconds and joules")
+def test_what_a_run_takes_is_guessed_by_earlier_ones_and_its_cost_by_the_price_of_today() -> None:
+    taken = {"core_seconds": 3.0, "gpu_seconds": 2.0, "energy_joules": 500.0, "cost": 7.0}
+    history.record(request(), done(1000, 2.0))
+    history.record(request(), done(1000, 2.0, resources=taken))
+    found = history.guess(request(), 2000, 1, 2)
+    assert found
+    assert found.resources == {"core_seconds": 30.0, "gpu_seconds": 20.0, "energy_joules": 5000.0}
+    found = history.guess(request(price_per_hour=3.6), 2000, 1, 2)
+    assert found
+    assert found.resources["cost"] == pytest.approx(0.02)
 
 
 def test_the_nearest_in_size_count_and_their_median() -> None:
@@ -82,7 +95,8 @@ def test_nothing_of_paths_or_data_is_kept(state: Path) -> None:
     history.record(request(), done(1000, 2.0), "toy")
     text = (state / "rates.jsonl").read_text()
     assert "secret" not in text
-    assert set(json.loads(text)) == {"at", "recipe", "job", "engine", "host", "threads", "rows", "bytes", "seconds"}
+    figures = {"threads", "rows", "bytes", "seconds", "resources"}
+    assert set(json.loads(text)) == {"at", "recipe", "job", "engine", "host", *figures}
     assert json.loads(text)["host"] == socket.gethostname()
 
 

@@ -240,10 +240,15 @@ def test_after_a_run_the_time_is_known_and_apply_is_shown_with_what_was_learned(
 
     run_flow({k: v for k, v in job().items() if k != "cluster"}, cluster)
     again = job(path="again") | ({"cluster": {"kind": "cuda", "workers": 1}} if engine == "cudf" else {})
-    found = preview(make_job(again))  # times are those of an engine
+    found = preview(make_job(again | {"run": {"price_per_hour": 3600}}))  # times are those of an engine
     assert found.guess
     assert found.guess.basis == f"1 run(s) of this job, of {ROWS:,} rows"
     assert set(found.guess.seconds) == set(history.STAGES)
+    taken = {"core_seconds", "cost", *(("gpu_seconds", "energy_joules") if engine == "cudf" else ())}
+    assert set(found.guess.resources) == taken
+    assert found.guess.resources["cost"] == pytest.approx(found.guess.total)
+    (text,) = [section.text for section in sections(found) if section.title == "Time"]
+    assert text.endswith(f" core seconds, cost {found.guess.total:,.4g}") or engine == "cudf"
 
     applied = {"fitted": "out", "source": {"path": "data/logs-1.parquet"}, "output": {"path": "applied"}}
     shown = preview(make_application(applied), "apply")

@@ -11,8 +11,14 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
+from tasks.cluster import monitor
+from tasks.core.stage_results import RESOURCES
+from tasks.errors import GiveUpError
 from tasks.job.output_check import damages
 from tasks.manifest import Manifest
+from tasks.report import series
+from tasks.report.html import reports_of
+from tasks.stages import commit
 from tests.flows.runs import key_of, run_flow
 from tests.flows.test_preprocess import job, logs
 
@@ -25,7 +31,7 @@ def outs(tmp_path_factory: pytest.TempPathFactory, prefect_server: Any, cluster:
     """The outputs of a run with train and valid that was asked for Dask's own report, too."""
     folder = tmp_path_factory.mktemp("reported")
     source = {"path": str(logs(folder / "data", 0, 3000)), "valid": str(logs(folder / "valid", 3000, 600))}
-    return run_flow({**job(folder, **source), "run": {"performance_report": True}}, cluster)
+    return run_flow({**job(folder, **source), "run": {"performance_report": True, "price_per_hour": 36}}, cluster)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +66,47 @@ def test_every_output_has_its_report_with_what_the_workers_did(outs: list[Path],
         for title in ("statistics", "transform train", "shuffle_write valid"):
             assert re.search(rf'<td class="name">{title}</td>\s*<td class="r">{worker}</td>', text)
         assert damages(out) == []
+
+
+@pytest.mark.promise("The manifest and the report have these figures for each stage and for all stages together")
+def test_the_manifest_says_what_the_stages_took(outs: list[Path], engine: str) -> None:
+    names = {"core_seconds", "cost", *(("gpu_seconds", "energy_joules") if engine == "cudf" else ())}
+    for out in outs:
+        data = Manifest.load(out).data
+        assert names == {name for name in RESOURCES if name in data}
+        for name in names:
+            parts = [stage[name] for stage in data["stages"].values() if name in stage]
+            assert data[name] == pytest.approx(sum(parts), abs=1e-5)
+            assert data[name] > 0
+        assert len([stage for stage in data["stages"].values() if "core_seconds" in stage]) == 4
+        assert data["cost"] <= 36 * data["seconds"] / 3600
+        text = (out / "_report.html").read_text()
+        assert f"<p>The stages together: {data['core_seconds']:,.1f} core seconds, " in text
+        assert f"cost {data['cost']:,.4g}.</p>" in text
+
+
+@pytest.mark.promise("A stage that a later start finds done has the figures of the start that did it")
+def test_a_run_that_goes_on_has_the_figures_of_the_start_that_did_the_work(
+    tmp_path: Path, prefect_server: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any) -> Any:
+        raise GiveUpError("the disk is full", why="a test", do="free some space")
+
+    wanted = job(tmp_path, path=str(logs(tmp_path / "data", 0, 3000)))
+    with monkeypatch.context() as failing:
+        failing.setattr(commit, "commit", full)
+        with pytest.raises(GiveUpError):
+            run_flow(wanted, cluster)
+    samples = {path.stem: monitor.load(path) for path in tmp_path.rglob("samples/*.json")}
+    (out,) = run_flow(wanted, cluster)
+    stages = Manifest.load(out).data["stages"]
+    assert len(samples) == len(stages) == 4
+    for name, stage in stages.items():
+        assert series.resources(samples[name])["core_seconds"] == stage["core_seconds"]
+    (report,) = reports_of(out, again=True)
+    text = report.read_text()
+    assert f"<p>The stages together: {Manifest.load(out).data['core_seconds']:,.1f} core seconds.</p>" in text
+    assert f'<td class="small">{stages["transform"]["core_seconds"]:,.1f} core seconds</td>' in text
 
 
 def test_a_report_loads_nothing_and_links_the_page_of_the_run(outs: list[Path]) -> None:

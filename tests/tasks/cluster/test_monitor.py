@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from infra.clusters.model import Cluster
 from tasks.cluster import monitor
 from tasks.cluster.dask_pool import workers_at
 from tasks.cluster.monitor import UsageSample
+from tasks.report import series
 from tests.clusters import make_cluster
 
 
@@ -84,6 +85,25 @@ def test_a_short_stage_has_its_first_and_its_last_sample(quiet: Any) -> None:
     assert len(worker["samples"]) >= 2
 
 
+def computed(seconds: float) -> float:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+    return seconds
+
+
+@pytest.mark.system
+@pytest.mark.promise("the seconds that the processes of the workers computed, all threads together")
+def test_core_seconds_are_those_of_the_processes_of_workers(quiet: Any) -> None:
+    with monitor.watched(quiet, list(workers_at(quiet))) as watch:
+        while not watch.workers:
+            time.sleep(0.01)
+        quiet.gather(quiet.map(computed, [0.4, 0.4], pure=False))
+    taken = series.resources(watch.workers)
+    assert set(taken) == {"core_seconds"}
+    assert 0.8 <= taken["core_seconds"] < 3
+
+
 @pytest.mark.system
 def test_every_worker_of_a_cluster_is_sampled() -> None:
     from distributed import Client, LocalCluster
@@ -149,52 +169,160 @@ def test_the_thread_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(sampler.samples) > 2
 
 
-class Nvml(SimpleNamespace):
-    """NVML of a host with two GPUs; `denied` is what this user must not ask."""
+class Nvml:
+    """NVML of a host with two GPUs, which refuse the functions and fields in `lacks`; `joules` are those of GPUs."""
 
     class NVMLError(Exception):
         pass
 
-    def nvmlInit(self) -> None: ...
+    NVML_SUCCESS, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 0, 138, 139
+    NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES = 0, 1
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
-        return f"index {index}"
+    def __init__(self, lacks: Collection[str | int] = (), joules: float = 50.0) -> None:
+        self.lacks, self.joules, self.asked = lacks, joules, list[str]()
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        return f"uuid {uuid}"
+    def __getattr__(self, name: str) -> Any:
+        answers: dict[str, Callable[..., Any]] = {
+            "nvmlInit": lambda: None,
+            "nvmlDeviceGetHandleByIndex": lambda index: f"index {index}",
+            "nvmlDeviceGetHandleByUUID": lambda uuid: f"uuid {uuid}",
+            "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}",
+            "nvmlDeviceGetName": lambda handle: f"H200 {handle}",
+            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=7, total=9),
+            "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
+                SimpleNamespace(pid=1, usedGpuMemory=3), SimpleNamespace(pid=os.getpid(), usedGpuMemory=5),
+            ],
+            "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=80),
+            "nvmlDeviceGetPowerUsage": lambda handle: 350_500,
+            "nvmlDeviceGetTotalEnergyConsumption": lambda handle: int(self.joules * 1000),
+            "nvmlDeviceGetPcieThroughput": lambda handle, way: 20 + way,
+            "nvmlDeviceGetFieldValues": self.fields,
+        }  # fmt: skip
+        self.asked.append(name)
+        if name in self.lacks:
+            return self.refuse
+        if name not in answers:
+            raise AttributeError(name)
+        return answers[name]
 
-    def nvmlDeviceGetName(self, handle: str) -> str:
-        return f"H200 {handle}"
+    def refuse(self, *arguments: Any) -> Any:
+        raise self.NVMLError
 
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        return SimpleNamespace(used=7, total=9)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> Any:
-        if self.denied:
-            raise self.NVMLError
-        return [SimpleNamespace(pid=1, usedGpuMemory=3), SimpleNamespace(pid=os.getpid(), usedGpuMemory=5)]
-
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
-        if self.denied:
-            raise self.NVMLError
-        return SimpleNamespace(gpu=80)
+    def fields(self, handle: str, wanted: list[tuple[int, int]]) -> list[Any]:
+        """Kibibytes that all links have moved; other scopes are single links."""
+        assert {scope for _, scope in wanted} == {0xFFFFFFFF}
+        return [SimpleNamespace(nvmlReturn=3 * (field in self.lacks), value=SimpleNamespace(ullVal=field))
+                for field, _ in wanted]  # fmt: skip
 
 
-@pytest.mark.parametrize(("denied", "found"), [(False, (7, 5, 80)), (True, (7, None, None))])
-def test_the_gpu_of_a_worker_is_the_first_that_it_may_use(
-    denied: bool, found: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", Nvml(denied=denied))
-    names = {"1,0": "H200 index 1", "GPU-aa": "H200 uuid GPU-aa"}
-    for visible, name in names.items():
+OPTIONAL = (
+    "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPcieThroughput",
+)  # fmt: skip
+NONE_OF_THEM = (7, *[None] * 6)
+
+
+def gpu_of(nvml: Nvml | None, monkeypatch: pytest.MonkeyPatch) -> monitor._Device | None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    return monitor._device()
+
+
+def test_the_gpu_of_a_worker_is_the_first_that_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"1,0": "index 1", "GPU-aa": "uuid GPU-aa"}
+    for visible, handle in names.items():
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        device: Any = monitor._device()
-        assert (device.name, device.total, device()) == (name, 9, found)
+        device = gpu_of(Nvml(), monkeypatch)
+        assert device is not None
+        assert (device.name, device.uuid, device.total) == (f"H200 {handle}", f"GPU-{handle}", 9)
+
+
+@pytest.mark.promise("A value that a GPU does not offer is left out, never 0")
+@pytest.mark.parametrize(
+    ("lacks", "reading", "pcie"),
+    [
+        ((), (7, 5, 80, 350.5, 50_000, 139 * 1024, 138 * 1024), (21_000, 20_000)),
+        ((*OPTIONAL, "nvmlDeviceGetFieldValues"), NONE_OF_THEM, (None, None)),
+        ((*OPTIONAL, 138, 139), NONE_OF_THEM, (None, None)),
+        ((138, "nvmlDeviceGetPowerUsage"), (7, 5, 80, None, 50_000, 139 * 1024, None), (21_000, 20_000)),
+    ],
+)
+def test_what_a_gpu_does_not_offer_is_none_and_never_zero(
+    lacks: Any, reading: Any, pcie: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = gpu_of(Nvml(lacks), monkeypatch)
+    assert device is not None
+    assert tuple(device.read().values()) == (None, None, *reading)
+    assert tuple(device.read(wait=True).values()) == (*pcie, *reading)
+
+
+def test_energy_is_that_after_the_wait_for_pcie(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Nvml):
+        def __getattr__(self, name: str) -> Any:
+            self.joules += 5 * (name == "nvmlDeviceGetPcieThroughput")
+            return super().__getattr__(name)
+
+    device = gpu_of(Slow(), monkeypatch)
+    assert device is not None
+    assert device.read(wait=True)["energy"] == 60_000
 
 
 def test_a_host_without_gpus_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert monitor._device()() == (None, None, None)
+    assert gpu_of(None, monkeypatch) is None
+    assert gpu_of(Nvml(["nvmlInit"]), monkeypatch) is None
+
+
+def test_pcie_which_takes_its_time_is_read_by_the_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other samples are taken in the event loop of the worker."""
+    monkeypatch.setattr(monitor, "INTERVAL", 0.01)
+    monkeypatch.setattr(monitor, "LEASE", 0.5)
+    nvml = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    worker = Worker(data={}, transfer_outgoing_bytes_total=7, status=SimpleNamespace(name="running"))
+    sampler = monitor.Sampler(worker)
+    sampler.sample()
+    assert "nvmlDeviceGetPcieThroughput" not in nvml.asked
+    (first,) = sampler.samples
+    assert (first.watts, first.energy, first.pcie_in, first.nvlink_out) == (350.5, 50_000, None, 138 * 1024)
+    sampler.since(0.0)
+    assert sampler.thread is not None
+    sampler.thread.join(5)
+    assert (sampler.samples[-1].pcie_in, sampler.samples[-1].pcie_out) == (21_000, 20_000)
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_gpu_is_of_the_workers_whose_process_computes_on_it(loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    if loaded:
+        monkeypatch.setitem(sys.modules, "cudf", SimpleNamespace())
+    else:
+        monkeypatch.delitem(sys.modules, "cudf", raising=False)
+    worker = Worker(
+        data={}, transfer_outgoing_bytes_total=7, status=SimpleNamespace(name="closed"), address="tcp://a", name=0,
+        state=SimpleNamespace(nthreads=1), memory_manager=SimpleNamespace(memory_limit=None),
+    )  # fmt: skip
+    monkeypatch.setattr(monitor, "_samplers", {})
+    assert monitor.look(0.0, worker)["gpu_uuid"] == ("GPU-index 0" if loaded else None)
+
+
+@pytest.mark.gpu
+@pytest.mark.system
+def test_a_real_gpu_says_its_power_and_energy() -> None:
+    from distributed import Client
+
+    asked = Cluster(kind="cuda", workers=1, rmm_pool_size="1GB")
+    with (
+        make_cluster(asked) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        monitor.watched(client, list(workers_at(client))) as watch,
+    ):
+        time.sleep(3)
+    (worker,) = watch.workers.values()
+    taken = series.resources(watch.workers)
+    assert all(1 <= s.watts <= 2000 for s in worker["samples"])
+    assert taken["energy_joules"] > 0
+    assert 1 <= taken["energy_joules"] / taken["gpu_seconds"] <= 2000
+    assert any(s.pcie_in is not None for s in worker["samples"])
 
 
 def test_spilled_bytes_are_those_of_dask_and_of_dask_cuda() -> None:

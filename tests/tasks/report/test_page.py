@@ -13,12 +13,16 @@ import pytest
 
 from flows.job.job import make_job
 from tasks.errors import DataError
+from tasks.graph.binding import Bound
+from tasks.graph.saved_workflow import load_fitted
 from tasks.job.base_version import newest_good
 from tasks.job.output_check import damages
 from tasks.manifest import Manifest
+from tasks.report import page as page_of
 from tasks.report.html import reports_of
 from tasks.report.redaction import job_text
 from tests.stages import run_stages
+from tests.tasks.report.test_series import gpu, transformed
 
 
 class Page(HTMLParser):
@@ -203,6 +207,23 @@ def test_the_job_is_shown_without_its_secrets() -> None:
     assert "https://h/t.parquet\n" in text
     assert "storage_options: (not shown)" in text
     assert "- user\n" in text
+
+
+def test_gpus_have_a_table_and_pictures_and_a_gpu_without_a_value_an_empty_cell(tmp_path: Path) -> None:
+    run_stages(make(tmp_path).request("pandas"))
+    out = tmp_path / "out"
+    saved, taken = load_fitted(out), {"gpu_seconds": 4.0, "energy_joules": 7200.0}
+    gpus = {"a": gpu("GPU-0", [10, 310, 610]), "b": gpu("GPU-1", [None, None, None])}
+    facts = page_of.Facts(
+        Manifest.load(out).data | taken, Bound(saved.final, saved.schema, saved.state.values), saved.state.values,
+        results=[transformed(resources=taken)], samples={"transform": gpus},
+    )  # fmt: skip
+    text = page_of.render(facts, out)
+    rows = [row[1:5] for row in Page(text).rows if row[1:2] in (["GPU 0"], ["GPU 1"])]
+    assert rows == [["GPU 0", "2.0", "600.0 J", "300 W"], ["GPU 1", "2.0", "", "300 W"]]
+    assert "<p>The stages together: 4.0 GPU seconds, 7,200.0 J (2.00 Wh).</p>" in text
+    assert "<title>GPU power, W</title>" in text
+    assert "None" not in text.split("What each GPU took")[1].split("</table>")[0]
 
 
 @pytest.mark.promise(

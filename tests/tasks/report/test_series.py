@@ -8,13 +8,22 @@ from xml.etree import ElementTree
 import pytest
 
 from tasks.cluster.monitor import UsageSample
-from tasks.core.stage_results import StatisticsResult, TransformResult, WriteResult
+from tasks.core.stage_results import StatisticsResult, TransformResult, WriteResult, total_resources
 from tasks.report import series, stage_markdown, stage_table, svg
+from tasks.report.phrases import resources_text
 from tests.tasks.cluster.test_monitor import sample
 
 
 def worker(samples: list[UsageSample], **more: Any) -> dict[str, Any]:
-    about = {"host": "h", "threads": 2, "transport": "tcp", "memory_limit": 10**9, "gpu": None, "device_total": None}
+    about = {
+        "host": "h",
+        "pid": 1,
+        "threads": 2,
+        "transport": "tcp",
+        "memory_limit": 10**9,
+        "gpu": None,
+        "device_total": None,
+    }
     return {**about, "samples": samples, **more}
 
 
@@ -26,7 +35,7 @@ def workers(number: int = 2, seconds: int = 4) -> dict[str, dict[str, Any]]:
         samples = [
             sample(100.0 + t / 2, rows=500 * (w + 1) * t, cpu=0.25 * t, rss=10**8, sent=1000 * t) for t in moments
         ]
-        found[f"tcp://{w}"] = worker(samples)
+        found[f"tcp://{w}"] = worker(samples, pid=w)
     return found
 
 
@@ -40,7 +49,7 @@ def test_rates_are_those_of_each_worker() -> None:
 
 def test_many_workers_are_drawn_as_their_sum() -> None:
     ((name, curve),) = series.rates(workers(10), "rows", zero=100.0).items()
-    assert name == "all 10 workers together"
+    assert name == "all 10 together"
     assert curve[3] == (1.75, pytest.approx(55_000))
 
 
@@ -75,6 +84,75 @@ def test_memory_of_gpus_is_drawn_where_there_are_any() -> None:
     titles = [ElementTree.fromstring(p)[0].text for p in series.plots(gpu, 0.0, (0.0, 2.0), few=True)]
     assert titles == ["rows per second", "GPU memory"]
     assert series.worker_rows(gpu, 2.0)[0]["GPU memory"] == "2.0 GB"
+
+
+def gpu(uuid: str, energy: list[int | None], begin: float = 100.0, **more: Any) -> dict[str, Any]:
+    """A worker on a GPU, with a sample every second."""
+    samples = [
+        sample(begin + t, energy=joules and 1000 * joules, watts=300.0, cpu=t, nvlink_in=2**20 * t, pcie_out=10**6)
+        for t, joules in enumerate(energy)
+    ]
+    return worker(samples, gpu="H200", gpu_uuid=uuid, **more)
+
+
+@pytest.mark.promise("A GPU or a process that several workers share counts once", "flows/README.md#what-a-run-took")
+def test_workers_that_share_a_gpu_or_a_process_count_it_once() -> None:
+    two_of_one = {"a": gpu("GPU-0", [10, 20, 30], pid=1), "b": gpu("GPU-0", [10, 21, 29], pid=2)}
+    assert series.resources(two_of_one) == {"core_seconds": 4.0, "gpu_seconds": 2.0, "energy_joules": 20.0}
+    of_two = {"a": gpu("GPU-0", [10, 20, 30]), "b": gpu("GPU-1", [10, 20, 34])}
+    assert series.resources(of_two) == {"core_seconds": 2.0, "gpu_seconds": 4.0, "energy_joules": 44.0}
+
+
+def test_the_energy_of_a_lost_worker_and_of_that_in_its_place_is_of_one_gpu() -> None:
+    both = {"a": gpu("GPU-0", [10, 20, 30], pid=1), "b": gpu("GPU-0", [70, 90], begin=105.0, pid=2)}
+    assert series.resources(both) == {"core_seconds": 3.0, "gpu_seconds": 6.0, "energy_joules": 80.0}
+
+
+def test_a_counter_that_starts_again_with_its_driver_counts_from_zero() -> None:
+    cases = {17: [1000, 1010, 2, 7], 80: [100, 150, 0, 30], 50: [100, 130, 125, 150], 5: [None, 10, None, 15]}
+    for joules, readings in cases.items():
+        assert series.resources({"a": gpu("GPU-0", readings)})["energy_joules"] == joules
+
+
+def test_energy_that_one_gpu_does_not_offer_is_not_known_of_all() -> None:
+    mixed = {"a": gpu("GPU-0", [10, 20]), "b": gpu("GPU-1", [None, None])}
+    assert series.resources(mixed) == {"core_seconds": 1.0, "gpu_seconds": 2.0}
+    assert [row["energy"] for row in series.gpu_rows(mixed)] == ["10.0 J", ""]
+
+
+def test_workers_without_gpus_have_core_seconds_and_nobody_seen_has_nothing() -> None:
+    assert series.resources(workers()) == {"core_seconds": 4.0}
+    assert series.resources({}) == series.resources({"a": worker([])}) == {}
+    assert series.resources(workers(), price_per_hour=36.0) == {"core_seconds": 4.0, "cost": 0.04}
+
+
+def test_a_sum_is_of_all_stages_that_take_something_and_of_none_where_one_does_not_know() -> None:
+    def total(*stages: dict[str, float]) -> dict[str, float]:
+        return total_resources([transformed(resources=taken) for taken in stages])
+
+    cpu, gpu = {"core_seconds": 2.0}, {"core_seconds": 1.0, "gpu_seconds": 1.0, "energy_joules": 300.0}
+    assert total(cpu, gpu) == {"core_seconds": 3.0, "gpu_seconds": 1.0, "energy_joules": 300.0}
+    assert total(gpu, {"core_seconds": 1.0, "gpu_seconds": 1.0}) == {"core_seconds": 2.0, "gpu_seconds": 2.0}
+    assert total(gpu, {}) == {}
+    text = "4,321.0 core seconds, 12.0 GPU seconds, 7,200.0 J (2.00 Wh), cost 0.0125"
+    taken = {"core_seconds": 4321.0, "gpu_seconds": 12.0, "energy_joules": 7200.0, "cost": 0.0125}
+    assert resources_text(taken) == text
+
+
+@pytest.mark.promise("power, PCIe and NVLink traffic of each GPU")
+def test_each_gpu_has_its_row_and_pictures_of_power_and_traffic() -> None:
+    gpus = {"a": gpu("GPU-0", [10, 310, 610]), "b": gpu("GPU-1", [0, 0, 0])}
+    assert series.gpu_rows(gpus)[0] == {
+        "GPU": "GPU 0", "seconds": "2.0", "energy": "600.0 J", "power, peak": "300 W",
+        "NVLink in": "2.1 MB", "NVLink out": "", "PCIe in per second, peak": "", "PCIe out per second, peak": "1.0 MB",
+    }  # fmt: skip
+    pictures = series.plots(gpus, 100.0, (0.0, 2.0))
+    titles = [ElementTree.fromstring(picture)[0].text for picture in pictures]
+    assert titles[-3:] == [
+        "GPU power, W", "received over NVLink, bytes per second", "sent over PCIe, bytes per second",
+    ]  # fmt: skip
+    assert "GPU 1" in pictures[-1]
+    assert "| GPU 0 | 2.0 | 600.0 J | 300 W |" in stage_markdown(transformed(), "", gpus)
 
 
 def test_pictures_are_whole_xml_whatever_a_name_holds() -> None:
