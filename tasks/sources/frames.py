@@ -193,7 +193,9 @@ def with_index(frame: Any, name: str) -> Any:
         what, do = f"the frame has a column {name!r}", "give the index another name"
     if what:
         raise JobError(what, where=f"Dataset, index={name!r}", do=do)
-    return frame.reset_index(names=name)
+    frame = frame.copy(deep=False)
+    frame.index.name = name  # cuDF takes no `names`
+    return frame.reset_index()
 
 
 def frames_of(source: Any, engine: str = "pandas", index: str | None = None, measure: Measure | None = None) -> Frames:

@@ -37,6 +37,8 @@ from tests.flows.test_gate import BAD, FOUND, GOOD, days, job_of
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("published")]
 SCHEMAS = Path(__file__).parent / "openlineage"
+pytest.importorskip("openlineage.client", reason="needs openlineage-python: pip install '.[lineage]'")
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs OpenTelemetry: pip install '.[metrics]'")
 
 
 @cache

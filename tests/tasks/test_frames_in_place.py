@@ -264,7 +264,7 @@ def test_columns_on_a_gpu_are_cut_joined_and_compared_there(monkeypatch: pytest.
 def test_a_cudf_frame_does_not_leave_the_gpu(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import cudf
 
-    plain = cudf.DataFrame.from_pandas(part(0))
+    plain = to_frame(whole(1), "cudf")
     expected = outputs(Dataset(whole(1), engine="cudf"), tmp_path / "table")
     dataset = Dataset(plain if kind != "dask_cudf" else lazy("cudf", partitions=1), engine="cudf")
     dataset = dataset.persist() if kind == "persisted" else dataset
