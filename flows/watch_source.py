@@ -123,8 +123,8 @@ def _look(
         log.info("%s new file(s) in %s", len(arrival.paths), arrival.folder)
     if unknown := [file.path for file in strays if file.path not in named]:
         more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
-        log.warning("no data by `pattern` and `format`, not announced: %s%s", ", ".join(unknown[:10]), more)
-    log.info("%s file(s) there, %s no data, %s new and complete", len(there), len(strays), len(new))
+        log.warning("not data by `pattern` and `format`, so not announced: %s%s", ", ".join(unknown[:10]), more)
+    log.info("%s file(s) found: %s not data, %s new and complete", len(there), len(strays), len(new))
     return [file.path for file in new]
 
 

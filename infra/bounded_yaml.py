@@ -24,7 +24,7 @@ class _Bounded(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.depth > MOST_DEPTH:
-            raise _refused(f"values lie more than {MOST_DEPTH} deep in each other", self.peek_event().start_mark)
+            raise _refused(f"values are nested more than {MOST_DEPTH} levels deep", self.peek_event().start_mark)
         self.depth += 1
         node: yaml.Node | None = super().compose_node(parent, index)
         self.depth -= 1

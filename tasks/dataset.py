@@ -764,7 +764,7 @@ class _ChosenRows:
         every = SourceRows(data.handle, plan, engine, pool)
         if source.unique:
             repeated, count = repeated_rows(every, source.unique, folder / "repeated.bits")
-            log.info("unique leaves out %s rows, whose keys other rows have", f"{count:,}")
+            log.info("unique leaves out %s rows: other rows have the same keys", f"{count:,}")
         if source.split:
             division = split_division(replace(every, rules=RowRules(repeated)), source.split, folder)
         if division:

@@ -207,11 +207,11 @@ def _of_one(item: Mapping[str, Any]) -> str:
 def _but(value: object) -> str:
     """What stands there, in a few letters."""
     if value is None:
-        return ", it is empty"
+        return ", but it is empty"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     if type(value).__name__ in TEMPORAL:
         text = f"the {type(value).__name__} {value}"
-    return f", it is {text}" if len(text) <= 60 else f", it is {text[:57]}.."
+    return f", not {text}" if len(text) <= 60 else f", not {text[:57]}.."
 
 
 def _instead(value: object, kinds: Sequence[str]) -> str:

@@ -163,7 +163,7 @@ class Manifest:
             return ""
         return (
             f"{empty:,} of the {len(self.parts):,} files are empty: {self.rows['out']:,} rows came out; "
-            "output.files says how many files there are"
+            "output.files sets how many files are written"
         )
 
     @property

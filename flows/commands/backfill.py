@@ -66,8 +66,10 @@ def backfill(
     if first is not None and first > last:
         raise _empty_range(nights, first, last, from_, to)
     if to is None and last < nights.today():
-        paused = ", which is paused," if nights.is_paused else ""
-        console.print(f"{calendar.shown(nights.today())} is left to the schedule{paused} or to --to", markup=False)
+        paused = ", which is paused" if nights.is_paused else ""
+        console.print(
+            f"{calendar.shown(nights.today())} is left to the schedule{paused}; --to includes it", markup=False
+        )
     known, unit = nights.published_ever(), calendar.unit
     if missing or first is None:
         wanted = [night for night in nights.missing(first, last) if night not in known]
@@ -92,7 +94,7 @@ def backfill(
         state = f"published: {night.path}" if night else f"{ended.state_name}: {ended.state.message or ''}".strip(": ")
         console.print(f"{name}  {state}", markup=False)
         if not ended.state.is_completed():
-            console.print(f"ended at {name}: the {unit}s after it wait; give the command again once it is fixed")
+            console.print(f"stopped at {name}: the {unit}s after it wait; fix it, then give the command again")
             raise typer.Exit(FAILED)
     known = nights.published_ever()
     left = [one for one in wanted if one not in known]
@@ -103,7 +105,7 @@ def _empty_range(nights: Any, first: date, last: date, from_: str | None, to: st
     """The error of a range that ends before it begins, with the way out."""
     where, do = f"--from {from_} --to {to or nights.calendar.shown(last)}", "give --from an earlier day"
     if to is None and first == nights.today():
-        why = "it has not begun by its schedule, and --to is the last that has"
+        why = "its scheduled run has not begun, and without --to the range ends at the last that has"
         return JobError("the range is empty", where=where, why=why, do=f"give --to {from_}, to make it now")
     return JobError("the range is empty", where=where, do=do)
 
@@ -179,7 +181,7 @@ def _ended(run_id: Any, name: str, say: Callable[[str], None]) -> Any:
             began = time.monotonic()
         if waits and not is_announced and time.monotonic() - began > IDLE_SECONDS:
             is_announced = True
-            say(f"nobody has begun with it yet: start `rowmill serve`, or the worker of {name}")
+            say(f"no worker has taken it yet: start `rowmill serve`, or the worker of {name}")
         time.sleep(POLL_SECONDS)
 
 

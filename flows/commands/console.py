@@ -51,7 +51,7 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
-            say_error("stopped by Ctrl-C; the same command goes on from what is done")
+            say_error("stopped by Ctrl-C; give the same command again to go on")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

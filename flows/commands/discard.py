@@ -94,7 +94,7 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
     if later and not and_later:
         raise JobError(
             f"{_listed(later)} {'was' if len(later) == 1 else 'were'} learned on top of {version.name}", where=str(out),
-            why="its ids and counts went on there: to make its night again would count its rows twice",
+            why="its ids and counts live on there: making its night again would count its rows twice",
             do=f"take all of them back: rowmill discard {out} --and-later",
         )  # fmt: skip
     lines = []

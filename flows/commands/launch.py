@@ -46,7 +46,8 @@ def begin(
         job: The file of the job, or the name of its recipe; None where it has neither.
         changes: The changes of the job as typed.
     """
-    console.print(f"starting {what}: loads Prefect, looks for its server, starts workers", soft_wrap=True, markup=False)
+    line = f"starting {what}: loading Prefect, looking for its server, starting workers"
+    console.print(line, soft_wrap=True, markup=False)
     text = "" if job is None else _job_text(job)
     begun = False
     if text is not None and not any("cluster" in words for words in (text, *changes)):
@@ -320,12 +321,12 @@ def _server_gone(error: BaseException, api_url: str, committed: Sequence[str]) -
     """The error for a server that went away in a run."""
     if committed:
         done = f"the output is committed and whole: {', '.join(committed)}; only the run's page does not say so"
-        do = "use the output; start the server again, where the page stays at Running until somebody sets its state"
+        do = "use the output; start the server again: the run's page shows Running until its state is set by hand"
     else:
         done = "nothing was committed"
-        do = "start the server again, if the next command is not to start its own; the same command goes on"
+        do = "start the server again, or let the next command start its own; the same command goes on"
     why = f"{type(error).__name__}: {error}; {done}"
-    return GiveUpError("the Prefect server went away while the run worked", where=api_url, why=why, do=do)
+    return GiveUpError("the Prefect server went away during the run", where=api_url, why=why, do=do)
 
 
 def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str]) -> None:

@@ -108,7 +108,7 @@ def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Questi
         staging = Staging(out, elsewhere.parent)
     question = read_question(staging.folder)
     if question is None:
-        why, do = "", "give the output path of the run that asks; with run.scratch, --scratch FOLDER"
+        why, do = "", "give the output path of the run that asks; if its job sets run.scratch, add --scratch FOLDER"
         if elsewhere is not None:
             why, do = "the folder in which a night waited is gone from this host", "run that night again"
         raise JobError("nothing waits for an answer here", where=str(staging.folder), why=why, do=do)
@@ -122,7 +122,8 @@ def _somebody() -> str:
 
 
 def _busy(question: Question) -> JobError:
-    return JobError(f"a run works on {question.night}", where=question.output, do="wait for it, then look again")
+    what, do = f"a run is working on {question.night}", "wait for it to end, then try again"
+    return JobError(what, where=question.output, do=do)
 
 
 def _taken_by_run(question: Question, answer: Answer, who: str) -> bool:
@@ -152,7 +153,7 @@ def _taken_by_run(question: Question, answer: Answer, who: str) -> bool:
     if form is not None and form.answer != answer:
         from dataclasses import replace
 
-        first = Answered(form.answer, form.who or "somebody at the form of the run", "the form")
+        first = Answered(form.answer, form.who or "somebody", "the form of the run")
         raise already(replace(question, answer=first))
     if question.is_expired:
         raise too_late(question)

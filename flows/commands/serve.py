@@ -63,14 +63,14 @@ def serve(
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
     for name in deployments.served_before(path):
-        how = f"stays at the server, and nothing runs it; `prefect deployment delete '{name}'` removes it"
-        console.print(f"left     {name} is not in the file any more: {how}", markup=False, soft_wrap=True)
+        how = f"it stays on the server, but nothing runs it; `prefect deployment delete '{name}'` removes it"
+        console.print(f"left     {name} is no longer in the file: {how}", markup=False, soft_wrap=True)
     console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)
     for line in serving_limits():
         console.print(f"limits   {line}", soft_wrap=True)
-    console.print("Ctrl-C ends it", soft_wrap=True)
+    console.print("press Ctrl-C to stop", soft_wrap=True)
     deployments.serve(path, limit, notify)
-    console.print("served no more; the schedules are paused until the next start")
+    console.print("stopped serving; the schedules are paused until the next start")
 
 
 def deploy(
@@ -120,11 +120,11 @@ def deploy(
     if prune:
         deployments.prune(deployed.left)
     for name in deployed.left:
-        how = "removed" if prune else "stays, and goes on by its schedule; --prune removes it"
-        console.print(f"left     {name} is not in the file any more: {how}", soft_wrap=True, markup=False)
+        how = "removed" if prune else "it stays, and keeps to its schedule; --prune removes it"
+        console.print(f"left     {name} is no longer in the file: {how}", soft_wrap=True, markup=False)
     if deployed.others:
         console.print(
-            f"beside   {', '.join(deployed.others)} of other files in this pool", soft_wrap=True, markup=False
+            f"also     {', '.join(deployed.others)} of other files in this pool", soft_wrap=True, markup=False
         )
     console.print(f"pool     {server.ui_url}/work-pools/work-pool/{pool}", soft_wrap=True)
     console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)

@@ -51,7 +51,7 @@ def stoppable(started: list[Callable[[Any], None]]) -> Iterator[None]:
         if came is None and not isinstance(error, Terminated):
             raise
         what = "the run was cancelled" if stop.cancelled else "stopped by SIGTERM"
-        say_error(f"{what}; the same command goes on from what is done")
+        say_error(f"{what}; give the same command again to go on")
         raise SystemExit(FAILED if stop.cancelled else TERMINATED) from None
     finally:
         stop.ended.set()

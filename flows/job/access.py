@@ -160,7 +160,7 @@ def _check_no_commands(cluster: Any) -> None:
         section = getattr(cluster, place, None)
         for name in COMMANDS:
             if getattr(section, name, None) and not is_allowed("shell"):
-                raise JobError("commands may not be given in a job", where=f"cluster.{place}.{name}",
+                raise JobError("a job may not contain commands", where=f"cluster.{place}.{name}",
                                why=f"what users may run is limited by {MODULES} of the host",
                                do=f"leave it out, or ask whoever runs the host to add shell to {MODULES}")  # fmt: skip
 

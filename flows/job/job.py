@@ -203,8 +203,9 @@ class Job(CheckedJob):
             written.append(Node("apply", (picked,), AddTags(tags=[Tags.TARGET.value]), name="label"))
         if not written:
             raise JobError(
-                "nothing is written", where="features", why="every entry has keep: false and there is no label"
-            )
+                "nothing would be written", where="features", why="every entry has keep: false and there is no label",
+                do="remove keep: false from an entry, or name a label",
+            )  # fmt: skip
         return Node("join", tuple(written), name="output")
 
     def request(self, engine: str, base: BaseVersion | None = None) -> Request:
@@ -379,7 +380,7 @@ def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | 
     lines = lines or Lines()
     check_base(None if base == NO_BASE else base)
     if base is None and refit.model_fields_set | refit.settings.keys():
-        raise JobError("refit says how to learn on top of a base, and the job names none",
+        raise JobError("refit says how to learn on top of a base, but the job names none",
                        where=_place(("refit",), lines),
                        do="write base: the path of an output, such as that of output.path")  # fmt: skip
     learning = [node for node in topological(graph) if node.op is not None and isinstance(node.op, Learned)]
@@ -414,7 +415,7 @@ def with_whole_job(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
     others = {name: value for name, value in data.items() if name != "features" and value is not None}
     if others.get("job"):
         raise JobError("job and features both have a whole job", where="job, features",
-                       why="neither goes before the other",
+                       why="neither takes precedence",
                        do="leave one of them empty; other fields are laid over what stands there")  # fmt: skip
     own = Lines().of(text, "features")
     for place, value in flat(others):
@@ -467,11 +468,11 @@ def _with_features(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
 def validated(model: type[Section], data: Mapping[str, Any], lines: Lines | None = None) -> Any:
     known = lines or Lines()
     if beyond := [f"{_place(path, known)} {why}" for path, why in _beyond(data)]:
-        raise JobError("the job is not right:\n    " + "\n    ".join(beyond))
+        raise JobError("the job is not valid:\n    " + "\n    ".join(beyond))
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise JobError("the job is not right:\n    " + "\n    ".join(_lines(error, data, model, known))) from None
+        raise JobError("the job is not valid:\n    " + "\n    ".join(_lines(error, data, model, known))) from None
 
 
 def check_size(data: Mapping[str, Any]) -> None:
@@ -482,7 +483,7 @@ def check_size(data: Mapping[str, Any]) -> None:
         value, depth, section = todo.pop()
         count += 1
         if depth > bounded_yaml.MOST_DEPTH:
-            raise JobError(f"values lie more than {bounded_yaml.MOST_DEPTH} deep in each other", where=section,
+            raise JobError(f"values are nested more than {bounded_yaml.MOST_DEPTH} levels deep", where=section,
                            do="write the job flat")  # fmt: skip
         if count > MOST_VALUES:
             raise JobError(f"the job has more than {MOST_VALUES:,} values", where=section,
@@ -631,7 +632,8 @@ def set_key(data: dict[str, Any], change: str, model: type[Section] = Job) -> No
     path, equals, text = change.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
-        raise JobError(f"{change!r} is not a change", do="write section.key=value, for example --set output.seed=1")
+        do = "write section.key=value, for example --set output.seed=1"
+        raise JobError(f"{change!r} does not change a key", do=do)
     if keys[0] not in model.model_fields:
         raise JobError(
             f"there is no section {keys[0]!r}", where=f"--set {change}", do=near(keys[0], model.model_fields)

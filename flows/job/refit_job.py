@@ -100,8 +100,9 @@ def chosen_base(root: Path) -> BaseVersion:
     """The newest good version as far as its JSON says; a JobError where nothing is published."""
     version = newest_good(root, thorough=False).version
     if version is None:
-        raise JobError("there is no base", where=f"base: {root}", why="no version is published and not discarded",
-                       do="make the first one with rowmill run, in whose job base: may stand already")  # fmt: skip
+        raise JobError("there is no base", where=f"base: {root}",
+                       why="no version was published, or every one is discarded",
+                       do="make the first version with rowmill run; its job may already name this base")  # fmt: skip
     return version
 
 

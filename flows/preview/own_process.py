@@ -103,7 +103,7 @@ def _ended(status: int, place: Path, stderr: str) -> RowmillError:
         return GiveUpError(
             "the process that looked at the data was killed",
             where=listed(files),
-            why="by the host for want of memory, mostly",
+            why="most likely by the host, for lack of memory",
             do="look at less: a smaller source.path; or give the host more memory",
         )
     return DataError(

@@ -80,7 +80,7 @@ def _once(preview: Preview) -> str:
     cached = preview.workers.engine == "cudf" or is_costly(next(iter(preview.plans.values())))
     if len(preview.readings) < 2 or not cached or (preview.needs and preview.needs.exchange == "disk"):
         return ""
-    return "; what a pass decodes stays in memory for the next, as far as there is room"
+    return "; what a pass decodes stays in memory for the next, if there is room"
 
 
 def _sources(preview: Preview) -> list[dict[str, str]]:
@@ -206,7 +206,7 @@ def _needs(preview: Preview) -> list[dict[str, str]]:
 
 def _time(preview: Preview) -> str:
     if not preview.guess:
-        return "not known: no run of this host and engine is remembered yet"
+        return "not known: there is no record yet of a run on this host and engine"
     each = ", ".join(f"{name} {seconds:,.1f}" for name, seconds in preview.guess.seconds.items())
     taken = f"; {resources_text(preview.guess.resources)}" if preview.guess.resources else ""
     return f"about {preview.guess.total:,.1f} s ({each}), by {preview.guess.basis}{taken}"

@@ -55,7 +55,7 @@ def deliver(targets: Iterable[Path]) -> list[Event]:
         return sent
     if not _is_reachable(server):
         names = ", ".join(one.events[-1].event for one in waiting[:AT_ONCE])
-        log.warning("no Prefect server takes the events %s: they wait for the next start", names)
+        log.warning("no Prefect server takes the events %s: they are kept and sent at the next start", names)
         return sent
     for one in waiting:
         try:

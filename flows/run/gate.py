@@ -131,9 +131,9 @@ def read_profile(request: Request, stage: GateStage) -> Profile | None:
 def stopped(job: AnyJob, request: Request, findings: Sequence[Finding]) -> GateStoppedError:
     """The error of a run that the gate stops."""
     return GateStoppedError(
-        f"the gate stops {_night(job, request)}: nothing is published", where=str(request.staging.target),
+        f"the gate stopped {_night(job, request)}: nothing is published", where=str(request.staging.target),
         why=_sentences(findings),
-        do=f"fix the data, or, where they are right, set {_levels(findings)} to warn; the same job then goes on from "
+        do=f"fix the data, or, if they are correct, set {_levels(findings)} to warn; the same job then goes on from "
            "what is done",
     )  # fmt: skip
 
@@ -150,8 +150,8 @@ def _only_warned(request: Request, verdict: Verdict, decision: GateDecision) -> 
     if level == "warn" or not waiting or nights >= request.gate.nights:
         return ""
     return (
-        f"these findings only warn, since {nights} of {request.gate.nights} good versions are there to compare with: "
-        f"{_levels(waiting)}: {level} counts at once; to take the version back: rowmill discard"
+        f"these findings only warn, since {nights} of {request.gate.nights} good versions are there to compare with; "
+        f"set {_levels(waiting)}: {level} to have it count at once; to take the version back: rowmill discard OUT/v0006"
     )
 
 
@@ -159,7 +159,7 @@ def asks(question: Question) -> GateAskedError:
     """The error of a run that waits for an answer."""
     return GateAskedError(
         f"the gate asks whether to publish {question.night}", where=question.output,
-        why=_sentences(question.verdict.findings), do=f"{question.commands}; until {question.until}",
+        why=_sentences(question.verdict.findings), do=f"answer it before {question.until}: {question.commands}",
     )  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def _accepted(request: Request, stage: GateStage, of: str) -> GateNote:
     if digests.get(question.stage) == question.of:
         return note.with_answer(question)
     if question.stage == stage:
-        get_run_logger().warning("gate: the answer of %s was for other rows than these", question.answer.who)
+        get_run_logger().warning("gate: the answer of %s does not count: it was for other rows", question.answer.who)
     return note
 
 

@@ -125,12 +125,12 @@ def late_text(expected: Forecast | None, limit: datetime, now: datetime, began: 
     if is_over:
         text = f"the run is late: it ended at {now.astimezone(limit.tzinfo):%H:%M}, and run.ready_by is {clock}"
     elif expected is None:
-        return f"the run is late: it is not ready at {clock}; {LEAST_NIGHTS} earlier nights would say when it ends"
+        return f"the run is late: it was not ready by {clock}; to predict its end takes {LEAST_NIGHTS} earlier nights"
     else:
         end = expected.end.astimezone(limit.tzinfo)
         day = "" if end.date() == limit.date() else f"{end:%Y-%m-%d} "
         verb = "will be late" if now < limit else "is late"
-        text = f"the run {verb}: it is expected at {day}{end:%H:%M}, and run.ready_by is {clock}"
+        text = f"the run {verb}: it is expected to end at {day}{end:%H:%M}, and run.ready_by is {clock}"
     if expected is not None and expected.reason:
         return f"{text}; {expected.reason}"
     start = datetime.fromtimestamp(began, limit.tzinfo)

@@ -51,13 +51,13 @@ def in_every_attempt(name: str, attempts: int, before: WorkersAtStart, notes: Se
     return TransientError(
         f"a worker was lost in each of {attempts} attempts of {name}",
         where=doing(notes),
-        why=f"workers were killed from outside, or by the host for want of memory; there were {before.text}, "
+        why=f"workers were killed from outside, or by the host for lack of memory; there were {before.text}; "
         f"{amount(host.available)} of this host's {amount(host.total)} are free now",
-        do="look at the host's memory, give workers less to do at once (fewer cluster.threads_per_worker, a smaller "
-        "source.partition_size) or more memory (cluster.memory_limit); raise run.retries if they are killed by others; "
+        do="check the host's memory; give workers less to do at once (lower cluster.threads_per_worker, a smaller "
+        "source.partition_size) or more memory (cluster.memory_limit); raise run.retries if something else kills them; "
         "run the same job again: what is done is kept"
         + (
-            "; if memory is not short, what it did may end it: try the job without "
+            "; if memory is not short, this work itself may kill the worker: try the job without "
             + ("that function, or call it on the rows of that file" if ran else "these files")
             if notes
             else ""

@@ -187,9 +187,9 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
             tries += 1
             if tries == TRIES:
                 raise JobError(
-                    f"the work of {error} lies in the staging folder, and the job of today cannot finish it",
-                    where=str(_staging(job).folder), why="its output.path, or its time zone, was another one",
-                    do=f"give it up: rowmill clean --older-than 0 {job.output.path}",
+                    f"the work of {error} lies in the staging folder, and today's job cannot finish it",
+                    where=str(_staging(job).folder), why="its output.path or its time zone was different",
+                    do=f"abandon it: rowmill clean --older-than 0 {job.output.path}",
                 ) from None  # fmt: skip
             continue
         except (GateAskedError, OpenQuestionError):
@@ -216,7 +216,7 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
             return folders
         if _is_same_command(own):
             get_run_logger().warning(
-                "%s was not run: the same command goes on with %s, which was begun; give it again, or --date %s",
+                "%s was not run: this command finished %s, which was begun earlier; give it again, or add --date %s",
                 own.dated.run_date.day, job.dated.run_date.day if job.dated else "", own.dated.run_date.text,
             )  # fmt: skip
             return folders
@@ -287,7 +287,7 @@ def note_night(job: AnyJob, staging: Staging) -> None:
     note = read_json(staging.folder / NOTE)
     begun = note if isinstance(note, dict) and (staging.folder / "plan.json").exists() else None
     if begun and is_stopped(staging.folder) and begun.get("night") != _night(job):
-        text = "the work of %s, which the gate has stopped, makes room for this run"
+        text = "the work of %s, which the gate stopped, gives way to this run"
         get_run_logger().warning(text, begun.get("date"))
         for name in (NOTE, GATE_NOTE):
             (staging.folder / name).unlink(missing_ok=True)
@@ -297,8 +297,8 @@ def note_night(job: AnyJob, staging: Staging) -> None:
             raise JobError(
                 f"the run of {begun.get('date')} was begun and not published", where=str(staging.folder),
                 why="this job writes to the same output and names no date: its run would throw that work away",
-                do=f"finish it first: run the job that names the date with --date {begun.get('run_date')}. To give it "
-                f"up: rowmill clean --older-than 0 {job.output.path}",
+                do=f"finish it first: run the job that names the date with --date {begun.get('run_date')}; to abandon "
+                f"it: rowmill clean --older-than 0 {job.output.path}",
             )  # fmt: skip
         return
     if begun and begun.get("night") != _night(job):
@@ -342,7 +342,7 @@ def empty(job: AnyJob, why: str) -> None:
     """Raise for a source without rows: NoDataError with `run.if_empty: skip`, else a JobError."""
     if job.run.if_empty == "skip":
         raise NoDataError(f"there are no data{_of_date(job)}: {why}")
-    raise _nothing(job, why, "; with run.if_empty: skip such a run writes nothing and is completed")
+    raise _nothing(job, why, "; with run.if_empty: skip, such a run writes nothing and counts as completed")
 
 
 def needs_rows(job: AnyJob, place: str = "source") -> bool:
@@ -387,7 +387,7 @@ def _tell(dated: Dated | None, begun: bool) -> None:
         return
     run_log.info("the date is %s", dated.run_date.sentence)
     if begun:
-        run_log.warning("%s was begun by an earlier run and not published: it is finished first", dated.run_date.day)
+        run_log.warning("%s was begun by an earlier run but not published: it is finished first", dated.run_date.day)
     for line in dated.lines:
         run_log.info("%s", line)
 
@@ -395,7 +395,7 @@ def _tell(dated: Dated | None, begun: bool) -> None:
 def _not_finished(error: RowmillError, job: AnyJob) -> RowmillError:
     day = job.dated.run_date.day if job.dated else ""
     what = f"the run of {day}, which was begun and not published, cannot be finished: {error.what}"
-    do = f"{error.do}; the dates after it wait. To give it up: rowmill clean --older-than 0 {job.output.path}"
+    do = f"{error.do}; the dates after it wait; to abandon it: rowmill clean --older-than 0 {job.output.path}"
     return type(error)(what, where=error.where, why=error.why, do=do.removeprefix("; "))
 
 

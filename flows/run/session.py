@@ -130,7 +130,7 @@ def on_base(job: AnyJob, request: Request) -> Request:
     root = job.base_path
     if job.output.keep_versions is not None:
         log.warning(
-            "output.keep_versions: %s removes days: each version has the rows of its night alone",
+            "output.keep_versions: %s removes data: each version has only the rows of its own night",
             job.output.keep_versions,
         )
     choice = newest_good(root)
@@ -143,15 +143,16 @@ def on_base(job: AnyJob, request: Request) -> Request:
     staging, version = request.staging, choice.version
     if version is None:
         if not isinstance(job, Job) or (os.path.realpath(root) != str(staging.target) and not has_date(job, "base")):
-            raise JobError("there is no base", where=f"base: {root}", why="no version is published and not discarded",
-                           do="correct base; write base: none to learn from the source alone")  # fmt: skip
-        first = f"there is no base at {root} yet: this run is a fit, and the first version of the output"
+            raise JobError("there is no base", where=f"base: {root}",
+                           why="no version was published, or every one is discarded",
+                           do="correct base, or write base: none to learn from the source alone")  # fmt: skip
+        first = f"there is no base at {root} yet: this run is a fit and writes the first version of the output"
         log.warning("%s", choice.all_discarded(root) or first)
         return replace(request, no_base=True)
     if os.path.realpath(root) == str(staging.target):
         staging.point_to(version.path)  # a run that was cut off may not have come so far
         if is_published(request, version):
-            log.info("%s was published by a run that was cut off right then: nothing is left to do", version.path)
+            log.info("%s was published by a run that was cut off right after: nothing is left to do", version.path)
             staging.clean()
             COMMITTED[:] = [str(version.path / split) if split else str(version.path) for split in request.splits]
             raise PublishedError([*COMMITTED])
@@ -162,7 +163,7 @@ def on_base(job: AnyJob, request: Request) -> Request:
     if isinstance(job, Refit) and job.inherited:
         log.info("as in the base: %s", job.inherited)
     if not version.data.get("history"):
-        log.warning("%s does not say which files it has learned: none of them can be refused", version.path)
+        log.warning("%s does not say which files it has learned: files that come again cannot be refused", version.path)
     for line in mode_lines({key: mode for key, mode in modes_of(based).items() if mode.mode == "frozen"}):
         log.warning("%s", line)
     return based
@@ -185,7 +186,7 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
     plans = [PlanOf(request).plan(name) for name in (*request.plan_names, *taught)]
     OPENED[:] = open_outputs(file.path for plan in plans for file in plan.files if not is_remote(file.path))
     for line in changed_lines(request):
-        log.warning("other than in the base: %s", line)
+        log.warning("differs from the base: %s", line)
     if result.made_up:
         mark_made_up()
         log.warning("made-up data: %s", result.made_up)
@@ -202,7 +203,7 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
     if result.bad_lines_of:
         log.warning("%s", result.bad_lines_of)
     if result.repeated:
-        log.info("source.unique leaves out %s, whose keys other rows have", result.repeated)
+        log.info("source.unique leaves out %s: other rows have the same keys", result.repeated)
     if result.divided:
         log.info("source.split: %s", result.divided)
     return result
@@ -236,7 +237,7 @@ def transformed(job: AnyJob, request: Request, split: str) -> TransformResult:
         log.info("source.downsample leaves out %s rows", f"{result.downsampled:,}")
     if not result.rows_out and split in ("", "train") and needs_rows(job):
         request.staging.clean()
-        empty(job, f"none of {result.rows:,} rows is left by the filter")
+        empty(job, f"the filter leaves none of {result.rows:,} rows")
     return result
 
 

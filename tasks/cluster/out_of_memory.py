@@ -152,9 +152,7 @@ def explained(stage: str, engine: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, RowmillError) or not is_out_of_memory(error):
             raise
-        do = (
-            f"{more_memory(engine)}; set source.partition_size lower; then run the same job again: what is done is kept"
-        )
+        do = f"{more_memory(engine)}; lower source.partition_size; then run the same job again: what is done is kept"
         raise TransientError(f"there is not enough memory for {stage}", why=shortage(error, engine), do=do) from error
 
 
@@ -214,4 +212,4 @@ def worker_limit() -> int:
 def more_memory(engine: str) -> str:
     """What to change so that a thread has more memory."""
     limit = "cluster.rmm_pool_size" if engine == "cudf" else "cluster.memory_limit"
-    return f"give each thread more memory: a higher {limit}, fewer cluster.threads_per_worker"
+    return f"give each thread more memory: raise {limit} or lower cluster.threads_per_worker"

@@ -71,7 +71,7 @@ def watched(name: str, pool: DaskPool, seconds: float) -> Iterator[None]:
             with suppress(Exception):
                 if facts := stall.check():
                     caught.append(facts)
-                    log.warning("%s stands still for %g s: %s", name, seconds, text_of(facts))
+                    log.warning("%s has made no progress for %g s: %s", name, seconds, text_of(facts))
                     pool.client.cancel(pool.waiting(), force=True)
                     return
 
@@ -93,10 +93,10 @@ class NotBegunError(TransientError):
 
 def stood_still(name: str, seconds: float, facts: Facts, kind: type[TransientError] = TransientError) -> TransientError:
     return kind(
-        f"{name} stood still for {seconds:g} s", where="the Dask scheduler of this run",
-        why=f"no task ran and none ended; it knows: {text_of(facts)}",
-        do="compare what the tasks take (cluster.resources) with what the workers offer; raise run.stalled_after if "
-        "the workers only wait for others; run the same job again: what is done is kept",
+        f"{name} made no progress for {seconds:g} s", where="the Dask scheduler of this run",
+        why=f"no task ran or ended; the scheduler reports: {text_of(facts)}",
+        do="compare what the tasks need (cluster.resources) with what the workers offer; raise run.stalled_after if "
+        "the workers are only waiting; run the same job again: what is done is kept",
     )  # fmt: skip
 
 

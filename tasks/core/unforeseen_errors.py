@@ -40,16 +40,16 @@ def defect(error: BaseException, doing: str, where: str = "") -> RowmillError:
             f"{doing} failed: {error.strerror or str(error) or type(error).__name__}",
             where="; ".join(places),
             why=type(error).__name__ + (f", errno {error.errno}" if error.errno else ""),
-            do="look at the file, its disk and the network; then the same command again",
+            do="check the file, its disk and the network, then give the same command again",
         )
     text = (str(error).splitlines() or [""])[0][:300]
     notes = ", ".join(str(note) for note in getattr(error, "__notes__", ()))
     place = "; ".join(part for part in (where, notes, _line_of(error)) if part)
     return _rebuilt(
-        f"{doing} ended with an error that nobody foresaw",
+        f"{doing} failed with an unexpected error",
         place,
-        f"{type(error).__name__}{f': {text}' if text else ''}; this is a defect of rowmill or of a library of it",
-        "report it to the maintainers of rowmill, with these lines, what --debug adds and the job; "
+        f"{type(error).__name__}{f': {text}' if text else ''}; this is a defect of rowmill or of one of its libraries",
+        "report it to the maintainers of rowmill, with these lines, those that --debug adds, and the job; "
         f"versions: {', '.join(versions())}",
         "".join(traceback.format_exception(error)),
     )

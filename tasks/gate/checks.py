@@ -128,8 +128,8 @@ class NightChecks:
         """What a figure is compared with, in words."""
         if nights == 1:
             return f"{self.past[-1].version} had"
-        weekday = " and its weekday" if design.weekdays else ""
-        return f"{nights} good nights{weekday} lead to expect"
+        weekday = " and the weekday" if design.weekdays else ""
+        return f"{nights} good nights{weekday} predict"
 
     # checks
 
@@ -384,7 +384,7 @@ class NightChecks:
                 continue
             values = ", ".join(f"{value!r} ({count:,})" for value, count in strangers[:5])
             text = (
-                f"{name}: {percent(share)} of the values are ones that none of {len(past)} good nights had: {values}"
+                f"{name}: {percent(share)} of the values were in none of {len(past)} good nights: {values}"
                 f"{', ..' if len(strangers) > 5 else ''} (threshold {percent(threshold)})"
             )
             now_values = [value for value, _ in strangers[:5]]
@@ -441,7 +441,7 @@ class NightChecks:
                 return
         times = _times(self.profile)
         if times > 1 and not any(_times(past.profile) % times == 0 for past in self.past):
-            text = f"every row is there {times} times: all counts of values are multiples of {times}"
+            text = f"every row occurs {times} times: all counts of values are multiples of {times}"
             yield Finding("", "duplicated", times, 1, float(times), 1.0, level, text)
             return
         more = next((one for one in findings if one.check == "rows"), None)
@@ -542,8 +542,10 @@ def _sentence(
             f"a change of {100 * figure:.3g} points (threshold {100 * threshold:.3g})"
         )
     what = {"mean": "the mean", "extremes": f"the {key.part} value"}.get(key.check, f"the {key.part} quantile")
-    unit = "standard deviations" if key.check == "mean" else "hours" if kind == "moment" else "on a log-like scale"
-    return f"{title}: {what} is {now}, {{compared}} {expected}: {figure:.3g} {unit} away (threshold {threshold:.3g})"
+    unit = "hours away" if kind == "moment" else "away on a log-like scale"
+    if key.check == "mean":
+        unit = "standard deviations away"
+    return f"{title}: {what} is {now}, {{compared}} {expected}: {figure:.3g} {unit} (threshold {threshold:.3g})"
 
 
 NAMES = {

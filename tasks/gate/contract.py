@@ -103,7 +103,7 @@ def make_contract(data: object, where: str = "contract") -> Contract:
 
     >>> make_contract({"columns": {"price": {"nuls": 0.1}}})
     Traceback (most recent call last):
-    tasks.errors.JobError: the contract is not right: columns.price.nuls is unknown: did you mean 'nulls'?
+    tasks.errors.JobError: the contract is not valid: columns.price.nuls is unknown: did you mean 'nulls'?
       where: contract
     """
     if isinstance(data, Mapping) and [*data] == ["contract"]:
@@ -123,7 +123,7 @@ def make_contract(data: object, where: str = "contract") -> Contract:
                 lines.append(f"{place} is unknown: {near(str(one.place[-1]), model.model_fields)}")
             else:
                 lines.append(f"{place}{' ' if one.kind == 'missing' else ': '}{one.text}")
-        raise JobError(f"the contract is not right: {'; '.join(dict.fromkeys(lines))}", where=where) from None
+        raise JobError(f"the contract is not valid: {'; '.join(dict.fromkeys(lines))}", where=where) from None
 
 
 # names and types
@@ -175,16 +175,16 @@ def under_contract(schema: Schema, contract: Contract, where: str) -> tuple[Sche
     frozen = [finding.text for finding in findings if finding.level == "stop"]
     if frozen:
         raise DataError(
-            "the source is not as the contract says", where=where, why="; ".join(frozen[:20]),
-            do="fix the source, or change the contract: evolve takes it, discard_column leaves it out",
+            "the source does not match the contract", where=where, why="; ".join(frozen[:20]),
+            do="fix the source, or change the contract: evolve accepts the column, discard_column leaves it out",
         )  # fmt: skip
     return left, findings
 
 
 ACTIONS = {
-    "evolve": "it is taken as it is",
+    "evolve": "it is accepted as it is",
     "discard_column": "it is left out",
-    "freeze": "the contract freezes that",
+    "freeze": "the contract forbids that (freeze)",
 }
 
 

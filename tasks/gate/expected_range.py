@@ -159,7 +159,7 @@ def expected_rows(
         return Expected(predicted, 0.0, FEWER, MORE)
     same = [_same_weekday(known[:place], day) for place, day in enumerate([*known, tonight])]
     if (place := same[-1]) is not None:
-        words = f"{versions[place]}, the last {known[place]:%A}, leads to expect"
+        words = f"{versions[place]}, the last {known[place]:%A}, predicts"
         return Expected(_weekly(rows, same), 0.0, FEWER, MORE, words)
     kinds = [day.weekday() >= SATURDAY for day in known]
     kind = tonight.weekday() >= SATURDAY

@@ -114,7 +114,7 @@ def _begun(finding: Finding, files: list[str]) -> Finding:
         return finding
     others = len(files) - 1
     more = f" and {others}{' or more' if len(files) == MOST_FILES else ''} other file{'s' * (others > 1)}"
-    text = f"{finding.text}; begins in {files[0]}{more if others else ''}"
+    text = f"{finding.text}; the change begins in {files[0]}{more if others else ''}"
     return replace(finding, files=tuple(files), text=text)
 
 

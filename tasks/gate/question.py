@@ -148,14 +148,14 @@ def already(question: Question) -> JobError:
     """The error for a second answer that is not the first."""
     first = question.answer
     assert first is not None
-    what = f"the question of {question.night} is answered already: {first.answer}"
-    return JobError(what, where=question.output, why=f"{first.who} answered at {first.when}",
-                    do="the first answer counts; `rowmill discard OUT/v0006` marks a published version")  # fmt: skip
+    what = f"the question about {question.night} is already answered: {first.answer}"
+    do = "the first answer counts; `rowmill discard OUT/v0006` takes a published version back"
+    return JobError(what, where=question.output, why=f"{first.who} answered at {first.when}", do=do)
 
 
 def too_late(question: Question) -> JobError:
     """The error for an answer after `run.ask_timeout`."""
-    what = f"the question of {question.night} was open until {question.until}: its run was stopped"
+    what = f"the question about {question.night} was open until {question.until}: its run was stopped"
     return JobError(what, where=question.output, why="nobody answered within run.ask_timeout",
                     do="run that date again: it goes on from what is done, and asks again")  # fmt: skip
 
@@ -200,5 +200,5 @@ def waiting(question: Question) -> OpenQuestionError:
     return OpenQuestionError(
         f"{question.night} waits for an answer, and nothing else may touch its work", where=question.output,
         why=f"the gate asked at {question.asked_at}: {'; '.join(question.findings)}",
-        do=f"answer it: {question.commands}; or set run.lock to wait. It is open until {question.until}",
+        do=f"answer it before {question.until}: {question.commands}; or set run.lock to wait",
     )  # fmt: skip

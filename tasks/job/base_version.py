@@ -129,15 +129,15 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
     if damaged:
         raise DataError(
             "no version of the base is good", where=str(root), why="; ".join(damaged.values()),
-            do="restore one from where there is a copy; or begin anew: base: none, which gives all values new ids",
+            do="restore one from a copy; or begin anew: base: none, which gives all values new ids",
         )  # fmt: skip
     return BaseChoice(None, {}, tuple(discarded))
 
 
 def _unknown(version: Path, why: str) -> HostError:
     return HostError(
-        f"whether {version.name} is whole is not known", where=str(version), why=why,
-        do="let this user read it, or mount its disk, and run the same job again; if it is lost: rowmill discard "
+        f"it is not known whether {version.name} is whole", where=str(version), why=why,
+        do="give this user read access, or mount its disk, and run the same job again; if it is lost: rowmill discard "
         f"{version}, or remove the folder if it is not a version",
     )  # fmt: skip
 

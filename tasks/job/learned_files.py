@@ -74,9 +74,9 @@ def check_new(
     if len(again) > SHOWN:
         lines.append(f"and {len(again) - SHOWN:,} more")
     raise DataError(
-        f"{len(again):,} of {len(files):,} files are learned already", where="\n         ".join(lines),
+        f"{len(again):,} of {len(files):,} files were already learned", where="\n         ".join(lines),
         why="their rows would count twice",
-        do="name the new files alone in source.path; --again (refit.again: true) learns them once more",
+        do="name only the new files in source.path, or learn these again: --again (refit.again: true)",
     )  # fmt: skip
 
 

@@ -82,8 +82,8 @@ def installed_operator(name: str, base: type, built_in: Collection[str]) -> type
         return offers[0][1]
     if failed:
         lines = "; ".join(f"{error.what} ({error.where}): {error.why}" for error in failed)
-        raise HostError(f"there is no operator {name!r}", why=f"a package was left out: {lines}", do=failed[0].do)
-    raise JobError(f"there is no operator {name!r}", do=near(name, sorted(set(known))))
+        raise HostError(f"unknown operator {name!r}", why=f"a package was left out: {lines}", do=failed[0].do)
+    raise JobError(f"unknown operator {name!r}", do=near(name, sorted(set(known))))
 
 
 def classes_of(entry: Entry, base: type, built_in: Collection[str]) -> Classes:

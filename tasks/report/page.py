@@ -139,8 +139,8 @@ def stage_rows(facts: Facts) -> list[dict[str, Any]]:
     rows = []
     for result in results:
         seconds = max(result.seconds, 1e-9)
-        notes = ["found done, not run again"] if result.reused else []
-        notes += [f"{result.halved:,} partitions halved for want of memory"] if result.halved else []
+        notes = ["already done, not run again"] if result.reused else []
+        notes += [f"{result.halved:,} partitions halved for lack of memory"] if result.halved else []
         notes += [resources_text(result.resources)] if result.resources else []
         notes += [sentence(dict(failed)) for failed in result.failed_casts]
         if isinstance(result, StatisticsResult) and result.decoded:

@@ -24,10 +24,10 @@ def stage_line(result: StageResult) -> str:
     per_second = rate(result.rows, result.seconds)
     text = f"{result.title}: {result.rows:,} rows in {result.seconds:.2f} s, {per_second}"
     if result.halved:
-        text += f", halved {result.halved:,} times for want of memory"
+        text += f", halved {result.halved:,} times for lack of memory"
     if result.failed_casts:
         text += f", casts failed in {sum(failed['rows'] for failed in result.failed_casts):,} rows"
-    return text + (" (found done, not run again)" if result.reused else "")
+    return text + (" (already done, not run again)" if result.reused else "")
 
 
 def resources_text(taken: Mapping[str, float]) -> str:

@@ -76,7 +76,7 @@ def read(
             f"{table.num_rows} rows were read where {partition.rows} had been counted",
             where=", ".join(files[:3]),
             why="the files changed since they were counted, or quotes in them do not match, or a line has two objects",
-            do="start again with files that nobody writes to; check lines with quotes, and those of blanks alone",
+            do="run again when nothing writes to these files; check lines with quotes, and lines of blanks only",
         )
     return table
 
@@ -111,7 +111,7 @@ def _with_made(
             what = error.what.replace(f"column {SELF!r}", f"column {name!r}")
             paths = listed(list(dict.fromkeys(plan.files[p.file].path for p in pieces)))
             where, why = f"{paths}, row {first_row + error.row + 1:,} of the source", f"source.schema.{name} is {text}"
-            do = "correct the value, or answer for it: coalesce(.., ..) takes the first of several that is read"
+            do = "correct the value, or give it a fallback: coalesce(.., ..) takes the first value that can be read"
             raise DataError(what, where=where, why=why, do=do) from None
         chunks = conform_column(pa.chunked_array([made_column]), plan.schema[name].dtype)
         table = table.set_column(table.column_names.index(name), name, chunks)

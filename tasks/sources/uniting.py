@@ -238,7 +238,7 @@ def with_missing(plan: Plan, rules: Mapping[str, str]) -> Plan:
         for name in names:
             if rules.get(name) == "freeze":
                 raise DataError(
-                    f"column {name!r} is missing in a file, and the contract freezes that",
+                    f"column {name!r} is missing in a file, and the contract forbids that (freeze)",
                     where=plan.files[int(number)].path, why="other files have it",
                     do="fix the file, or allow it in the contract: missing: evolve reads nulls there",
                 )  # fmt: skip

@@ -48,8 +48,8 @@ class Disk:
 
     @property
     def text(self) -> str:
-        free = "nobody knows how much is" if self.free is None else f"{amount(self.free)} are"
-        return f"about {amount(self.needed)} of {self.what}, {free} free"
+        free = "an unknown amount is" if self.free is None else f"{amount(self.free)} is"
+        return f"about {amount(self.needed)} is needed for {self.what}, {free} free"
 
 
 @dataclass(frozen=True)

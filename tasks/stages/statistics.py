@@ -200,10 +200,10 @@ def check_side_files(request: Request, before: list[Any]) -> None:
     for file, now in zip_longest(before, request.side_files, fillvalue=["a file of a folder"]):
         if file != now:
             raise DataError(
-                "a side table changed while the run worked",
+                "a side table changed during the run",
                 where=file[0],
                 why=f"its size, time and inode were {file[1:]} and are {now[1:]} now",
-                do="run the same job again once nobody writes to it",
+                do="run the same job again once nothing writes to it",
             )
 
 

@@ -110,9 +110,9 @@ def _check(path: str, field: str, roots: tuple[str, ...]) -> None:
         leads = path
     elsewhere = f", which leads to {leads}" if leads not in (path, _absolute(path)) else ""
     named = f"the allowed roots are {', '.join(roots)}" if roots else "no root is allowed"
-    raise HostError("the path is outside of what runs may use", where=f"{field} = {path}{elsewhere}",
+    raise HostError("the path is outside the allowed roots", where=f"{field} = {path}{elsewhere}",
                    why=f"{named} ({VARIABLE} of the host that runs this)",
-                   do="choose a path inside of them, or ask whoever runs the host to add one")  # fmt: skip
+                   do="choose a path inside them, or ask whoever runs the host to add one")  # fmt: skip
 
 
 def _outside(path: str, field: str, roots: tuple[str, ...]) -> str | None:

@@ -117,7 +117,7 @@ def no_space(path: Path) -> Iterator[None]:
                               "files (output.files); then run the same job again") from error  # fmt: skip
         if number in UNWRITABLE:
             why = getattr(error, "strerror", "") or str(error)
-            do = "choose another output.path or run.scratch, or let this user write there"
+            do = "choose another output.path or run.scratch, or give this user write access"
             raise JobError("the output cannot be written", where=str(path), why=why, do=do) from error
         raise
 

@@ -107,7 +107,7 @@ def check_discarded(version: Path, named: Path) -> None:
 
 def warn_of(version: Path) -> None:
     """The warning for whoever reads an output that was taken back."""
-    log.warning("%s was discarded, and is read all the same, since the path names it", version)
+    log.warning("%s was discarded, but is read anyway, since the path names it", version)
 
 
 def _me() -> str:

@@ -105,10 +105,10 @@ def refuse_inside(sources: str | Sequence[str], target: str) -> None:
             )
         if inside:
             raise JobError(
-                "the output lies in its own source",
+                "the output is inside its own source",
                 where=target,
                 why=f"the next run would read it as part of {source}",
-                do="choose an output.path beside the source, or one whose name begins with _",
+                do="choose an output.path outside the source, or one whose name begins with _",
             )
 
 
@@ -184,7 +184,7 @@ def _expand_local(path: str) -> list[File]:
     except OSError as error:
         raise DataError(
             "the source cannot be listed", where=error.filename or path, why=error.strerror or str(error),
-            do="let this user read it, fix or remove a link that leads nowhere, or leave it out of source.path",
+            do="give this user read access, fix or remove a broken link, or leave it out of source.path",
         ) from None  # fmt: skip
 
 
@@ -400,7 +400,7 @@ def check_unchanged(files: Sequence[File], options: Mapping[str, Any] | None = N
 
 
 def _gone(file: File, why: str) -> DataError:
-    return DataError("a source file went away while the run worked", where=file.path, why=why,
+    return DataError("a source file disappeared during the run", where=file.path, why=why,
                      do="bring it back, or run the same job again without it")  # fmt: skip
 
 

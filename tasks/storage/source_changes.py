@@ -86,8 +86,8 @@ def raise_changed(file: File, now: File) -> None:
     """A DataError that names the file and what is different."""
     if what := difference(file, now):
         raise DataError(
-            "a source file changed while the run worked", where=file.path, why=what,
-            do="run the same job again once nobody writes to the source: it looks at all files anew",
+            "a source file changed during the run", where=file.path, why=what,
+            do="run the same job again once nothing writes to the source: it reads all files anew",
         )  # fmt: skip
 
 

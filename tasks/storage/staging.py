@@ -87,11 +87,12 @@ class Staging:
         if not any(self.target.iterdir()):
             return
         if on_existing == "fail":
-            raise JobError("the output exists", where=str(self.target), why="output.on_existing is fail",
-                           do="choose another output.path, or set on_existing to replace or version")  # fmt: skip
+            do = "choose another output.path, or set output.on_existing to replace or version"
+            why = "output.on_existing is 'fail'"
+            raise JobError("the output already exists", where=str(self.target), why=why, do=do)
         if on_existing == "version" and any((self.target / n).exists() for n in (MANIFEST, FITTED)):
-            raise JobError("the output is a single one, not a folder of versions", where=str(self.target),
-                           do="choose another output.path, or move this one to v0001 inside of it")  # fmt: skip
+            do = "choose another output.path, or move its files into a folder v0001 inside it"
+            raise JobError("the output is a single output, not a folder of versions", where=str(self.target), do=do)
         if on_existing == "replace":
             inode = _inode(self.target)
             known = own_files.known_files(self.target)
@@ -145,7 +146,7 @@ class Staging:
         aside = self.folder / "not-of-rowmill" / f"{uuid.uuid4().hex[:8]}-{path.name}"
         aside.parent.mkdir(exist_ok=True)
         path.rename(aside)
-        log.warning("%s is not of rowmill: moved to %s", path, aside)
+        log.warning("%s was not written by rowmill: moved to %s", path, aside)
 
     def publish(self, on_existing: OnExisting) -> Path:
         """Make the new output visible with one rename; returns its path."""
@@ -286,7 +287,7 @@ class Staging:
                 path.unlink(missing_ok=True)
             left = own_files.remove_output(path)
             if left and path.exists():
-                log.warning("%s stays: %s in it is not of rowmill", path, left[0])
+                log.warning("%s stays: %s in it was not written by rowmill", path, left[0])
         return over
 
     def clean(self) -> None:
@@ -296,7 +297,7 @@ class Staging:
         spared = ("lock", OUTBOX) if self.asks_in == self.folder else ("lock", OUTBOX, ASKS)
         for folder in dict.fromkeys((self.folder, self.beside)):
             if left := own_files.remove_work(folder, spare=lambda path: path.startswith(spared)):
-                log.warning("%s stays: %s in it is not of rowmill", folder, left[0])
+                log.warning("%s stays: %s in it was not written by rowmill", folder, left[0])
 
     def owned_by(self, owner: str) -> bool:
         """True if the lock is this owner's: the work of a dead flow stops once another flow has the lock."""
@@ -360,7 +361,7 @@ class Staging:
             if not wait:
                 self._drop_empty()
                 who = f"process {holder.get('pid')} on {holder.get('host')}"
-                raise JobError("another run works on this output", where=str(self.target),
+                raise JobError("another run is working on this output", where=str(self.target),
                                why=f"{who} has held it since {holder.get('since')}",
                                do="wait for it, choose another output.path, or set run.lock to wait")  # fmt: skip
             time.sleep(0.2)

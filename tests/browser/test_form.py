@@ -262,11 +262,11 @@ def test_a_misspelt_operator_is_a_failed_run_that_names_the_line(
     run = wait_for(lambda: final(api, page.url.partition("?")[0].rpartition("/")[2]), PATIENCE)
     page.get_by_role("tab", name="Details").click()
     page.get_by_text("did not generate any task").wait_for()
-    page.get_by_text("there is no operator 'Normalise'").first.scroll_into_view_if_needed()
+    page.get_by_text("unknown operator 'Normalise'").first.scroll_into_view_if_needed()
     keep(page, "nonsense")
 
     for text in (run.state.message, wait_for(lambda: texts(api, run), PATIENCE)):
-        assert "there is no operator 'Normalise'" in text
+        assert "unknown operator 'Normalise'" in text
         assert "features[0].ops[1] (line 4 of features)" in text
         assert "did you mean 'Normalize'" in text
     assert "Dask cluster" not in texts(api, run)

@@ -128,6 +128,6 @@ def reused(cluster_run: Any) -> dict[str, bool]:
     texts = {a.key: a.data for a in found if a.type == "markdown"}
     ends = {name: f"-{name.replace('_', '-')}-summary" for name in STAGES}
     return {
-        name: any("found done, not run again" in text for key, text in texts.items() if key.endswith(end))
+        name: any("already done, not run again" in text for key, text in texts.items() if key.endswith(end))
         for name, end in ends.items()
     }

@@ -58,7 +58,7 @@ def content(folder: Path) -> str:
 def test_fail_replace_and_version_leave_nothing_beside_the_target(tmp_path: Path) -> None:
     out, many = tmp_path / "out", tmp_path / "many"
     assert publish(out, "one") == out
-    with pytest.raises(JobError, match="the output exists"):
+    with pytest.raises(JobError, match="the output already exists"):
         publish(out, "two")
     assert content(out) == "one"
     publish(out, "three", "replace")
@@ -139,7 +139,7 @@ def test_a_second_run_fails_or_waits_and_a_dead_owner_is_followed_at_once(tmp_pa
             order.append("second")
 
     with Staging(out).locked():
-        with pytest.raises(JobError, match="another run works on this output"), Staging(out).locked():
+        with pytest.raises(JobError, match="another run is working on this output"), Staging(out).locked():
             pass
         waiting = threading.Thread(target=second)
         waiting.start()
@@ -334,7 +334,7 @@ def test_runs_with_different_scratch_folders_keep_out_of_each_others_output(tmp_
     one = Staging(tmp_path / "out", tmp_path / "scratch-1")
     for scratch in (tmp_path / "scratch-2", tmp_path / "scratch-1", None):
         other = Staging(tmp_path / "out", scratch)
-        with one.locked(), pytest.raises(JobError, match="another run works on this output"), other.locked():
+        with one.locked(), pytest.raises(JobError, match="another run is working on this output"), other.locked():
             pass
     assert list(tmp_path.glob("*/*")) == []  # not even an empty folder in them
 
@@ -378,7 +378,7 @@ def elsewhere(target: Path) -> subprocess.CompletedProcess[str]:
 def test_a_living_run_is_not_taken_over_from_another_name_space_of_processes(tmp_path: Path) -> None:
     with Staging(tmp_path / "out").locked():
         found = elsewhere(tmp_path / "out")
-        assert "another run works on this output" in found.stderr
+        assert "another run is working on this output" in found.stderr
         old = time.time() - STALE_SECONDS - 1
         os.utime(Staging(tmp_path / "out").lock, (old, old))  # silent for a minute
         assert elsewhere(tmp_path / "out").stdout == "mine\n"
@@ -424,7 +424,7 @@ def test_a_lock_can_be_taken_where_files_have_one_name_only(tmp_path: Path, monk
 
     monkeypatch.setattr(os, "link", refused)
     staging = Staging(tmp_path / "out")
-    with staging.locked(), pytest.raises(JobError, match="another run works"), Staging(tmp_path / "out").locked():
+    with staging.locked(), pytest.raises(JobError, match="another run is working"), Staging(tmp_path / "out").locked():
         pass
     assert list(tmp_path.iterdir()) == []
 

@@ -45,7 +45,7 @@ def broken_verify(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_command_says_what_to_report(broken_verify: None, tmp_path: Path) -> None:
     done = typed("verify", str(tmp_path))
     assert done.exit_code == DEFECT == 70
-    assert done.stderr.startswith("error: rowmill verify ended with an error that nobody foresaw\n")
+    assert done.stderr.startswith("error: rowmill verify failed with an unexpected error\n")
     assert "rowmill/cli.py, line" in done.stderr
     assert "KeyError: 'parts'; this is a defect of rowmill" in done.stderr
     assert f"pyarrow {pa.__version__}" in done.stderr
@@ -87,7 +87,7 @@ def test_a_stage_says_which_partition_of_which_file(
         monkeypatch.setattr("tasks.engines.gpu.device_files._is_read", lambda *_: False)
     with pytest.raises(DefectError) as caught, reported("transform", logging.getLogger("rowmill")):
         run_stages(job.request(engine))
-    assert caught.value.what == "the stage transform ended with an error that nobody foresaw"
+    assert caught.value.what == "the stage transform failed with an unexpected error"
     assert f"reading {data}/0.parquet" in caught.value.where
     assert "partition 0 (rows from 0)" in caught.value.where
     assert "AttributeError: no attribute 'x'" in caught.value.trace

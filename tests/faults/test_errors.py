@@ -40,7 +40,7 @@ def test_an_output_that_exists_or_cannot_be_made_is_refused(tmp_path: Path, pref
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
     told = [run_flow(make_job(data, tmp_path / "out" / name)).message for name in ("", "mine/deeper")]
-    assert "the output exists" in told[0]
+    assert "the output already exists" in told[0]
     assert "the output cannot be written" in told[1]
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["mine"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "out"]

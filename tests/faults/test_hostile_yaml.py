@@ -20,9 +20,9 @@ MERGES = "a0: &a0 {x: 1, y: 2}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n
 TEXTS = {
     "aliases of aliases": (LAUGHS, "with what its aliases repeat"),
     "merges of merges": (MERGES, "with what its aliases repeat"),
-    "lists in lists": ("source: " + "[" * 100_000, "more than 64 deep"),
-    "maps in maps": ("source: " + "{a: " * 100_000, "more than 64 deep"),
-    "a block as deep": ("".join(" " * n + "a:\n" for n in range(1000)), "more than 64 deep"),
+    "lists in lists": ("source: " + "[" * 100_000, "more than 64 levels deep"),
+    "maps in maps": ("source: " + "{a: " * 100_000, "more than 64 levels deep"),
+    "a block as deep": ("".join(" " * n + "a:\n" for n in range(1000)), "more than 64 levels deep"),
     "a value that holds itself": ("source: &a [*a]\n", "a value holds itself"),
     "a number of a million digits": ("source: " + "1" * 900_000, "digits"),
     "a number in base 60": ("source: " + "1:" * 400_000 + "1", "digits"),
@@ -82,4 +82,4 @@ def test_values_of_a_call_that_lie_too_deep_are_refused() -> None:
         deep = [deep]
     with pytest.raises(JobError) as caught:
         make_job({"source": {"path": "in", "storage_options": {"a": deep}}, "features": [], "output": {"path": "out"}})
-    assert (caught.value.what, caught.value.where) == ("values lie more than 64 deep in each other", "source")
+    assert (caught.value.what, caught.value.where) == ("values are nested more than 64 levels deep", "source")

@@ -108,7 +108,7 @@ def test_a_swap_that_was_cut_off_is_finished_by_the_next_start(tmp_path: Path, p
 
     refusing = make_job(data, out, output={"on_existing": "fail", "seed": 2})
     state = run_flow(refusing)
-    assert "the output exists" in state.message
+    assert "the output already exists" in state.message
     assert run_flow(make_job(data, out, output={"on_existing": "replace", "seed": 2})).is_completed()
     assert digests(out) == swapped
     left = sorted(p for p in tmp_path.iterdir() if "out" in p.name and p != out)

@@ -138,7 +138,7 @@ REFUSED: dict[str, tuple[str, dict[str, dict[str, Any]], list[str]]] = {
         "transform:1:9", {},
         ["one row group does not fit into memory", "partition 1: 1,024 rows from row 4,096, about 3", "kB decoded; ",
          "logs.parquet, row group 4", "MemoryError: injected by ROWMILL_INJECT_OOM", "are free",
-         "write the source with smaller row groups, or give each thread more memory: a higher cluster.memory_limit"],
+         "write the source with smaller row groups, or give each thread more memory: raise cluster.memory_limit"],
     ),
     "the floor of partitions": (
         "statistics:0:9", {"run": {"min_partition_size": "60kB"}},

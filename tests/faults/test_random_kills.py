@@ -48,11 +48,11 @@ def test_a_killed_run_is_completed_by_the_next(
         if draws.random() < 0.4:
             moment = {"after": draws.uniform(0, known.seconds)}
         ended = rounds.run("stages", job, **moment)
-        assert ended.killed or ended.status == 0 or ended.error["what"] == "the output exists", ended
+        assert ended.killed or ended.status == 0 or ended.error["what"] == "the output already exists", ended
         if ended.killed and (folder / "out").exists():  # after the rename: it is there as a whole
             assert contents(folder / "out") == known.files
     last = rounds.run("stages", job)
-    assert last.status == 0 or last.error["what"] == "the output exists", last
+    assert last.status == 0 or last.error["what"] == "the output already exists", last
     assert contents(folder / "out") == known.files
     if last.status:  # killed between its rename and its cleaning up, and refused since then
         for left in leftovers([folder]):

@@ -113,7 +113,7 @@ def test_whatever_is_killed_the_same_command_completes_the_work(
         assert ended.error["what"], ended.error
     if ended.status:
         again = end_in_time(rounds, rounds.begin("flow", job))
-        assert again.status == 0 or again.error["what"] == "the output exists", (again.error, rounds.says())
+        assert again.status == 0 or again.error["what"] == "the output already exists", (again.error, rounds.says())
     assert contents(folder / "out") == undisturbed[name].files
 
 

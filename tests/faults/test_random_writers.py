@@ -27,7 +27,7 @@ from tests.faults.seeds import beside, contents, seeds
 
 pytestmark = pytest.mark.xdist_group("rounds")
 RUNS = 5
-REFUSED = ("another run works on this output", "the output exists")
+REFUSED = ("another run is working on this output", "the output already exists")
 
 
 @pytest.fixture(scope="module")

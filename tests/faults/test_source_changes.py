@@ -76,14 +76,14 @@ def touch(path: Path) -> None:
     os.utime(path)
 
 
-WORDS = {rewrite: "bytes and has", touch: "and again", replace: "another file took its place", Path.unlink: "went away"}
+WORDS = {rewrite: "bytes and has", touch: "and again", replace: "another file took its place", Path.unlink: "disappear"}
 
 
 @pytest.mark.promise(
     "They are compared whenever the file is opened and when a stage ends: if one differs, the run fails and names the "
     "file and what changed"
 )
-@pytest.mark.promise("`went away while the run worked`")
+@pytest.mark.promise("`disappeared during the run`")
 @pytest.mark.promise("If a source file changes while the run works, the run fails and names the file")
 @pytest.mark.parametrize("change", WORDS)
 @pytest.mark.parametrize("stage", ["statistics", "transform", "shuffle_write"])
@@ -93,7 +93,7 @@ def test_a_file_that_changes_in_a_stage_ends_the_run_and_the_next_start_plans_an
     data, out = make_data(tmp_path / "data", files=2), tmp_path / "out"
     whole = (data / "1.parquet").read_bytes()
     asked = make_job(data, out, run={"exchange": "disk"})
-    with pytest.raises(DataError, match=r"source file (changed|went away)|cannot be read") as error:
+    with pytest.raises(DataError, match=r"source file (changed|disappeared)|cannot be read") as error:
         go(asked, engine, stage, lambda: change(data / "1.parquet"))
     assert error.value.where == str(data / "1.parquet")
     assert WORDS[change] in str(error.value) or change is Path.unlink
@@ -172,7 +172,7 @@ def rows(plan: Plan, engine: str) -> int:
     return len(found["a"]) if found else read(plan, partition).num_rows
 
 
-@pytest.mark.promise("`changed while the run worked`")
+@pytest.mark.promise("`changed during the run`")
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("change", [rewrite, touch, replace])
 def test_every_format_compares_what_it_opens(
@@ -182,7 +182,7 @@ def test_every_format_compares_what_it_opens(
     plan = make_plan(Source(path=str(tmp_path)))
     assert rows(plan, engine) == 20
     change(tmp_path / name)
-    with pytest.raises(DataError, match="a source file changed while the run worked") as error:
+    with pytest.raises(DataError, match="a source file changed during the run") as error:
         rows(plan, engine)
     assert error.value.where == str(tmp_path / name)
     assert WORDS[change] in error.value.why
@@ -236,7 +236,7 @@ def test_a_link_that_leads_outside_after_the_plan_is_not_read(name: str, house: 
     assert rows(plan, engine) == 20
     link.unlink()
     link.symlink_to(house / "out/real" / name / name)
-    with pytest.raises(JobError, match="outside of what runs may use") as error:
+    with pytest.raises(JobError, match="outside the allowed roots") as error:
         rows(plan, engine)
     assert str(house / "out/real" / name / name) in error.value.where
 
@@ -249,7 +249,7 @@ def test_a_folder_that_leads_outside_after_the_plan_is_not_read(house: Path, eng
     plan = make_plan(Source(path=str(house / "in/now")))
     (house / "in/now").unlink()
     (house / "in/now").symlink_to(house / "out/real/a.parquet")
-    with pytest.raises(JobError, match="outside of what runs may use"):
+    with pytest.raises(JobError, match="outside the allowed roots"):
         rows(plan, engine)
 
 
@@ -273,15 +273,15 @@ def test_a_side_table_is_looked_at_again_when_it_is_read(house: Path) -> None:
     assert read_side_table(str(link)).num_rows == 20
     link.unlink()
     link.symlink_to(house / "out/towns.parquet")
-    with pytest.raises(JobError, match="outside of what runs may use"):
+    with pytest.raises(JobError, match="outside the allowed roots"):
         read_side_table(str(link))
     link.unlink()
     link.symlink_to(house / "out/real/a.parquet")
-    with pytest.raises(JobError, match="outside of what runs may use"):
+    with pytest.raises(JobError, match="outside the allowed roots"):
         read_side_table(str(link.parent / "side.parquet"))
 
 
-@pytest.mark.promise("`changed while the run worked`")
+@pytest.mark.promise("`changed during the run`")
 def test_a_side_table_that_changes_while_its_workflow_learns(tmp_path: Path, engine: str) -> None:
     data, towns = make_data(tmp_path / "data", files=2), tmp_path / "towns.csv"
     towns.write_text("name,town\nn1,Rome\n")
@@ -290,7 +290,7 @@ def test_a_side_table_that_changes_while_its_workflow_learns(tmp_path: Path, eng
         {"columns": ["name"], "ops": [{"op": "JoinExternal", "table": str(towns), "on": "name"}]},
     ]
     asked = make_job(data, tmp_path / "out", features=features)
-    with pytest.raises(DataError, match="a side table changed while the run worked") as error:
+    with pytest.raises(DataError, match="a side table changed during the run") as error:
         go(asked, engine, "statistics", lambda: towns.write_text("name,town\nn1,Oslo\n"))
     assert error.value.where == str(towns)
     assert go(asked, engine) == ["ingest"]
@@ -304,7 +304,7 @@ def test_a_fitted_workflow_that_leads_outside_is_not_copied(house: Path, engine:
     request = make_application(asked).request(engine)
     (house / "in/fitted/state.json").unlink()
     (house / "in/fitted/state.json").symlink_to(house / "out/fitted/state.json")
-    with request.staging.locked(), pytest.raises(JobError, match="outside of what runs may use"):
+    with request.staging.locked(), pytest.raises(JobError, match="outside the allowed roots"):
         ingest.ingest(request, LocalPool(1))
 
 

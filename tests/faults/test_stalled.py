@@ -37,7 +37,7 @@ def test_a_stage_whose_tasks_nobody_can_run_fails_and_says_what_the_scheduler_kn
     with pytest.raises(TransientError) as caught, stalled_tasks.watched("transform", pool, 2):
         pool.map(double, 2, [1, 2, 3])
     assert 2 <= time.monotonic() - began < 60
-    assert caught.value.what == "transform stood still for 2 s"
+    assert caught.value.what == "transform made no progress for 2 s"
     assert "3 no-worker (3 double)" in caught.value.why
     assert "-000000 is no-worker, takes nowhere=1" in caught.value.why
     assert "offers " in caught.value.why
@@ -73,7 +73,7 @@ def test_workers_that_are_expected_are_waited_for(client: Any) -> None:
 
 def test_a_stage_that_no_worker_begins_is_not_waited_for(client: Any) -> None:
     stage = client.submit(double, 1, 2, resources={"nowhere": 1}, pure=False)
-    with pytest.raises(stalled_tasks.NotBegunError, match="transform stood still for 1 s"):
+    with pytest.raises(stalled_tasks.NotBegunError, match="transform made no progress for 1 s"):
         wait_for(PrefectDaskFuture(uuid.uuid4(), stage), "transform", 1)
     assert stage.cancelled()
     done = client.submit(slow, 4.0, 1, pure=False)
@@ -142,13 +142,13 @@ def test_a_worker_that_is_stopped_is_lost_after_the_time(
 
 
 @pytest.mark.promise("but none runs and none ends, it is cancelled and tried again")
-@pytest.mark.promise("`stood still for`")
+@pytest.mark.promise("`made no progress for`")
 def test_a_stage_that_stands_still_in_every_attempt_is_a_failed_run(
     faults: Callable[..., None], data: Path, tmp_path: Path
 ) -> None:
     faults({"at": "tasks.cluster.stalled_tasks:watched", "do": "stall", "always": True})
     state = run_flow(make_job(data, tmp_path / "out", run={"stalled_after": 3}))
     assert flow_state(state) == "Failed"
-    assert "stood still for 3 s" in state.message
+    assert "made no progress for 3 s" in state.message
     assert "takes nowhere=1" in state.message
     assert not (tmp_path / "out").exists()

@@ -180,7 +180,7 @@ def test_sigterm_stops_the_command_whose_ports_are_of_the_loopback(
     assert listening([*family, *server]) == {"127.0.0.1"}
     process.process.send_signal(signal.SIGTERM)
     assert process.ended(SECONDS) == 143
-    assert process.lines[-1] == "error: stopped by SIGTERM; the same command goes on from what is done\n"
+    assert process.lines[-1] == "error: stopped by SIGTERM; give the same command again to go on\n"
     check_nothing_left(tmp_path, family)
     assert state_of(process.run) == "Crashed"
     check_stages(process.run, ingest="Completed", statistics="Completed", transform="Cancelled")
@@ -196,7 +196,7 @@ def test_a_cancel_at_the_server_stops_the_command_and_the_next_start_completes(
     family = process.family()
     cancel(process.run)
     assert process.ended(SECONDS) == 1
-    assert process.lines[-1] == "error: the run was cancelled; the same command goes on from what is done\n"
+    assert process.lines[-1] == "error: the run was cancelled; give the same command again to go on\n"
     check_nothing_left(tmp_path, family)
     assert state_of(process.run) == "Cancelled"
     check_stages(
@@ -262,14 +262,14 @@ def test_a_signal_that_does_not_reach_the_waiting_thread_ends_its_wait(client: A
 
 @pytest.mark.promise("fail or wait, when another run works on the same output")
 @pytest.mark.promise("the second fails and says which process holds the lock, or waits for its end")
-@pytest.mark.promise("`another run works on this output`")
+@pytest.mark.promise("`another run is working on this output`")
 def test_a_second_run_fails_or_waits_for_the_first(tmp_path: Path, started: Callable[..., Process]) -> None:
     job = write_job(tmp_path, output={"on_existing": "replace"})
     first = started(COMMAND, "transform")
     first.hold(tmp_path)
     refused = run_flow(job)
     assert flow_state(refused) == "Failed"
-    assert "another run works on this output" in refused.message
+    assert "another run is working on this output" in refused.message
     assert f"process {first.process.pid} on " in refused.message
     assert "set run.lock to wait" in refused.message
     assert first.process.poll() is None

@@ -81,10 +81,10 @@ UNKNOWN = [{"columns": ["price"], "ops": [{"op": "Normalise"}]}]
 MISSPELT = [{"columns": ["price"], "ops": [{"op": "Clip", "min_valu": 2}]}]
 TOLD: dict[str, tuple[Callable[[Path], None], dict[str, Any] | str, list[str]]] = {
     "invalid YAML": (nothing, "source: {path: in\nfeatures: [", ["job.yaml", "line"]),
-    "an unknown operator": (nothing, {"features": UNKNOWN}, ["no operator 'Normalise'", "did you mean 'Normalize'"]),
+    "an unknown operator": (nothing, {"features": UNKNOWN}, ["operator 'Normalise'", "did you mean 'Normalize'"]),
     "an unknown option of an operator": (nothing, {"features": MISSPELT}, ["min_valu", "did you mean 'min_value'"]),
     "an unknown key": (nothing, {"ouput": {}}, ["ouput", "is unknown: did you mean 'output'"]),
-    "an output that exists": (exists, {}, ["the output exists", "where:", "output.on_existing"]),
+    "an output that exists": (exists, {}, ["the output already exists", "where:", "output.on_existing"]),
     "an output below a file": (
         file_above, {"output": {"path": "out/deeper"}}, ["the output cannot be written", "where:", "Not a directory"],
     ),

@@ -91,7 +91,7 @@ def test_keys_certificates_and_commands_of_a_cluster(root: Path, monkeypatch: py
     with pytest.raises(JobError, match=r"cluster.slurm.log_directory = .*elsewhere"):
         make_job(job(root, cluster={"kind": "slurm", "slurm": logged}))
     monkeypatch.setenv(MODULES, "shop")
-    with pytest.raises(JobError, match="commands may not be given") as refused:
+    with pytest.raises(JobError, match="a job may not contain commands") as refused:
         make_job(job(root, cluster=slurm))
     assert refused.value.where == "cluster.slurm.setup"
     monkeypatch.setenv(MODULES, "shop,shell")
@@ -129,12 +129,12 @@ def test_a_fitted_workflow_is_read_inside_of_the_roots_only(root: Path, monkeypa
         make_application(versions)
     (root / "versions" / "v1").symlink_to(root.parent / "elsewhere" / "fitted")
     latest.write_text("v1")
-    with pytest.raises(JobError, match=r"outside of what runs may use(.|\n)*elsewhere"):
+    with pytest.raises(JobError, match=r"outside the allowed roots(.|\n)*elsewhere"):
         make_application(versions)
     latest.unlink()
     (root.parent / "elsewhere" / "secret").write_text("hunter2")
     latest.symlink_to(root.parent / "elsewhere" / "secret")
-    with pytest.raises(JobError, match="outside of what runs may use") as refused:
+    with pytest.raises(JobError, match="outside the allowed roots") as refused:
         make_application(versions)
     assert "hunter2" not in str(refused.value)
 

@@ -83,7 +83,7 @@ def test_the_first_line_of_a_run_comes_before_anything_heavy(tmp_path: Path) -> 
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE
     )
-    assert done.stdout == "starting job.yaml: loads Prefect, looks for its server, starts workers\n[]\n"
+    assert done.stdout == "starting job.yaml: loading Prefect, looking for its server, starting workers\n[]\n"
 
 
 @pytest.mark.promise("If the job file or a `--set` contains the word `cluster`, they wait")
@@ -163,7 +163,7 @@ def test_ops_keeps_brackets_in_a_docstring() -> None:
 def test_ops_names_near_ones() -> None:
     done = typed("ops", "Normalise")
     assert done.exit_code == 1
-    assert "there is no operator 'Normalise'" in done.stderr
+    assert "unknown operator 'Normalise'" in done.stderr
     assert "'Normalize'" in done.stderr
 
 
@@ -360,9 +360,9 @@ def test_a_job_that_cannot_be_right_starts_nothing(tmp_path: Path) -> None:
     process = started(tmp_path, "run", "job.yaml")
     code, out, err = ended(process)
 
-    assert (code, out) == (1, "starting job.yaml: loads Prefect, looks for its server, starts workers\n")
+    assert (code, out) == (1, "starting job.yaml: loading Prefect, looking for its server, starting workers\n")
     assert eventually(lambda: not any(session_of(pid) == process.pid for pid in psutil.pids()))
-    assert "error: there is no operator 'Categorise'" in err
+    assert "error: unknown operator 'Categorise'" in err
     assert "where: features[1].ops[0]" in err
     assert "do: did you mean 'Categorify'?" in err
     assert "Traceback" not in err
@@ -420,7 +420,7 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path: Path, prefec
     code, _, err = ended(process)
 
     assert code == 130
-    assert err == "error: stopped by Ctrl-C; the same command goes on from what is done\n"
+    assert err == "error: stopped by Ctrl-C; give the same command again to go on\n"
     assert children
     assert not psutil.wait_procs(children, timeout=20)[1]
     assert not (staging / "lock").exists()

@@ -108,7 +108,7 @@ def test_a_job_without_a_date_has_none(tmp_path: Path) -> None:
         ({"run": {"if_empty": "ignore"}}, "run.if_empty"),
         (
             {"source": {"path": "in/{date}"}, "output": {"path": "in/2026-11-22/out"}},
-            "the output lies in its own source",
+            "the output is inside its own source",
         ),
     ],
 )
@@ -331,7 +331,7 @@ def test_the_same_command_after_midnight_keeps_its_date(
     assert rows_of(out)["day"].to_pylist() == ["2026-11-21"] * 3
     assert dates(tmp_path / "out") == {"v0001": "2026-11-22"}
     assert Manifest.load(out).data["dated"]["origin"] == "begun"
-    assert "2026-11-23 was not run: the same command goes on with 2026-11-22, which was begun" in caplog.text
+    assert "2026-11-23 was not run: this command finished 2026-11-22, which was begun earlier" in caplog.text
     run(nightly(tmp_path))
     assert dates(tmp_path / "out") == {"v0001": "2026-11-22", "v0002": "2026-11-23"}
 
@@ -352,7 +352,7 @@ def test_a_night_that_was_begun_is_finished_before_the_next(
 
     assert dates(tmp_path / "out") == {"v0001": "2026-11-22", "v0002": "2026-11-23"}
     assert [folder.name for folder in folders] == ["v0001", "v0002"]
-    assert "2026-11-22 was begun by an earlier run and not published: it is finished first" in caplog.text
+    assert "2026-11-22 was begun by an earlier run but not published: it is finished first" in caplog.text
     assert Manifest.load(folders[0]).data["stages"]["statistics"]["rows"] == 3
     assert learned
     assert not state.exists()
@@ -391,7 +391,7 @@ def test_a_job_without_a_date_does_not_throw_away_a_night(
         run(data)
 
     assert str(caught.value).splitlines()[0] == "the run of 2026-11-22 was begun and not published"
-    assert "--date 2026-11-22. To give it up: rowmill clean --older-than 0" in str(caught.value)
+    assert "--date 2026-11-22; to abandon it: rowmill clean --older-than 0" in str(caught.value)
     assert state.exists()
     run(nightly(tmp_path, date="2026-11-22"))
     run(data)

@@ -145,7 +145,7 @@ def test_a_fitted_workflow_is_a_folder_that_a_person_can_read(fitted: Path, tmp_
 
 def test_a_fit_replaces_its_own_folder_and_no_other(fitted: Path, tmp_path: Path, engine: str) -> None:
     data = job(tmp_path, tmp_path / "train.parquet")
-    with pytest.raises(JobError, match="the output exists"):
+    with pytest.raises(JobError, match="the output already exists"):
         make_job(data).request(engine).staging.check("fail")
 
     data["output"]["on_existing"] = "replace"

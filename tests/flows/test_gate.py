@@ -128,7 +128,7 @@ def test_a_finding_warns_in_log_artifact_manifest_and_output(
 def test_a_finding_stops_before_anything_is_shuffled(tmp_path: Path, run: Any, api: Any) -> None:
     days(tmp_path)
     run(job_of(tmp_path, GOOD, "stop"))
-    with pytest.raises(GateStoppedError, match="the gate stops the run of 2026-11-22 to out") as caught:
+    with pytest.raises(GateStoppedError, match="the gate stopped the run of 2026-11-22 to out") as caught:
         run(job_of(tmp_path, BAD, "stop"))
 
     assert FOUND in str(caught.value)
@@ -177,7 +177,7 @@ def test_a_change_that_begins_in_the_third_of_five_files(tmp_path: Path, run: An
     for number in range(5):
         x = pa.array([1.0, 2.0, None if number >= 2 else 3.0])
         pq.write_table(pa.table({"x": x, "day": ["2026-11-21"] * 3}), folder / f"{number}.parquet")
-    begins = f"begins in {folder}/2.parquet and 2 other files"
+    begins = f"the change begins in {folder}/2.parquet and 2 other files"
     with pytest.raises(GateStoppedError, match=begins):
         run(job_of(tmp_path, BAD, "stop"))
     with pytest.raises(GateAskedError, match=begins):
@@ -300,11 +300,11 @@ def test_a_question_is_answered_once(tmp_path: Path, run: Any) -> None:
     folder = staging_of(tmp_path)
     first = answered(folder, "publish", "ada")
     assert answered(folder, "publish", "bob") == first
-    with pytest.raises(JobError, match="is answered already: publish"):
+    with pytest.raises(JobError, match="is already answered: publish"):
         answered(folder, "discard", "bob")
     with Staging(tmp_path / "out").locked():  # the run goes on with the answer
         late = CliRunner().invoke(app, ["discard", str(tmp_path / "out")])
-        assert (late.exit_code, "is answered already: publish" in late.stderr) == (1, True)
+        assert (late.exit_code, "is already answered: publish" in late.stderr) == (1, True)
     [out] = run(job_of(tmp_path, BAD, "ask"))  # any run of that night goes on with it
     assert Manifest.load(out).data["gate"] == "published by hand"
 
@@ -410,9 +410,9 @@ class Host:
         psutil.wait_procs([process], 20)
 
     def serve(self) -> None:
-        before = self.log.count("Ctrl-C ends it")
+        before = self.log.count("press Ctrl-C to stop")
         self.serving = self.rowmill("serve", "--file", "nights.yaml")
-        until(lambda: self.log.count("Ctrl-C ends it") > before, "serve")
+        until(lambda: self.log.count("press Ctrl-C to stop") > before, "serve")
         until(self.is_offered, "the deployment")
 
     def stop_serving(self, how: signal.Signals) -> None:
@@ -593,7 +593,7 @@ def test_findings_that_only_warn_say_from_when_they_stop(
     for day in (GOOD, BAD):
         job = job_of(tmp_path, day, "off")
         run(job | {"checks": {**job["checks"], "on_finding": "stop"}})
-    line = "only warn, since 1 of 7 good versions are there to compare with: checks.nulls.level"
+    line = "only warn, since 1 of 7 good versions are there to compare with; set checks.nulls.level"
     assert line in caplog.text
     assert "(checks.nulls)" in caplog.text
 

@@ -93,7 +93,7 @@ def test_every_recipe_is_a_job(name: str) -> None:
 
 
 @pytest.mark.promise("Unknown keys are errors that name near ones")
-@pytest.mark.promise("`the job is not right`")
+@pytest.mark.promise("`the job is not valid`")
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -105,7 +105,7 @@ def test_every_recipe_is_a_job(name: str) -> None:
         (["source.schema_=1"], ["source.schema"]),
         (["output.seed=abc"], ["output.seed", "whole number", "'abc'"]),
         (["output.shuffle=all"], ["output.shuffle", "'full'"]),
-        (["output.files=0"], ["output.files", "must be at least 1, it is 0"]),
+        (["output.files=0"], ["output.files", "must be at least 1, not 0"]),
         (["output.files=2", "output.rows_per_file=5"], ["files and rows_per_file contradict each other"]),
         (["output.shuffle=key"], ["shuffle: key needs output.keys"]),
         (["output.sort_by=[x]"], ["sort_by belongs to shuffle: key; full would not look at it"]),
@@ -113,9 +113,9 @@ def test_every_recipe_is_a_job(name: str) -> None:
         (["source.partition_size=big"], ["source.partition_size", "'big' is not a size", "64MiB"]),
         (["cluster.kind=gpu"], ["cluster.kind", "'cuda'"]),
         (["cluster.kind=address"], ["needs `address`"]),
-        (["output.seed"], ["'output.seed' is not a change", "--set output.seed=1"]),
+        (["output.seed"], ["'output.seed' does not change a key", "--set output.seed=1"]),
         (["output.seed=[1"], ["not valid YAML", "--set output.seed=[1"]),
-        (["features=3"], ["features", "needs a list, it is 3"]),
+        (["features=3"], ["features", "needs a list, not 3"]),
         (["features=[]"], ["features", "at least 1 entry"]),
         (["source.filter=x = 1"], ["expression: cannot be read", "source.filter", "x = 1"]),
         (["recipe=toys"], ["there is no recipe 'toys'", "did you mean 'toy'?"]),
@@ -141,7 +141,7 @@ def test_a_mistake_in_a_section_is_named_with_its_place(changes: list[str], said
         ([{"columns": ["x"], "ops": [{"op": "pathlib:Path"}]}], ["is not an operator"]),
         ([{"columns": []}], ["features[0].columns", "at least 1 entry"]),
         ([{"columns": ["x"], "opps": []}], ["features[0].opps is unknown", "'ops'"]),
-        ([{"columns": ["x"], "keep": False}], ["nothing is written", "keep: false"]),
+        ([{"columns": ["x"], "keep": False}], ["nothing would be written", "keep: false"]),
         (
             [{"columns": ["x"], "ops": [{"op": "Lambda", "expression": "x +"}]}],
             ["features[0].ops[0]", "x +"],
@@ -234,14 +234,14 @@ FEATURES = """
     [
         (
             FEATURES.replace("kep", "keep"),
-            ["there is no operator 'Normalise'", "features[0].ops[1] (line 5 of features)"],
+            ["unknown operator 'Normalise'", "features[0].ops[1] (line 5 of features)"],
         ),
         (FEATURES, ["features[1].kep (line 7 of features) is unknown", "did you mean 'keep'"]),
         (
             "- columns: [x]\n  ops: [{op: Clip, minvalue: 0}]\n",
             ["'minvalue'", "features[0].ops[0] (line 2 of features)"],
         ),
-        ("- columns: x\n", ["features[0].columns (line 1 of features)", "needs a list, it is 'x'"]),
+        ("- columns: x\n", ["features[0].columns (line 1 of features)", "needs a list, not 'x'"]),
         ("- columns: [x]\n ops: 3\n", ["features is not valid YAML", "features, line 2"]),
         ("features:\n  - columns: []\n", ["features[0].columns (line 2 of features)", "at least 1 entry"]),
         ("columns: [x]\n", ["features is not a list of entries", "it is a map", "begin each entry with a dash"]),
@@ -348,4 +348,4 @@ def test_infinity_in_a_job_reaches_its_operator(tmp_path: Path) -> None:
     "changes", [["output.path=data/out"], ["source.path=a", "source.valid=data/*", "output.path=data/o"]]
 )
 def test_an_output_in_its_own_source_is_refused_before_anything_starts(changes: list[str]) -> None:
-    assert "the output lies in its own source\n  where: data/" in refusal(changes)
+    assert "the output is inside its own source\n  where: data/" in refusal(changes)

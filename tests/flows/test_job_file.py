@@ -73,7 +73,7 @@ def test_a_job_may_be_written_out_as_a_draft_is(folder: Path) -> None:
     found = job_of({"job": text, "output": {"seed": 9}})
     assert (found.source.path, found.output.path, found.output.seed) == ("in.parquet", "out/in", 9)
     assert [feature.columns for feature in found.features or ()] == [["x"]]
-    with pytest.raises(JobError, match=r"output\.seed \(line \d+ of job\): needs a whole number, it is 'a'"):
+    with pytest.raises(JobError, match=r"output\.seed \(line \d+ of job\): needs a whole number, not 'a'"):
         job_of({"job": text.replace("seed: 0", "seed: a")})
     with pytest.raises(JobError, match="the job is not a map of sections"):
         job_of({"job": "- a\n- b\n"})
@@ -93,9 +93,9 @@ def test_features_take_a_whole_job_too(folder: Path, monkeypatch: pytest.MonkeyP
     assert (found.source.path, found.output.seed, found.output.metadata_file) == ("in.parquet", 5, True)
     monkeypatch.setattr(parameters, "_of_deployment", lambda: {"features": JOB})
     assert job_of({"output": {"seed": 9}}).output.seed == 9
-    with pytest.raises(JobError, match=r"output\.seed \(line 8 of features\): needs a whole number, it is 'a'"):
+    with pytest.raises(JobError, match=r"output\.seed \(line 8 of features\): needs a whole number, not 'a'"):
         job_of({"features": JOB.replace("seed: 5", "seed: a")})
-    with pytest.raises(JobError, match=r"(?s)no operator 'Clp'.*features\[0\]\.ops\[0\] \(line 5 of features\)"):
+    with pytest.raises(JobError, match=r"(?s)unknown operator 'Clp'.*features\[0\]\.ops\[0\] \(line 5 of features\)"):
         job_of({"features": JOB.replace("Clip", "Clp")})
 
 
@@ -118,11 +118,11 @@ def test_a_whole_job_in_features_contradicts_nothing(folder: Path, more: dict[st
 
 def test_a_mistake_names_the_line_of_the_job_file_and_that_of_the_form_none(folder: Path) -> None:
     (folder / "job.yaml").write_text(JOB.replace("Clip", "Clp").replace("seed: 5", "seed: a"))
-    with pytest.raises(JobError, match=r"output\.seed \(line 8 of job\.yaml\): needs a whole number, it is 'a'"):
+    with pytest.raises(JobError, match=r"output\.seed \(line 8 of job\.yaml\): needs a whole number, not 'a'"):
         job_of({"job": "job.yaml"})
-    with pytest.raises(JobError, match=r"(?s)no operator 'Clp'.*features\[0\]\.ops\[0\] \(line 5 of job\.yaml\)"):
+    with pytest.raises(JobError, match=r"(?s)unknown operator 'Clp'.*features\[0\]\.ops\[0\] \(line 5 of job\.yaml\)"):
         job_of({"job": "job.yaml", "output": {"seed": 1}})
-    with pytest.raises(JobError, match=r"output\.seed: needs a whole number, it is 'b'"):
+    with pytest.raises(JobError, match=r"output\.seed: needs a whole number, not 'b'"):
         job_of({"job": "job.yaml", "output": {"seed": "b"}})
 
 
@@ -147,7 +147,7 @@ def test_a_job_file_outside_of_the_allowed_roots_is_not_read(folder: Path, monke
     (folder / "inside" / "link.yaml").symlink_to(folder / "secret.yaml")
     monkeypatch.setenv("ROWMILL_ALLOWED_ROOTS", str(folder / "inside"))
     for path in ("secret.yaml", "inside/link.yaml", "inside/../secret.yaml", str(folder / "secret.yaml")):
-        with pytest.raises(JobError, match="outside of what runs may use") as caught:
+        with pytest.raises(JobError, match="outside the allowed roots") as caught:
             job_of({"job": path})
         assert "password" not in str(caught.value)
 

@@ -199,13 +199,13 @@ def test_a_file_that_was_cut_off_is_a_failed_run(tmp_path: Path, api: Any, clust
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.promise("`the output exists`")
+@pytest.mark.promise("`the output already exists`")
 def test_an_output_that_exists_is_a_failed_run_and_stays(tmp_path: Path, api: Any, cluster: Any) -> None:
     data = job(tmp_path, path=str(logs(tmp_path / "data", 0, 10)))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
 
-    with pytest.raises(JobError, match="the output exists"):
+    with pytest.raises(JobError, match="the output already exists"):
         run_flow(data, cluster)
 
     assert state_of(api, tmp_path).name == "Failed"
@@ -239,7 +239,7 @@ def test_a_source_becomes_train_valid_and_test_and_the_log_counts_what_is_left_o
     assert numbers[1:] == [[*range(550, 775)], [*range(775, 1000)]]
     assert [n for n in numbers[0] if n % 2] == [*range(101, 550, 2)]
     assert 30 < len([n for n in numbers[0] if n % 2 == 0]) < 100
-    assert "source.unique leaves out 0 rows, whose keys other rows have" in caplog.messages
+    assert "source.unique leaves out 0 rows: other rows have the same keys" in caplog.messages
     where = "valid begins at 550, test begins at 775; 450 rows are train, 225 rows are valid, 225 rows are test"
     assert f"source.split: {where}" in caplog.messages
     assert "train: 450 rows belong to other splits (source.split)" in caplog.messages

@@ -139,13 +139,13 @@ def test_what_would_be_refused_comes_first(folder: Path, monkeypatch: pytest.Mon
 
     assert [error.what for error in found.refused] == [
         "no GPU",
-        "the output exists",
+        "the output already exists",
         "the disk is too small for this run",
     ]
-    assert "1.0 kB are free" in found.refused[2].why
+    assert "1.0 kB is free" in found.refused[2].why
     assert sections(found)[0].title == "Would be refused"
     assert found.workers.engine == "pandas"
-    assert "the output exists" in markdown(found).partition("### Source")[0]
+    assert "the output already exists" in markdown(found).partition("### Source")[0]
 
 
 @pytest.mark.system
@@ -169,7 +169,7 @@ def test_the_command_ends_with_0_or_with_1_when_the_run_would_be_refused(folder:
     (folder / "out" / "mine.txt").write_text("mine")
     refused = CliRunner().invoke(app, ["preview", "job.yaml"], env={"COLUMNS": "120"})
     assert refused.exit_code == 1
-    assert "the output exists" in refused.output
+    assert "the output already exists" in refused.output
     wrong = CliRunner().invoke(app, ["preview", "job.yaml", "--set", "source.path=nowhere"])
     assert wrong.exit_code == 1
     assert "there is no input" in wrong.output

@@ -168,7 +168,7 @@ def test_a_run_says_once_that_it_will_be_late_and_which_stage_grew(
     run_on(preprocess, data, cluster)
 
     [text] = [record.getMessage() for record in caplog.records if "run.ready_by" in record.getMessage()]
-    assert text.startswith("the run will be late: it is expected at ")
+    assert text.startswith("the run will be late: it is expected to end at ")
     reason = (
         "; transform takes 3 h 0 min instead of 1 h 0 min on the last 3 nights: the rows grew 3.0 x (3 instead of 1)"
     )

@@ -71,12 +71,12 @@ def test_the_first_night_is_a_fit_and_the_next_ones_go_on(
     assert whole.transform(pa.table({"k": ["a", "b", "c", "d"], "x": [0.0] * 4}))["k"].to_pylist() == [3, 4, 5, 6]
 
 
-@pytest.mark.promise("`files are learned already`")
+@pytest.mark.promise("`files were already learned`")
 def test_a_night_that_was_learned_is_refused_and_leaves_nothing_behind(
     tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     night(0)
-    with pytest.raises(DataError, match="1 of 1 files are learned already"):
+    with pytest.raises(DataError, match="1 of 1 files were already learned"):
         night(0)
     assert not (tmp_path / ".out.rowmill").exists()
     night(0, refit={"again": True})
@@ -177,7 +177,7 @@ def test_two_refits_of_one_base_go_on_from_each_other(
     other = threading.Thread(target=test_base_version.night, args=(tmp_path, 1), name="the other")
     other.start()
     assert begun.wait(120)
-    with pytest.raises(JobError, match="another run works on this output"):
+    with pytest.raises(JobError, match="another run is working on this output"):
         night(2)
     threading.Timer(1, goes_on.set).start()
     [third] = night(2, run={"lock": "wait"})
@@ -263,6 +263,6 @@ def test_the_log_of_a_changed_job_says_what_becomes_of_each_step(
     features = [{"columns": ["x"]}, {"columns": ["k"], "ops": [{"op": "Categorify"}]}]
     [second] = night(1, features=features, refit={"learn_from": str(tmp_path / "0.parquet")})
     assert rows_of(second).to_pydict() == {"x": [1.0, 1.0], "k": [5, 4]}
-    assert "other than in the base: Normalize of 'x' is dropped; v0001 keeps it" in caplog.text
+    assert "differs from the base: Normalize of 'x' is dropped; v0001 keeps it" in caplog.text
     night(2, features=features, refit={"learn_from": str(tmp_path / "0.parquet")})
     assert "refit.learn_from is not read: the base has the features of the job" in caplog.text

@@ -106,8 +106,8 @@ def test_an_error_stands_in_the_log_once(tmp_path: Path, api: Any, caplog: pytes
     }
     with caplog.at_level(logging.INFO):
         state = preprocess(**wrong, return_state=True)
-    assert "there is no operator 'Normalise'" in state.message
-    assert caplog.text.count("there is no operator 'Normalise'") == 1
+    assert "unknown operator 'Normalise'" in state.message
+    assert caplog.text.count("unknown operator 'Normalise'") == 1
     assert "Traceback" not in caplog.text
     assert "Finished in state Failed" in caplog.text
 

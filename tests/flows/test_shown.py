@@ -107,7 +107,7 @@ def test_files_that_will_be_empty_are_announced_and_stay_as_many_as_were_asked_f
 
     assert plan.rows[-1]["reads"] == "8 files, of which about 3 will be empty: there are about 5 rows"
     assert sorted(part["rows"] for part in manifest.parts) == [0, 0, 0, 1, 1, 1, 1, 1]
-    said = "3 of the 8 files are empty: 5 rows came out; output.files says how many files there are"
+    said = "3 of the 8 files are empty: 5 rows came out; output.files sets how many files are written"
     assert manifest.empty_files == said
     with caplog.at_level(logging.WARNING, "rowmill"):
         Workflow(["x"]).fit_transform(Dataset(tmp_path / "in.parquet")).to_parquet(str(tmp_path / "other"), files=8)

@@ -54,7 +54,7 @@ def test_a_stray_file_is_named_and_the_good_ones_are_announced(
         assert watched().is_completed()
         assert watched().is_completed()
     assert caplog.text.count("not announced: " + str(folder / "in/notes.txt")) == 1
-    assert "3 file(s) there, 1 no data, 2 new and complete" in caplog.text
+    assert "3 file(s) found: 1 not data, 2 new and complete" in caplog.text
     assert until(lambda: events_of(api, folder / "in"), "the event") == [["a.csv", "b.csv"]]
 
     assert watched(pattern="*.txt").is_completed()  # it was never announced

@@ -267,7 +267,7 @@ def test_serve_runs_one_at_a_time_and_ends_cleanly(tmp_path: Path, api: Any) -> 
     assert api.read_flow_run(second.id).state_name == "Cancelled"
     assert api.read_deployment(served.id).paused
     log = (folder / "log.txt").read_text()
-    last = log.rpartition("served no more; the schedules are paused until the next start\n")
+    last = log.rpartition("stopped serving; the schedules are paused until the next start\n")
     assert last[1]
     assert not last[2] or "resource_tracker" in last[2]  # a run that is killed leaves semaphores, which Python clears
     assert log.count("scheduled runs skipped (at capacity)") <= 2  # once for one that waits, not at each look
@@ -293,15 +293,15 @@ def _named(api: Any, name: str) -> Any:
         ("deployments: [{ENTRY, schedules: [{cron: not a cron}]}]", "not a cron"),
         ("deployments: [{ENTRY, schedules: [{interval: soon}]}]", "interval"),
         ("deployments: [{ENTRY, schedules: [{every: 5}]}]", "every"),
-        ("deployments: [{ENTRY, schedules: nightly}]", "schedules: needs a list, it is 'nightly'"),
+        ("deployments: [{ENTRY, schedules: nightly}]", "schedules: needs a list, not 'nightly'"),
         ("deployments: [{ENTRY, schedule: {cron: 0 0 * * *}}]", "schedule is not read"),
         ("deployments: [{ENTRY, triggers: [{type: event, expect: {a: 1}}]}]", "expect"),
         ("deployments: [{ENTRY, parameters: {recipee: toy}}]", "did you mean 'recipe'"),
-        ("deployments: [{ENTRY, parameters: [toy]}]", "parameters: needs a map, it is"),
-        ("deployments: [{ENTRY, tags: rowmill}]", "tags: needs a list, it is 'rowmill'"),
-        ("deployments: [{ENTRY, work_pool: gpu}]", "work_pool: needs a map, it is 'gpu'"),
+        ("deployments: [{ENTRY, parameters: [toy]}]", "parameters: needs a map, not"),
+        ("deployments: [{ENTRY, tags: rowmill}]", "tags: needs a list, not 'rowmill'"),
+        ("deployments: [{ENTRY, work_pool: gpu}]", "work_pool: needs a map, not 'gpu'"),
         ("deployments: [{ENTRY, concurrency_limit: {limit: 1, collision_strategy: WAIT}}]", "collision_strategy"),
-        ("deployments: [{name: [a], entrypoint: flows.fit.fit}]", "name: needs a text, it is"),
+        ("deployments: [{name: [a], entrypoint: flows.fit.fit}]", "name: needs a text, not"),
         ("deployments: [{name: a, entrypoint: flows.fit.nothing}]", "entrypoint flows.fit.nothing"),
         ("deployments: [{name: a, entrypoint: flows.fit.Any}]", "is not a flow"),
         ("deployments: [{name: a, entrypoint: fit}]", "entrypoint fit"),

@@ -124,12 +124,12 @@ def test_what_left_the_file_is_named_and_pruned(tmp_path: Path, api: Any) -> Non
     assert "leaves" in deployed(tmp_path, [stays, leaves])
 
     text = deployed(tmp_path, [stays])
-    assert "left     preprocess/leaves is not in the file any more: stays" in text
+    assert "left     preprocess/leaves is no longer in the file: it stays" in text
     assert "--prune removes it" in text
     assert "preprocess/of-another-file" in text.split("beside   ")[1]
     assert {"stays", "leaves", "of-another-file"} <= names()
 
-    assert "left     preprocess/leaves is not in the file any more: removed" in deployed(tmp_path, [stays], "--prune")
+    assert "left     preprocess/leaves is no longer in the file: removed" in deployed(tmp_path, [stays], "--prune")
     assert {"stays", "of-another-file"} <= names()
     assert "leaves" not in names()
     assert not api.read_automations_by_name("of-leaves")
@@ -163,7 +163,7 @@ def test_serve_names_what_left_its_file_until_it_is_deleted(
     assert "left" not in served(other, "served-by-another-file")
     for _ in range(2):
         text = served(file, "served-on")
-        assert "left     preprocess/served-once is not in the file any more: stays at the server" in text
+        assert "left     preprocess/served-once is no longer in the file: it stays on the server" in text
         assert text.count("left  ") == 1
     api.delete_deployment(api.read_deployment_by_name("preprocess/served-once").id)
     assert "left" not in served(file, "served-on")

@@ -143,7 +143,7 @@ def test_a_file_that_changed_after_counting_is_noticed(tmp_path: Path) -> None:
     assert dataset.num_rows == 2
     times = path.stat()
     path.write_text("n\n1\n\n\n")
-    with pytest.raises(DataError, match="a source file changed while the run worked"):
+    with pytest.raises(DataError, match="a source file changed during the run"):
         read(dataset.handle, 0)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # of the same size and time
     with pytest.raises(DataError, match="3 rows were read where 2 had been counted"):

@@ -464,7 +464,7 @@ def test_thirty_nights(story: Story, caplog: pytest.LogCaptureFixture) -> None:
         story.replace("v0028", 23)
         replaced = sorted(zip(story.rows["v0027"]["n"], story.rows["v0027"]["k"], strict=True))
         assert sorted(seen + [pair for batch in epoch for pair in pairs(batch)]) == replaced
-        with pytest.raises(DataError, match="a source file changed while the run worked"):
+        with pytest.raises(DataError, match="a source file changed during the run"):
             list(planned.to_iter())
         night(24, job, "v0028", "v0029", refit={"forget": "1d"})
         story.replace("v0029", 24)
@@ -476,7 +476,7 @@ def test_thirty_nights(story: Story, caplog: pytest.LogCaptureFixture) -> None:
         story.replace("v0030", 25)
     assert readers.versions <= {"v0027", "v0028", "v0029", "v0030"}
     assert "v0030" in readers.versions
-    changed = ("a source file changed while the run worked", "the output that is read is gone")
+    changed = ("a source file changed during the run", "the output that is read is gone")
     assert {getattr(error, "what", repr(error)) for error in readers.errors} <= {*changed}
 
     # Other places of features, the first label again, a hashed column goes and a column of the source comes back.

@@ -455,7 +455,7 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
     if damages:
         for line in damages:
             console.print(f"damaged: {line}", markup=False)
-        say_error(f"{len(damages)} damage(s) in {out}\n  do: {remedy(out)}")
+        say_error(f"{len(damages)} problem(s) in {out}\n  do: {remedy(out)}")
         raise typer.Exit(DAMAGED)
 
 

@@ -67,7 +67,7 @@ def unread(what: str, row: int, rows: int) -> UnreadError:
     error = UnreadError(
         what,
         why=f"the expression is strict; {rows:,} row(s) here have such a value",
-        do="fix the data, answer for such rows with coalesce, or leave strict out: then they are null and counted",
+        do="fix the data, give such rows a fallback with coalesce, or leave out strict: they are then null and counted",
     )
     error.row = row
     return error

@@ -56,7 +56,7 @@ def _fitting(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
             f"column {field.name!r} of type {dtype_name(plain_type(column.type))} "
             f"does not fit {dtype_name(field.type)}",
             why=str(error).split("\n")[0],
-            do="fix the values, or give the column another type: in source.schema, and fit again where it was fitted",
+            do="fix the values, or give the column another type in source.schema; if it was fitted, fit again",
         )
         misfit.column = field.name
         raise misfit from None

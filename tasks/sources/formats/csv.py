@@ -393,10 +393,10 @@ class Delimited:
             if line := self._bad_line(file, piece, len(names), options, of_text=no_text):
                 where += f" (line {line:,} of the file)" if row else f", line {line:,}"
             return DataError(
-                "a text file does not parse",
+                "a text file cannot be parsed",
                 where=where,
                 why=message,
-                do="write the file as UTF-8, or say what it is: source.encoding: latin-1"
+                do="write the file as UTF-8, or name its encoding: source.encoding: latin-1"
                 if no_text
                 else "fix the line: it needs one value per column, and quotes around values with line ends; or leave "
                 "such lines out, source.bad_lines: skip",
@@ -415,7 +415,7 @@ class Delimited:
                 why = re.sub(r"^Column.* has '.*', which is (.*), in row .*$", r"it is \1", str(failed).split("\n")[0])
                 misfit = _Misfit(name, index if index >= 0 else None, value, why)
                 return _no_value(misfit, dtype or pa.string(), file, before, options)
-        return DataError("a text file does not parse", where=file.path, why=message, do="fix the file")
+        return DataError("a text file cannot be parsed", where=file.path, why=message, do="fix the file")
 
 
 def _set(types: Mapping[str, pa.DataType | None]) -> dict[str, pa.DataType]:

@@ -150,25 +150,25 @@ def test_sentences_say_what_changed_by_how_much_against_what_threshold() -> None
     rows = text_of(cut, "", "rows")
     assert rows.startswith(f"rows: {len(cut):,} rows, 4")
     assert " % fewer than the " in rows
-    assert " that 30 good nights and its weekday lead to expect (threshold 1" in rows
+    assert " that 30 good nights and the weekday predict (threshold 1" in rows
     nulls = pa.array(plain(table, "score"), mask=chance(table, 0.85))
     text = text_of(with_column(table, "score", nulls), "score", "nulls")
     assert text.startswith("score: 8")
-    assert "% of the values are null, 30 good nights and its weekday lead to expect 0 %: a change of 8" in text
+    assert "% of the values are null, 30 good nights and the weekday predict 0 %: a change of 8" in text
     assert text.endswith("points (threshold 0.09)")
     cents = text_of(with_column(table, "price", plain(table, "price") * 100), "price", "mean")
     assert "price: the mean is " in cents
     assert "standard deviations away (threshold 0." in cents
     times = text_of(shifted(5)(table), "event_time", "extremes")
     assert "the largest value is 2026-10-08 0" in times
-    assert "lead to expect 2026-10-07 23:59: " in times
+    assert "predict 2026-10-07 23:59: " in times
     assert " hours away (threshold 1.2)" in times
     moved = text_of(lost("US", 0.5)(table), "country", "jensen_shannon")
     assert moved.startswith("country: the distribution has moved by 0.1")
-    assert "(Jensen-Shannon distance, threshold 0.05) from what 30 good nights and its weekday lead to expect" in moved
+    assert "(Jensen-Shannon distance, threshold 0.05) from what 30 good nights and the weekday predict" in moved
     assert "; most at 'US': 39.8 % -> 2" in moved
     strange = text_of(OWN["a blank behind a word"][2](table), "country", "new_values")
-    assert "of the values are ones that none of 30 good nights had: 'IN ' (" in strange
+    assert "of the values were in none of 30 good nights: 'IN ' (" in strange
 
 
 def test_columns_that_come_go_and_change_their_type() -> None:
@@ -205,7 +205,7 @@ def test_the_same_rows_again_and_every_row_twice() -> None:
     assert texts == [f"the rows are those of v0030: {history()[0].profile.rows:,} rows with the same values"]
     twice = verdict_of(pa.concat_tables([tonight(), tonight()]))
     texts = [f.text for f in twice.findings if f.check == "duplicated"]
-    assert texts == ["every row is there 2 times: all counts of values are multiples of 2"]
+    assert texts == ["every row occurs 2 times: all counts of values are multiples of 2"]
     partly = verdict_of(pa.concat_tables([tonight(), tonight().slice(0, len(tonight()) // 3)]))
     texts = [f.text for f in partly.findings if f.check == "duplicated"]
     assert texts[0].startswith("some rows look delivered twice: there are 2")
@@ -223,7 +223,7 @@ def test_steps_are_compared_by_shares() -> None:
     verdict = judge(tonight, past[::-1], None, STOP, "commit", FIRST + timedelta(days=10))
     (finding,) = verdict.findings
     assert (finding.column, finding.check, finding.now) == ("brand", "unmatched", 0.3)
-    assert finding.text.startswith("brand: 30 % of the rows have no match in the joined table, 10 good nights lead to")
+    assert finding.text.startswith("brand: 30 % of the rows have no match in the joined table, 10 good nights predict")
 
 
 def test_few_nights_only_warn_unless_the_user_has_set_something() -> None:
@@ -403,7 +403,7 @@ def test_a_check_cannot_be_switched_off_by_a_mistake() -> None:
     job = {"source": {"path": "data"}, "output": {"path": "out"}, "features": [{"columns": ["x"]}]}
     refused = {
         r"checks.psi.threshold: inf is not a threshold: did you mean level: 'off'\?": {"psi": {"threshold": math.inf}},
-        r"checks.psi.threshold: must be at least 0.0, it is nan": {"psi": {"threshold": math.nan}},
+        r"checks.psi.threshold: must be at least 0.0, not nan": {"psi": {"threshold": math.nan}},
         r"checks.psi.columns: needs at least 1 entry": {"psi": {"columns": []}},
         r"rows takes no columns: it looks at whole rows": {"rows": {"columns": ["x"]}},
     }

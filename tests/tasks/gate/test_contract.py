@@ -32,7 +32,7 @@ def texts(data: Any, table: pa.Table = TABLE) -> list[str]:
 
 @pytest.mark.parametrize(("data", "message"), [
     ({"colums": {}}, "colums is unknown: did you mean 'columns'"),
-    ({"new_columns": "frezze"}, "new_columns: must be 'evolve', 'freeze' or 'discard_column', it is 'frezze': "
+    ({"new_columns": "frezze"}, "new_columns: must be 'evolve', 'freeze' or 'discard_column', not 'frezze': "
                                 "did you mean 'freeze'?"),
     ({"missing_columns": "discard_column"}, "missing_columns: must be 'evolve' or 'freeze'"),
     ({"columns": {"price": {"nuls": 0.1}}}, "columns.price.nuls is unknown: did you mean 'nulls'?"),
@@ -60,12 +60,13 @@ def test_new_columns_evolve_freeze_or_are_left_out() -> None:
     schema, findings = with_contract(SCHEMA, make_contract(RULES))
     assert [*schema] == ["price", "kind", "extra"]
     assert [finding.text for finding in findings] == [
-        "column 'extra' (int64) is not in the contract: it is taken as it is"
+        "column 'extra' (int64) is not in the contract: it is accepted as it is"
     ]
     schema, findings = with_contract(SCHEMA, make_contract({**RULES, "new_columns": "discard_column"}))
     assert [*schema] == ["price", "kind"]
     assert (findings[0].level, findings[0].text[-18:]) == ("warn", "ct: it is left out")
-    with pytest.raises(DataError, match=r"column 'extra' \(int64\) is not in the contract: the contract freezes that"):
+    frozen = r"column 'extra' \(int64\) is not in the contract: the contract forbids that \(freeze\)"
+    with pytest.raises(DataError, match=frozen):
         under_contract(SCHEMA, make_contract({**RULES, "new_columns": "freeze"}), "source.path")
 
 
@@ -204,7 +205,7 @@ def test_ingest_reads_a_source_under_its_contract(tmp_path: Path) -> None:
     results = run_stages(make_job(job(tmp_path, rules)).request("pandas"))
     assert results[0].contract == "column 'extra' (string) is not in the contract: it is left out"
     rules["new_columns"] = "freeze"
-    with pytest.raises(DataError, match="the source is not as the contract says"):
+    with pytest.raises(DataError, match="the source does not match the contract"):
         run_stages(make_job(job(tmp_path, rules)).request("pandas"))
 
 

@@ -60,7 +60,7 @@ def test_a_fault_that_begins_in_the_third_of_five_files(tmp_path: Path, name: st
     assert findings
     for one in findings:
         assert names(one) == ["2.parquet", "3.parquet", "4.parquet"], one.text
-        assert one.text.endswith(f"; begins in {tmp_path}/2.parquet and 2 other files")
+        assert one.text.endswith(f"; the change begins in {tmp_path}/2.parquet and 2 other files")
 
 
 def test_what_breaks_a_contract_is_named_rule_by_rule(tmp_path: Path) -> None:
@@ -115,4 +115,4 @@ def test_paths_are_written_as_people_may_see_them(tmp_path: Path) -> None:
     verdict = Verdict("stop", (finding,))
     [one] = with_files(verdict, plan, profile_of(rows), None, None, None, lambda path: path[-9:]).findings
     assert one.files == ("2.parquet", "3.parquet", "4.parquet")
-    assert one.text == "quantity: one value; begins in 2.parquet and 2 other files"
+    assert one.text == "quantity: one value; the change begins in 2.parquet and 2 other files"

@@ -83,14 +83,14 @@ def test_the_sentence_says_how_many_rows_are_missing() -> None:
     rows = [1_000, 1_010, 990, 1_000, 1_000, 500, 510, 1_000, 500]
     assert judged(rows, daily(9)) == [(
         "stop",
-        "rows: 500 rows, 50.5 % fewer than the 1,010 that v0002, the last Tuesday, leads to expect (threshold 40 %): "
+        "rows: 500 rows, 50.5 % fewer than the 1,010 that v0002, the last Tuesday, predicts (threshold 40 %): "
         "half of the rows are missing",
     )]  # fmt: skip
     twice = judged([*rows[:-1], 2_020], daily(9))[0][1]
-    assert twice.endswith("leads to expect (threshold 70 %): there are twice as many rows")
+    assert twice.endswith("predicts (threshold 70 %): there are twice as many rows")
     assert "rows: 2,020 rows, 100 % more than the 1,010 that" in twice
     many = judged([*rows[:-1], 479_750], daily(9))[0][1]
-    assert many == ("rows: 479,750 rows, 475 times as many as the 1,010 that v0002, the last Tuesday, leads to expect "
+    assert many == ("rows: 479,750 rows, 475 times as many as the 1,010 that v0002, the last Tuesday, predicts "
                     "(threshold 70 %)")  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def test_a_first_weekend_of_half_the_rows_is_plain_and_a_first_workday_of_half_i
     assert judged([*week[:6], 150], daily(7))[0][0] == "warn"
     assert judged([*week[:3], 500], daily(4)) == [(
         "warn",
-        "rows: 500 rows, 50 % fewer than the 1,000 that 3 good nights lead to expect (threshold 40 %): "
+        "rows: 500 rows, 50 % fewer than the 1,000 that 3 good nights predict (threshold 40 %): "
         "half of the rows are missing",
     )]  # fmt: skip
 

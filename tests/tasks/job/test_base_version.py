@@ -204,7 +204,7 @@ def test_a_model_does_not_grow_by_what_was_taken_back(tmp_path: Path, caplog: py
     with pytest.raises(DataError, match="no good version is left in this output"):
         grow(weight, out)
     assert len(grow(weight, out / "v0002")) == 6
-    assert "v0002 was discarded, and is read all the same" in caplog.text
+    assert "v0002 was discarded, but is read anyway" in caplog.text
 
 
 def test_a_damaged_mark_is_a_mark(tmp_path: Path) -> None:
@@ -555,7 +555,7 @@ def test_a_version_that_cannot_be_read_stops_the_run(
 
         monkeypatch.setattr("tasks.job.output_check.digest", failing)
         monkeypatch.setattr("tasks.job.base_version.digest", failing)
-    with pytest.raises(HostError, match=r"whether v0002 is whole is not known"):
+    with pytest.raises(HostError, match=r"it is not known whether v0002 is whole"):
         newest_good(out)
     assert not is_discarded(out / "v0002")
 
@@ -584,7 +584,7 @@ def test_a_night_on_another_disk_is_a_version_and_a_copy_is_none(
     assert (tmp_path / "disk/v0001/_manifest.json").exists()
 
     monkeypatch.setenv("ROWMILL_ALLOWED_ROOTS", f"{out}")
-    with pytest.raises(HostError, match=r"(?s)outside of what runs may use.*disk/v0001"):
+    with pytest.raises(HostError, match=r"(?s)outside the allowed roots.*disk/v0001"):
         ks(out, "all")
     monkeypatch.delenv("ROWMILL_ALLOWED_ROOTS")
     (tmp_path / "disk").rename(tmp_path / "unmounted")
@@ -598,7 +598,7 @@ def test_a_newest_version_whose_disk_is_not_mounted_stops_the_run(tmp_path: Path
     (out / "v0002").symlink_to(tmp_path / "disk")
     assert name_of(out) == "v0002"
     (tmp_path / "disk").rename(tmp_path / "unmounted")
-    with pytest.raises(HostError, match="whether v0002 is whole is not known"):
+    with pytest.raises(HostError, match="it is not known whether v0002 is whole"):
         newest_good(out)
 
 

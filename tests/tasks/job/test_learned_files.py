@@ -79,7 +79,7 @@ def test_the_night_of_a_known_file_is_named() -> None:
     with pytest.raises(DataError) as caught:
         check_new([("/in/b", 1, "b"), ("/in/copy", 10, "aa")], KNOWN, NIGHTS)
     text = str(caught.value)
-    assert "1 of 2 files are learned already" in text
+    assert "1 of 2 files were already learned" in text
     assert "/in/copy was learned in the night of 2026-11-21 as /in/a" in text
     assert "--again (refit.again: true)" in text
 
@@ -96,11 +96,11 @@ def test_a_history_is_read_as_it_was_saved(tmp_path: Path) -> None:
         check_history(tmp_path, {"history": saved})
 
 
-@pytest.mark.promise("`files are learned already`")
+@pytest.mark.promise("`files were already learned`")
 def test_a_night_that_comes_again_is_refused_unless_somebody_insists(tmp_path: Path) -> None:
     out = nights(tmp_path, 2)
     with pytest.raises(
-        DataError, match=r"(?s)1 of 1 files are learned already.*0\.parquet was learned in the night of"
+        DataError, match=r"(?s)1 of 1 files were already learned.*0\.parquet was learned in the night of"
     ):
         night(tmp_path, 0)
     assert not (tmp_path / ".out.rowmill").exists()  # nothing was begun that a later run had to finish

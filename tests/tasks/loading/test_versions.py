@@ -86,7 +86,7 @@ def test_an_output_whose_good_versions_are_all_taken_back_is_refused(
     shown = CliRunner().invoke(app, ["inspect", str(out)])
     assert (shown.exit_code, "discarded by" in shown.stdout) == (0, True), shown.output
     read(out / "v0001")
-    assert "v0001 was discarded, and is read all the same, since the path names it" in caplog.text
+    assert "v0001 was discarded, but is read anyway, since the path names it" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_whoever_reads_a_discarded_output_by_whatever_path_is_told_once(
     assert Dataset(tmp_path / path, engine="pandas").num_rows == rows
     told = [record.getMessage() for record in caplog.records if "was discarded" in record.getMessage()]
     shown = tmp_path / "above/one" if path == "above" else out / "v0002"
-    assert told == [f"{shown} was discarded, and is read all the same, since the path names it"]
+    assert told == [f"{shown} was discarded, but is read anyway, since the path names it"]
 
 
 def test_the_fitted_workflow_of_a_discarded_version_is_loaded_with_a_warning(
@@ -118,7 +118,7 @@ def test_the_fitted_workflow_of_a_discarded_version_is_loaded_with_a_warning(
     assert not caplog.records
     mark(out / "v0001")
     Workflow.load(out / "v0001/_workflow")
-    assert f"{out / 'v0001'} was discarded, and is read all the same" in caplog.text
+    assert f"{out / 'v0001'} was discarded, but is read anyway" in caplog.text
 
 
 def test_commands_that_look_at_a_discarded_output_say_so(tmp_path: Path) -> None:

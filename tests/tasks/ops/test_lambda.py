@@ -182,7 +182,7 @@ def test_a_name_that_is_taken_does_not_hide_the_built_in_operator() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("Categorise", "there is no operator 'Categorise'.*\n.*did you mean 'Categorify'"),
+        ("Categorise", "unknown operator 'Categorise'.*\n.*did you mean 'Categorify'"),
         ({"operator": "Clip"}, "an operator needs the key 'op'"),
         ("nowhere:Op", "'nowhere:Op' cannot be imported"),
         (f"{__name__}:double", "is not an operator"),

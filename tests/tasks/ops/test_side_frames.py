@@ -124,9 +124,9 @@ def test_a_job_refuses_frames() -> None:
 
 
 def test_what_is_no_frame_is_named() -> None:
-    with pytest.raises(JobError, match=r"JoinExternal\(table\): needs a text or a frame, it is 3"):
+    with pytest.raises(JobError, match=r"JoinExternal\(table\): needs a text or a frame, not 3"):
         ops.JoinExternal(3, on="id")
-    with pytest.raises(JobError, match=r"ColumnSimilarity\(left\[0\]\[0\]\): needs a whole number, it is 'a'"):
+    with pytest.raises(JobError, match=r"ColumnSimilarity\(left\[0\]\[0\]\): needs a whole number, not 'a'"):
         ops.ColumnSimilarity([["a"]])
     with pytest.raises(DataError, match="two columns 'id'"):
         ops.JoinExternal(pa.table([[1], [2]], ["id", "id"]), on="id")

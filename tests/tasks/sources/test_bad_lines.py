@@ -167,21 +167,21 @@ def test_a_line_of_blanks_is_no_row_whatever_columns_are_read(bad: str, tmp_path
     "`error` names file and line. `skip` leaves them out. The path of a file (which may hold `{date}`) leaves them "
     "out and collects them there"
 )
-@pytest.mark.promise("`does not parse`")
+@pytest.mark.promise("`cannot be parsed`")
 def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(CSV.removesuffix(b'7,"open\n'))
-    with pytest.raises(DataError, match="a text file does not parse") as error:
+    with pytest.raises(DataError, match="a text file cannot be parsed") as error:
         rows(plan_of(tmp_path / "a.csv", 2**20))
     assert error.value.where == f"{tmp_path}/a.csv, row 2 (line 3 of the file)"
     assert "source.bad_lines: skip" in error.value.do
     (tmp_path / "a.csv").write_bytes(b"x,y\n\xff,1\n\n2,b\n3,c,d\n\xfe,a\n")
     for columns, where in ((["y"], "row 3 (line 5 of the file)"), (["x"], "row 3 (line 5 of the file)")):
-        with pytest.raises(DataError, match="a text file does not parse") as error:
+        with pytest.raises(DataError, match="a text file cannot be parsed") as error:
             rows(plan_of(tmp_path / "a.csv", 2**20, schema={"x": "string"}), columns)
         assert error.value.where == f"{tmp_path}/a.csv, {where}"
     (tmp_path / "a.csv").write_bytes(b"x,y\n1,1\n\n# ,\n2,b\n\xfe,a\n")
     for signs, limit in (({"comment": "#"}, 2), ({"comment": "#"}, 2**20)):
-        with pytest.raises(DataError, match="a text file does not parse") as error:
+        with pytest.raises(DataError, match="a text file cannot be parsed") as error:
             rows(plan_of(tmp_path / "a.csv", limit, schema={"x": "string"}, **signs), ["x"])
         assert error.value.where.endswith("(line 6 of the file)")
     (tmp_path / "a.jsonl").write_bytes(b'{"x": 1}\n\n{"x": 2\n')
@@ -201,7 +201,7 @@ def test_a_bad_line_of_a_later_piece_is_counted_from_the_beginning_of_the_file(p
     schema = pa.schema([("x", "string"), ("y", "string")])
     edges = np.cumsum([0, *map(len, lines)])
     for first, stop, where in ((1, 2, "line 2"), (2, 3, "line 3"), (4, 6, "line 7"), (6, 8, "line 8")):
-        with pytest.raises(DataError, match="a text file does not parse") as error:
+        with pytest.raises(DataError, match="a text file cannot be parsed") as error:
             FORMATS["csv"].read(files, [Piece(0, int(edges[first]), int(edges[stop]))], schema, options)
         assert re.search(r"line \d", error.value.where)[0] == where
 
@@ -262,7 +262,7 @@ def test_python_users_get_a_warning_and_the_file(tmp_path: Path, engine: str, ca
 @pytest.mark.parametrize(
     ("bad_lines", "message"),
     [
-        ("IN/bad.csv", "the file for bad lines lies in the source"),
+        ("IN/bad.csv", "the file for bad lines is inside the source"),
         ("OUT", "OUT is a folder"),
         ("OUT/pipe", "OUT/pipe is a pipe"),
         ("OUT/link", "OUT/link is a link"),
@@ -291,7 +291,7 @@ def test_bad_lines_do_not_go_into_the_output(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.csv").write_text("x,y\n1,2\n")
     for place in ("out", "out/bad.jsonl"):
         job = make_job(job_of(tmp_path, bad_lines=str(tmp_path / place)))
-        with pytest.raises(JobError, match="the file for bad lines lies in the output"):
+        with pytest.raises(JobError, match="the file for bad lines is inside the output"):
             run_stages(job.request("pandas"))
 
 

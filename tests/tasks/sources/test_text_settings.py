@@ -87,7 +87,7 @@ def test_text_packed_by_xz(tmp_path: Path) -> None:
 
 def test_a_wrong_encoding_suggests_one(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("x,y\né,1\n".encode("latin-1"))
-    with pytest.raises(DataError, match="does not parse") as error:
+    with pytest.raises(DataError, match="cannot be parsed") as error:
         rows(tmp_path)
     assert "source.encoding: latin-1" in error.value.do
     for encoding in ("utf-16", "latin-1"):
@@ -105,7 +105,7 @@ def test_a_wrong_encoding_suggests_one(tmp_path: Path) -> None:
             rows(tmp_path, encoding="windows-1252")
         assert error.value.why == "byte 0x81 is not a letter of windows-1252"
         assert error.value.where == f"{tmp_path}/a.csv, line 3"
-        assert error.value.do == "write the file as UTF-8, or say what it is: source.encoding: latin-1"
+        assert error.value.do == "write the file as UTF-8, or name its encoding: source.encoding: latin-1"
     (tmp_path / "a.csv").write_bytes("x\né\n".encode("utf-16")[:-1])
     with pytest.raises(DataError, match="is not UTF-16"):
         rows(tmp_path, encoding="utf-16")
@@ -163,7 +163,7 @@ def test_a_delimiter_of_several_letters_or_bytes(delimiter: str, encoding: str, 
 
 def test_an_error_in_a_text_of_other_delimiters_shows_it_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a::b\n1::2\n3::4::5\n")
-    with pytest.raises(DataError, match="does not parse") as error:
+    with pytest.raises(DataError, match="cannot be parsed") as error:
         rows(tmp_path, delimiter="::")
     assert error.value.where == f"{tmp_path}/a.csv, row 2 (line 3 of the file)"
     assert error.value.why.endswith("Expected 2 columns, got 3: 3::4::5")

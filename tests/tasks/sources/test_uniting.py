@@ -217,7 +217,7 @@ def test_a_contract_goes_before_source_missing(tmp_path: Path) -> None:
     path = folder_of(tmp_path, "parquet", {"n": [1]}, {"n": [2], "x": [1]})
     rules = {"x": make_contract({"columns": {"x": {"missing": "evolve"}}}).columns["x"].missing}
     assert read(with_missing(make_plan(Source(path=path)), rules), 0, ["x"]).to_pydict() == {"x": [None, 1]}
-    with pytest.raises(DataError, match="the contract freezes that") as error:
+    with pytest.raises(DataError, match="the contract forbids that") as error:
         with_missing(make_plan(Source(path=path, missing="null")), {"x": "freeze"})
     assert error.value.where == str(tmp_path / "0.parquet")
 
@@ -267,9 +267,9 @@ def test_a_contract_of_a_job_goes_before_source_missing(tmp_path: Path) -> None:
     folder_of(tmp_path, "parquet", {"n": [1, 3], "y": [0, 1]}, {"n": [2]})
     evolve = job_of(tmp_path) | {"contract": {"columns": {"n": {}, "y": {"missing": "evolve"}}}}
     freeze = job_of(tmp_path, missing="null") | {"contract": {"columns": {"n": {}, "y": {}}}}
-    with pytest.raises(DataError, match="the contract freezes that"):
+    with pytest.raises(DataError, match="the contract forbids that"):
         run_stages(make_job(freeze).request("pandas"))
-    with pytest.raises(DataError, match="the contract freezes that"):
+    with pytest.raises(DataError, match="the contract forbids that"):
         preview(make_job(freeze))
     assert len(preview(make_job(evolve)).united) == 1
     run_stages(make_job(evolve).request("pandas"))

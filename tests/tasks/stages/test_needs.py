@@ -150,7 +150,7 @@ def test_a_disk_that_is_too_small_refuses_the_run_before_any_work(
     what = "scratch and output" if exchange == "disk" else "output"
     with (
         request.staging.locked(),
-        pytest.raises(GiveUpError, match=rf"too small for this run\n.*\n.*{what}, 100.0 kB are free"),
+        pytest.raises(GiveUpError, match=rf"too small for this run\n.*\n.*{what}, 100.0 kB is free"),
     ):
         ingest.ingest(request, LocalPool(2))
     assert list(tmp_path.iterdir()) == [tmp_path / ".out.rowmill"]

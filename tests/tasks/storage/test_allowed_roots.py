@@ -46,7 +46,7 @@ def test_outside(path: str, house: Path) -> None:
     assert path.format(here=house) in refused.value.where
 
 
-@pytest.mark.promise("`the path is outside of what runs may use`")
+@pytest.mark.promise("`the path is outside the allowed roots`")
 def test_the_message_names_field_path_where_it_leads_and_roots(house: Path) -> None:
     with pytest.raises(JobError) as refused:
         check_path("in/away/a.parquet", "run.scratch")

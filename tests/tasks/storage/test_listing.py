@@ -95,7 +95,7 @@ def test_a_folder_that_holds_itself_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("folder to write, not inside the source")
-@pytest.mark.promise("`the output lies in its own source`")
+@pytest.mark.promise("`the output is inside its own source`")
 @pytest.mark.parametrize(
     ("source", "output"),
     [
@@ -108,7 +108,7 @@ def test_an_output_in_its_own_source_is_refused(
 ) -> None:
     monkeypatch.chdir(files_in(tmp_path, "in/a/x.parquet"))
     (tmp_path / "link").symlink_to("in")
-    with pytest.raises(JobError, match=f"the output lies in its own source\n  where: {output}\n"):
+    with pytest.raises(JobError, match=f"the output is inside its own source\n  where: {output}\n"):
         refuse_inside(source, output)
 
 

@@ -198,7 +198,7 @@ def test_over_http_too(tmp_path: Path, table: pa.Table) -> None:
         assert Ranges.sent < 0.2 * size
         assert len(read_range(url, 1000, 2000)) == 1000
         pq.write_table(table.slice(1), tmp_path / "a.parquet")
-        with pytest.raises(DataError, match="changed while the run worked"):
+        with pytest.raises(DataError, match="changed during the run"):
             read(plan, 0)
     finally:
         server.shutdown()

@@ -246,7 +246,7 @@ def test_clean_leaves_runs_and_foreign_files_alone_and_finishes_a_swap(tmp_path:
         (working.folder / "plan.json").touch()
         lines = {line.split(",")[0].split("/")[-1]: line for line in cleaned(tmp_path, "--older-than", "0")}
         assert working.in_use()
-    assert "another run works on this output: process" in lines[".working.rowmill"]
+    assert "another run is working on this output: process" in lines[".working.rowmill"]
     assert "process 1 on another-host" in lines[".elsewhere.rowmill"]
     assert lines[".mine.rowmill"].endswith("it holds notes.txt, which rowmill did not write")
     assert (mine / "plan.json").exists()
@@ -402,7 +402,7 @@ def test_clean_knows_whose_work_lies_in_a_scratch_folder(tmp_path: Path) -> None
     with staging.locked():
         (staging.folder / "plan.json").write_text("{}")
         lines = cleaned(tmp_path / "scratch", "--older-than", "0")
-        assert "another run works on this output" in lines[0]
+        assert "another run is working on this output" in lines[0]
     assert staging.folder.exists()
     lines = cleaned(tmp_path / "scratch", "--older-than", "0")
     assert lines[0].startswith(f"removed  {staging.folder}")
