@@ -7,11 +7,11 @@ from typing import cast
 from infra.clusters.encryption import security_of
 from infra.clusters.model import Cluster
 from infra.clusters.remote import RunningCluster
-from infra.clusters.resolve import engine_at
+from infra.clusters.resolve import workers_of
 
 
 def address(cluster: Cluster) -> RunningCluster:
     """A scheduler that rowmill did not start: connected to, never closed; GiveUpError when it does not answer."""
     where, security = cast(str, cluster.address), security_of(cluster)
-    engine_at(where, security)
+    workers_of(cluster)
     return RunningCluster(where, security)

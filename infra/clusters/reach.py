@@ -28,6 +28,12 @@ def workers_at(client: Any) -> dict[str, Any]:
     return {}
 
 
+def offering(workers: Mapping[str, Any], resources: Mapping[str, float]) -> set[str]:
+    """The workers that offer all of the resources, by their addresses."""
+    offers = {worker: spec.get("resources") or {} for worker, spec in workers.items()}
+    return {w for w, offer in offers.items() if all(offer.get(name, 0) >= n for name, n in resources.items())}
+
+
 def answers_of(client: Any, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
     """What the function returns on each worker, by the worker's address; without workers that go away meanwhile."""
     answers = client.run(function, *arguments, on_error="return")
@@ -93,10 +99,10 @@ def signature(path: str) -> str | None:
 
 def check_resources(client: Any, needed: Mapping[str, float], stage: str) -> None:
     """At least one worker offers what a stage takes; else GiveUpError with what they offer, since Dask would wait."""
-    workers = workers_at(client).values()
-    offers = [spec.get("resources") or {} for spec in workers]
-    if not offers or any(all(offer.get(name, 0) >= amount for name, amount in needed.items()) for offer in offers):
+    workers = workers_at(client)
+    if not workers or offering(workers, needed):
         return
+    offers = [spec.get("resources") or {} for spec in workers.values()]
     amounts = " ".join(f"{name}={amount:g}" for name, amount in needed.items())
     raise GiveUpError(
         f"no worker offers what {stage} takes: {amounts}", where=f"cluster.resources.{stage}",

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("rowmill")
 
 LOST = (KilledWorker, CancelledError, CommClosedError)  # a worker went away: that of the stage, or one that it used
+Resources = dict[str, dict[str, float]]  # what the tasks of a stage take of a worker, by the stage
 run_log.install()
 
 
@@ -116,7 +117,8 @@ def leave_pool() -> None:
 def stage(name: str, work: Callable[..., StageResult]) -> Any:
     """The Prefect task `name` around work(request, [split,] pool, progress); the task returns a StageRun."""
 
-    def body(request: Request, split: str | None = None, resources: dict[str, float] | None = None) -> StageRun:
+    def body(request: Request, split: str | None = None, resources: Resources | None = None) -> StageRun:
+        request, taken = request.of_stage(name), resources or {}
         progress = LiveProgress(request, name, split or "")
         progress.check_owner()
         leave_pool()
@@ -127,7 +129,9 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
             out_of_memory.explained(name, request.engine),
             run_logger() as log,
         ):
-            pool = DaskPool(get_client(), resources, gpu_setup.allocatable)
+            client = get_client()
+            transforming = DaskPool(client, taken.get("transform"), gpu_setup.allocatable)
+            pool = DaskPool(client, taken.get(name), gpu_setup.allocatable, transforming)
             log.info("%s on %s worker(s) with %s threads", progress.title, len(pool.workers), pool.threads)
             with (
                 monitor.watched(pool.client, pool.workers, request.run.report) as watch,
