@@ -83,7 +83,7 @@ def ran_on(stream: Any, client: Client) -> dict[str, set[str]]:
 
 @pytest.mark.system
 @pytest.mark.xdist_group("clusters")
-@pytest.mark.promise("runs a stage on the workers that offer what it takes", "infra/README.md#resources")
+@pytest.mark.promise("runs the work of a stage on workers that offer it", "infra/README.md#resources")
 @pytest.mark.parametrize("exchange", ["memory", "disk"])
 def test_each_stage_runs_on_workers_that_fit_and_writes_the_files_of_one_kind(
     mixed: Client, text: Path, tmp_path: Path, prefect_server: Any, exchange: str
@@ -135,7 +135,7 @@ def mixed_section(*on_gpu: str, **more: dict[str, float]) -> Cluster:
 
 
 @pytest.mark.usefixtures("seen")
-@pytest.mark.promise("The engine of a stage is cuDF where all of these have a GPU, else pandas")
+@pytest.mark.promise("The engine of a stage is cuDF where all of its workers have a GPU, else pandas")
 def test_a_stage_has_the_engine_of_all_its_workers() -> None:
     operators = mixed_section("statistics", "transform", "shuffle_write", ingest={"CPU": 1})
     every = mixed_section(*STAGES)
