@@ -157,6 +157,7 @@ def test_a_gpu_that_no_stage_uses_is_reported(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.usefixtures("seen")
+@pytest.mark.promise("transform and shuffle_write need workers of one kind")
 @pytest.mark.parametrize(("one", "other"), [("transform", "shuffle_write"), ("shuffle_write", "transform")])
 def test_rows_that_one_engine_hands_to_the_other_are_refused(one: str, other: str) -> None:
     with pytest.raises(GiveUpError) as caught:
