@@ -103,15 +103,15 @@ def _submitted(task: Any, job: AnyJob, request: Request, split: str | None) -> I
         future.wrapped_future.release()  # Dask would run the stage again for a future whose worker is lost
 
 
-def _where_it_fits(resources: dict[str, float] | None) -> dict[str, list[str]]:
-    """The workers on which a stage itself may run, where only some offer the resources that its tasks take. It does not
-    take them itself: its tasks would wait for them."""
+def _where_it_fits(resources: dict[str, float] | None) -> dict[str, Any]:
+    """Annotations by which Dask prefers workers for a stage itself that offer what its tasks take, where only some do.
+    It does not take them itself: its tasks would wait for them. Another worker goes on where these are lost."""
     context = FlowRunContext.get()
     if not resources or context is None:
         return {}
     workers = workers_at(cast("Any", context.task_runner).client)
-    fitting = offering(workers, resources)
-    return {"workers": list(fitting)} if len(fitting) < len(workers) else {}
+    fitting = list(offering(workers, resources))
+    return {"workers": fitting, "allow_other_workers": True} if 0 < len(fitting) < len(workers) else {}
 
 
 def _reported(run: StageRun, attempt: int, task_run_id: uuid.UUID, request: Request) -> StageResult:

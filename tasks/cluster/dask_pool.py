@@ -50,10 +50,9 @@ def workers_at(client: Any) -> dict[str, Any]:
 
 
 def offering(workers: Mapping[str, Any], resources: Mapping[str, float] | None) -> dict[str, Any]:
-    """Return the workers that offer the resources; all where none does at this moment, as while one is replaced."""
+    """Return the workers that offer the resources."""
     taken = (resources or {}).items()
-    fitting = {a: w for a, w in workers.items() if all((w["resources"] or {}).get(name, 0) >= n for name, n in taken)}
-    return fitting or dict(workers)
+    return {a: w for a, w in workers.items() if all((w["resources"] or {}).get(name, 0) >= n for name, n in taken)}
 
 
 class DaskPool:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowmill")
 
+REPLACED_SECONDS = 60.0
 LOST = (KilledWorker, CancelledError, CommClosedError)  # a worker went away: that of the stage, or one that it used
 Resources = dict[str, dict[str, float]]  # what the tasks of a stage take of a worker, by the stage
 run_log.install()
@@ -114,6 +115,16 @@ def leave_pool() -> None:
         secede()
 
 
+def fitting_pool(resources: dict[str, float] | None, planned_for: DaskPool | None = None) -> DaskPool:
+    """Return the workers that offer the resources; waits a minute while the only one is being replaced."""
+    began = time.monotonic()
+    while True:
+        pool = DaskPool(get_client(), resources, gpu_setup.allocatable, planned_for)
+        if pool.workers or time.monotonic() - began > REPLACED_SECONDS:
+            return pool
+        time.sleep(1)
+
+
 def stage(name: str, work: Callable[..., StageResult]) -> Any:
     """The Prefect task `name` around work(request, [split,] pool, progress); the task returns a StageRun."""
 
@@ -129,9 +140,7 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
             out_of_memory.explained(name, request.engine),
             run_logger() as log,
         ):
-            client = get_client()
-            transforming = DaskPool(client, taken.get("transform"), gpu_setup.allocatable)
-            pool = DaskPool(client, taken.get(name), gpu_setup.allocatable, transforming)
+            pool = fitting_pool(taken.get(name), fitting_pool(taken.get("transform")))
             log.info("%s on %s worker(s) with %s threads", progress.title, len(pool.workers), pool.threads)
             with (
                 monitor.watched(pool.client, pool.workers, request.run.report) as watch,

@@ -21,7 +21,9 @@ from tasks.errors import GiveUpError
 from tasks.job.request import Request
 from tasks.manifest import Manifest
 from tests.conftest import free_port
-from tests.faults.jobs import BLOCK
+from tests.faults import chaos
+from tests.faults.jobs import BLOCK, plan_chaos
+from tests.faults.jobs import STAGES as FAULTS
 from tests.infra.elsewhere import DASK, digests, processes, run_job
 
 OF_STAGE = {"_each": "ingest", "observe": "statistics", "merge": "statistics", "cut_partition": "transform",
@@ -95,6 +97,20 @@ def test_each_stage_runs_on_workers_that_fit_and_writes_the_files_of_one_kind(
     assert run_job(text, tmp_path / "one", {"kind": "cpu", "threads_per_worker": 2}, **options).is_completed()
     assert digests(tmp_path / "mixed") == digests(tmp_path / "one")
     assert sum(rows for rows, _ in digests(tmp_path / "mixed")) == 4 * BLOCK
+
+
+@pytest.mark.system
+@pytest.mark.xdist_group("clusters")
+def test_the_only_worker_that_fits_is_replaced(text: Path, tmp_path: Path, prefect_server: Any) -> None:
+    plan = plan_chaos(tmp_path / "plan.json", [{"at": FAULTS["transform"]}])
+    worker = [*DASK, "worker", "--nthreads", "1", "--resources"]
+    dies = ["env", f"{chaos.VARIABLE}={plan}", *worker, "operators=1", "--preload", "tests.faults.chaos"]
+    with workers(tmp_path, [[*worker, "parsing=1"], dies]) as client:
+        before = set(workers_at(client))
+        assert run_job(text, tmp_path / "out", at(client, RESOURCES), run={"exchange": "memory"}).is_completed()
+        assert len(before & set(workers_at(client))) == 1
+    assert not plan.with_suffix(".flag0").exists()
+    assert sum(rows for rows, _ in digests(tmp_path / "out")) == 4 * BLOCK
 
 
 @pytest.mark.gpu
