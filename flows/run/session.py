@@ -92,7 +92,8 @@ def started(job: AnyJob, request: Request, imports: WorkerImports) -> Iterator[R
         settle_question(staging)
         note_night(job, staging)
         staging.check(job.output.on_existing)  # again: what was waited for, or fixed, may stand there now
-        request = on_base(job, replace(request, stage_engines=dict(stage_engines(job.cluster))))
+        request = replace(request, stage_engines=dict(stage_engines(job.cluster)))
+        request = on_base(job, request.of_stage(request.planned_stage))
         yield replace(request, owner=owner)
 
 

@@ -104,8 +104,9 @@ def _submitted(task: Any, job: AnyJob, request: Request, split: str | None) -> I
 
 
 def _where_it_fits(resources: dict[str, float] | None) -> dict[str, Any]:
-    """Annotations by which Dask prefers workers for a stage itself that offer what its tasks take, where only some do.
-    It does not take them itself: its tasks would wait for them. Another worker goes on where these are lost."""
+    """Return annotations by which Dask prefers workers for a stage itself that offer what its tasks take; {} where all
+    do. The stage does not take that itself: its tasks would wait for it. Another worker goes on where these are lost.
+    """
     context = FlowRunContext.get()
     if not resources or context is None:
         return {}

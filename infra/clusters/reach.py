@@ -29,7 +29,7 @@ def workers_at(client: Any) -> dict[str, Any]:
 
 
 def offering(workers: Mapping[str, Any], resources: Mapping[str, float]) -> set[str]:
-    """The workers that offer all of the resources, by their addresses."""
+    """Return the addresses of the workers that offer all of the resources."""
     offers = {worker: spec.get("resources") or {} for worker, spec in workers.items()}
     return {w for w, offer in offers.items() if all(offer.get(name, 0) >= n for name, n in resources.items())}
 

@@ -88,7 +88,10 @@ class Connection(Client):
 
 
 def stage_engines(cluster: Cluster) -> dict[str, Engine]:
-    """The engine of each stage where they differ, as on a cluster of workers with and without GPUs; else {}."""
+    """Return the engine of each stage where they differ, as on a cluster of workers with and without GPUs; else {}.
+
+    GiveUpError where transform and shuffle_write differ; a warning where no stage uses GPUs that are there.
+    """
     if cluster.kind != "address":
         return {}
     workers, on_gpus = workers_of(cluster)
@@ -99,7 +102,7 @@ def stage_engines(cluster: Cluster) -> dict[str, Engine]:
         raise GiveUpError(
             f"{one} runs on GPUs, and {other} does not", where=f"cluster.resources.{other}",
             why="the rows that one hands to the other stay in the memory of one kind of worker",
-            do=f"write {other}: {{{taken}}} there",
+            do=f"set cluster.resources.{other} to {{{taken}}}",
         )  # fmt: skip
     if on_gpus and "cudf" not in engines.values():
         log.warning(
@@ -112,13 +115,13 @@ def stage_engines(cluster: Cluster) -> dict[str, Engine]:
 def _engines(
     workers: Mapping[str, Any], on_gpus: Set[str], resources: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Engine]:
-    """The engine of each stage: cudf where every worker that offers what the stage takes has a GPU."""
+    """Return the engine of each stage: cudf where every worker that offers what the stage takes has a GPU."""
     fitting = {stage: offering(workers, resources.get(stage, {})) or {*workers} for stage in STAGES}
     return {stage: "cudf" if chosen <= on_gpus else "pandas" for stage, chosen in fitting.items()}
 
 
 def workers_of(cluster: Cluster) -> tuple[dict[str, Any], set[str]]:
-    """The workers of a running scheduler, and which of them can use a GPU; GiveUpError when there is none to ask."""
+    """Return the workers of a running scheduler, and which of them can use a GPU; GiveUpError where there is none."""
     address, security = cast(str, cluster.address), security_of(cluster)
     try:
         client = Connection(address, set_as_default=False, timeout="8s", name="rowmill-look", security=security)

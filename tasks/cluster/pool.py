@@ -38,7 +38,7 @@ class Pool(Protocol):
 
     @property
     def planned_for(self) -> Pool:
-        """The workers that partitions are planned for: those that transform runs on."""
+        """The workers that partitions are planned for: in ingest those that operators run on."""
         ...
 
     @property

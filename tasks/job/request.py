@@ -104,6 +104,11 @@ class Request(PickledFields):
         """Return the request with the engine of a stage."""
         return replace(self, engine=self.stage_engines[stage]) if self.stage_engines else self
 
+    @property
+    def planned_stage(self) -> str:
+        """The stage for whose workers partitions are planned."""
+        return "statistics" if self.flow == "fit" else "transform"
+
     @cached_property
     def source(self) -> Source:
         return Source(**self.sections["source"])

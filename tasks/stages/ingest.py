@@ -269,7 +269,7 @@ class Planned:
 def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     """Plan one split."""
     source, run = request.source, request.run
-    limits = sizing(request.of_stage("transform").engine, pool.planned_for, run.min_partition_size)
+    limits = sizing(request.of_stage(request.planned_stage).engine, pool.planned_for, run.min_partition_size)
     with naming_valid(split):
         plan = make_plan(
             source.model_copy(update={"path": path, "valid": None}),
@@ -318,7 +318,7 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
 
 
 def _checked_needs(request: Request, plans: Mapping[str, Plan], pool: Pool) -> Needs:
-    return checked_needs(request.of_stage("transform"), plans, pool.planned_for)
+    return checked_needs(request.of_stage(request.planned_stage), plans, pool.planned_for)
 
 
 def check_columns(request: Request, bound: Bound) -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowmill")
 
-REPLACED_SECONDS = 60.0
+REPLACED_SECONDS = 60.0  # in which a worker that was lost usually comes again
 LOST = (KilledWorker, CancelledError, CommClosedError)  # a worker went away: that of the stage, or one that it used
 Resources = dict[str, dict[str, float]]  # what the tasks of a stage take of a worker, by the stage
 run_log.install()
@@ -140,7 +140,8 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
             out_of_memory.explained(name, request.engine),
             run_logger() as log,
         ):
-            pool = fitting_pool(taken.get(name), fitting_pool(taken.get("transform")))
+            planned_for = fitting_pool(taken.get(request.planned_stage)) if taken and name == "ingest" else None
+            pool = fitting_pool(taken.get(name), planned_for)
             log.info("%s on %s worker(s) with %s threads", progress.title, len(pool.workers), pool.threads)
             with (
                 monitor.watched(pool.client, pool.workers, request.run.report) as watch,

@@ -15,6 +15,7 @@ import pytest
 from distributed import Client, get_task_stream
 
 from infra.clusters import resolve
+from infra.clusters.expected import expected
 from infra.clusters.model import STAGES, Cluster
 from tasks.cluster.dask_pool import workers_at
 from tasks.errors import GiveUpError
@@ -94,6 +95,8 @@ def test_each_stage_runs_on_workers_that_fit_and_writes_the_files_of_one_kind(
     with get_task_stream(mixed) as stream:
         assert run_job(text, tmp_path / "mixed", at(mixed, RESOURCES), **options).is_completed()
     assert ran_on(stream, mixed) == {stage: {kind} for stage, kind in KINDS.items()}
+    planned = expected(Cluster(**at(mixed, RESOURCES)))
+    assert (len(planned.workers), planned.threads) == (2, 2)
     assert run_job(text, tmp_path / "one", {"kind": "cpu", "threads_per_worker": 2}, **options).is_completed()
     assert digests(tmp_path / "mixed") == digests(tmp_path / "one")
     assert sum(rows for rows, _ in digests(tmp_path / "mixed")) == 4 * BLOCK
@@ -182,7 +185,7 @@ def test_rows_that_one_engine_hands_to_the_other_are_refused(one: str, other: st
         f"{one} runs on GPUs, and {other} does not",
         f"  where: cluster.resources.{other}",
         "  why: the rows that one hands to the other stay in the memory of one kind of worker",
-        f"  do: write {other}: {{GPU: 1}} there",
+        f"  do: set cluster.resources.{other} to {{GPU: 1}}",
     ]
     assert resolve.stage_engines(mixed_section(one, other))[one] == "cudf"
 
@@ -194,3 +197,4 @@ def test_work_that_one_kind_of_workers_did_is_not_reused_for_another() -> None:
     assert differing.of_stage("ingest").engine == "pandas"
     assert differing.of_stage("ingest").plan_fingerprint == differing.of_stage("transform").plan_fingerprint
     assert differing.plan_fingerprint != request.plan_fingerprint
+    assert (request.planned_stage, replace(request, flow="fit").planned_stage) == ("transform", "statistics")
