@@ -34,6 +34,7 @@ from flows.run.stages import run_stage, stages_of_this_run
 from flows.sample import make_sample
 from infra.clusters.encryption import security_of
 from infra.clusters.local import prepare
+from infra.clusters.resolve import stage_engines
 from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
 from infra.workers.imports import WorkerImports
@@ -98,9 +99,10 @@ def started(job: AnyJob, request: Request, imports: WorkerImports) -> Iterator[R
         settle_question(staging)
         note_night(job, staging)
         staging.check(job.output.on_existing)  # again: what was waited for, or fixed, may stand there now
+        request = replace(request, stage_engines=dict(stage_engines(job.cluster)))
         observer = _observed(job, request)
         with listening(observer), observed(observer, harmless=(NoDataError, PublishedError)):
-            observer.request = request = on_base(job, request)
+            observer.request = request = on_base(job, request.of_stage(request.planned_stage))
             yield replace(request, owner=owner)
 
 
@@ -156,7 +158,7 @@ def on_base(job: AnyJob, request: Request) -> Request:
             staging.clean()
             COMMITTED[:] = [str(version.path / split) if split else str(version.path) for split in request.splits]
             raise PublishedError([*COMMITTED])
-    based = replace(job.request(request.engine, version), flow=request.flow)
+    based = replace(job.request(request.engine, version), flow=request.flow, stage_engines=request.stage_engines)
     log.info("the base is %s: %s rows of %s", version.path, f"{version.rows:,}", nights_text(version.data))
     if (written_by := version.data.get("rowmill")) != rowmill_version():
         log.info("the base was written by rowmill %s, this is %s", written_by, rowmill_version())

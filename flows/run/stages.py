@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import dask
 from prefect import get_client, get_run_logger
 from prefect.client.schemas.objects import StateDetails
 from prefect.context import FlowRunContext, TagsContext
@@ -24,7 +25,7 @@ from flows.run.lost_workers import WorkersAtStart, in_every_attempt, workers_of
 from flows.run.stopping import mark_task_run, stop_stage
 from flows.run.worker_checks import check_workers
 from tasks.cluster import stalled_tasks
-from tasks.cluster.dask_pool import workers_at
+from tasks.cluster.dask_pool import offering, workers_at
 from tasks.core.stage_results import StageResult, StageRun
 from tasks.errors import GiveUpError
 from tasks.graph.failed_casts import sentence
@@ -88,8 +89,8 @@ def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = 
 @contextmanager
 def _submitted(task: Any, job: AnyJob, request: Request, split: str | None) -> Iterator[Any]:
     """The future of a stage while the block runs. Ctrl-C, SIGTERM and a cancel stop the stage."""
-    with untagged():
-        future = task.submit(request, split, job.cluster.resources.get(task.name), wait_for=stages_before())
+    with untagged(), dask.annotate(**_where_it_fits(job.cluster.resources.get(task.name))):
+        future = task.submit(request, split, job.cluster.resources, wait_for=stages_before())
     links(future.wrapped_future.client, request.key, job.run.performance_report)
     try:
         yield future
@@ -100,6 +101,18 @@ def _submitted(task: Any, job: AnyJob, request: Request, split: str | None) -> I
         raise
     finally:
         future.wrapped_future.release()  # Dask would run the stage again for a future whose worker is lost
+
+
+def _where_it_fits(resources: dict[str, float] | None) -> dict[str, Any]:
+    """Return annotations by which Dask prefers workers for a stage itself that offer what its tasks take; {} where all
+    do. The stage does not take that itself: its tasks would wait for it. Another worker goes on where these are lost.
+    """
+    context = FlowRunContext.get()
+    if not resources or context is None:
+        return {}
+    workers = workers_at(cast("Any", context.task_runner).client)
+    fitting = list(offering(workers, resources))
+    return {"workers": fitting, "allow_other_workers": True} if 0 < len(fitting) < len(workers) else {}
 
 
 def _reported(run: StageRun, attempt: int, task_run_id: uuid.UUID, request: Request) -> StageResult:

@@ -16,7 +16,8 @@ HERE = ("auto", "cuda", "cpu")
 
 
 def check_workers(job: AnyJob, request: Request, stage: str) -> None:
-    """Check that workers elsewhere share the run's folder and source (before ingest) and offer the stage's resources.
+    """Check that workers elsewhere offer the stage's resources, and before ingest those of all stages; that they
+    share the run's folder and source.
 
     JobError names the worker's host and the path that is not shared, GiveUpError the resource that nobody offers.
     """
@@ -24,8 +25,9 @@ def check_workers(job: AnyJob, request: Request, stage: str) -> None:
     if job.cluster.kind in HERE or context is None:
         return
     runner: Any = context.task_runner
-    if needed := job.cluster.resources.get(stage):
-        check_resources(runner.client, needed, stage)
+    for name, needed in job.cluster.resources.items():
+        if stage in (name, "ingest"):
+            check_resources(runner.client, needed, name)
     if stage == "ingest":
         entries = [request.source.path, request.source.valid]
         sources = [path for paths in entries if paths for path in ([paths] if isinstance(paths, str) else paths)]

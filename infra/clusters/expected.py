@@ -14,7 +14,7 @@ from distributed.system import MEMORY_LIMIT
 from infra.clusters.cuda_settings import threads_for
 from infra.clusters.encryption import security_of
 from infra.clusters.model import first_workers
-from infra.clusters.reach import workers_at
+from infra.clusters.reach import offering, workers_at
 from infra.clusters.remote import GPU_THREADS
 from infra.clusters.resolve import chosen_gpus, resolved
 from infra.sizes import size_in_bytes
@@ -77,6 +77,8 @@ def _address(cluster: Cluster, engine: str) -> ExpectedWorkers:
     where = cast(str, cluster.address)
     with Client(where, set_as_default=False, timeout="8s", security=security_of(cluster)) as client:
         info = workers_at(client)
+    if fitting := offering(info, cluster.resources.get("transform", {})):
+        info = {worker: info[worker] for worker in fitting}
     threads = sum(worker["nthreads"] for worker in info.values())
     memory = sum(worker["memory_limit"] or MEMORY_LIMIT for worker in info.values())
     return _expected(engine, len(info), threads, memory, 0, f"at {where}")

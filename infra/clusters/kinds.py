@@ -13,7 +13,7 @@ from infra.clusters.kubernetes import open_pods
 from infra.clusters.local import cpu, cuda
 from infra.clusters.model import Cluster
 from infra.clusters.remote import RunningCluster, start
-from infra.clusters.resolve import engine_at, kind_on_this_host
+from infra.clusters.resolve import kind_on_this_host, workers_of
 from infra.clusters.slurm import open_queue
 from infra.clusters.ssh import open_hosts
 from infra.environment import use_settings
@@ -48,5 +48,5 @@ def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMP
 def address(cluster: Cluster) -> RunningCluster:
     """A scheduler that rowmill did not start: connected to, never closed; GiveUpError when it does not answer."""
     where, security = cast(str, cluster.address), security_of(cluster)
-    engine_at(where, security)
+    workers_of(cluster)
     return RunningCluster(where, security)

@@ -31,6 +31,12 @@ def workers_at(client: Any) -> dict[str, Any]:
     return {}
 
 
+def offering(workers: Mapping[str, Any], resources: Mapping[str, float]) -> set[str]:
+    """Return the addresses of the workers that offer all of the resources."""
+    offers = {worker: spec.get("resources") or {} for worker, spec in workers.items()}
+    return {w for w, offer in offers.items() if all(offer.get(name, 0) >= n for name, n in resources.items())}
+
+
 def answers_of(client: Any, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
     """What the function returns on each worker, by the worker's address; without workers that go away meanwhile."""
     answers = client.run(function, *arguments, on_error="return")
@@ -43,12 +49,17 @@ def answers_of(client: Any, function: Callable[..., Any], *arguments: Any) -> di
 
 def engine_of(client: Any) -> Engine:
     """The engine that every worker can use; GiveUpError for workers without rowmill."""
+    return "cudf" if on_gpus(client) >= {*workers_at(client)} else "pandas"
+
+
+def on_gpus(client: Any) -> set[str]:
+    """The workers that can use a GPU; GiveUpError for workers without rowmill."""
     strangers = [worker for worker, spec in answers_of(client, find_spec, "infra").items() if spec is None]
     if strangers:
         raise GiveUpError(
             "workers without rowmill", where=", ".join(strangers[:3]), do="install this rowmill where they run",
         )  # fmt: skip
-    return "cudf" if all(answers_of(client, gpus.is_usable).values()) else "pandas"
+    return {worker for worker, usable in answers_of(client, gpus.is_usable).items() if usable}
 
 
 def check_shared(client: Any, folder: Path, sources: Sequence[str], api_url: str | None = None) -> None:
@@ -106,10 +117,10 @@ def signature(path: str) -> str | None:
 
 def check_resources(client: Any, needed: Mapping[str, float], stage: str) -> None:
     """At least one worker offers what a stage takes; else GiveUpError with what they offer, since Dask would wait."""
-    workers = workers_at(client).values()
-    offers = [spec.get("resources") or {} for spec in workers]
-    if not offers or any(all(offer.get(name, 0) >= amount for name, amount in needed.items()) for offer in offers):
+    workers = workers_at(client)
+    if not workers or offering(workers, needed):
         return
+    offers = [spec.get("resources") or {} for spec in workers.values()]
     amounts = " ".join(f"{name}={amount:g}" for name, amount in needed.items())
     raise GiveUpError(
         f"no worker offers what {stage} takes: {amounts}", where=f"cluster.resources.{stage}",

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping, Set
 from typing import Any, Literal, NamedTuple, cast
 
 from distributed import Client
-from distributed.security import Security
 
 from infra import gpus
 from infra.clusters.by_class import check_class
 from infra.clusters.encryption import security_of
-from infra.clusters.model import REMOTE, Cluster, Engine, Kind
-from infra.clusters.reach import engine_of, workers_at
+from infra.clusters.model import REMOTE, STAGES, Cluster, Engine, Kind
+from infra.clusters.reach import offering, on_gpus, workers_at
 from tasks.errors import GiveUpError
 
 log = logging.getLogger("rowmill.clusters")
+
+WORK, AFTER = "transform", "shuffle_write"  # stages: one hands its rows to the other
 
 
 class Resolved(NamedTuple):
@@ -29,7 +31,7 @@ class Resolved(NamedTuple):
 def resolved(cluster: Cluster) -> Resolved:
     """The concrete kind and engine; GiveUpError where GPUs are absent or `address` does not answer."""
     if cluster.kind == "address":
-        return Resolved("address", engine_at(cast(str, cluster.address), security_of(cluster)))
+        return Resolved("address", _engines(*workers_of(cluster), cluster.resources)[WORK])
     if cluster.kind in REMOTE:
         return Resolved(cast(Kind, cluster.kind), "cudf" if getattr(cluster, cluster.kind).gpus else "pandas")
     if cluster.kind == "class":
@@ -88,8 +90,42 @@ class Connection(Client):
             raise
 
 
-def engine_at(address: str, security: Security | None = None) -> Engine:
-    """The engine that every worker of a running scheduler can use; GiveUpError when there is none to ask."""
+def stage_engines(cluster: Cluster) -> dict[str, Engine]:
+    """Return the engine of each stage where they differ, as on a cluster of workers with and without GPUs; else {}.
+
+    GiveUpError where transform and shuffle_write differ; a warning where no stage uses GPUs that are there.
+    """
+    if cluster.kind != "address":
+        return {}
+    workers, gpu_workers = workers_of(cluster)
+    engines = _engines(workers, gpu_workers, cluster.resources)
+    if engines[WORK] != engines[AFTER]:
+        one, other = (WORK, AFTER) if engines[WORK] == "cudf" else (AFTER, WORK)
+        taken = ", ".join(f"{name}: {amount:g}" for name, amount in cluster.resources[one].items())
+        raise GiveUpError(
+            f"{one} runs on GPUs, and {other} does not", where=f"cluster.resources.{other}",
+            why="the rows that one hands to the other stay in the memory of one kind of worker",
+            do=f"set cluster.resources.{other} to {{{taken}}}",
+        )  # fmt: skip
+    if gpu_workers and "cudf" not in engines.values():
+        log.warning(
+            "%s of %s workers have a GPU, which no stage uses: keep stages to these workers with cluster.resources",
+            len(gpu_workers), len(workers),
+        )  # fmt: skip
+    return engines if len(set(engines.values())) > 1 else {}
+
+
+def _engines(
+    workers: Mapping[str, Any], gpu_workers: Set[str], resources: Mapping[str, Mapping[str, float]]
+) -> dict[str, Engine]:
+    """Return the engine of each stage: cudf where every worker that offers what the stage takes has a GPU."""
+    fitting = {stage: offering(workers, resources.get(stage, {})) or {*workers} for stage in STAGES}
+    return {stage: "cudf" if chosen <= gpu_workers else "pandas" for stage, chosen in fitting.items()}
+
+
+def workers_of(cluster: Cluster) -> tuple[dict[str, Any], set[str]]:
+    """Return the workers of a running scheduler, and which of them can use a GPU; GiveUpError where there is none."""
+    address, security = cast(str, cluster.address), security_of(cluster)
     try:
         client = Connection(address, set_as_default=False, timeout="8s", name="rowmill-look", security=security)
     except (OSError, ValueError, TypeError) as error:  # TypeError: a tls:// address without certificates
@@ -98,12 +134,12 @@ def engine_at(address: str, security: Security | None = None) -> Engine:
             do="start one with `dask scheduler`, check host, port, firewall and certificates; or set kind to auto",
         ) from None  # fmt: skip
     with client:
-        if not workers_at(client):
+        if not (workers := workers_at(client)):
             raise GiveUpError(
                 "the Dask scheduler has no workers", where=f"cluster.address = {address}",
                 do=f"start some with `dask worker {address}` or `dask cuda worker {address}`",
             )  # fmt: skip
-        return engine_of(client)
+        return workers, on_gpus(client)
 
 
 def _kind(cluster: Cluster) -> str:

@@ -50,10 +50,17 @@ def workers_at(client: Any) -> dict[str, Any]:
     return {}
 
 
-class DaskPool:
-    """The workers of a Dask cluster.
+def offering(workers: Mapping[str, Any], resources: Mapping[str, float] | None) -> dict[str, Any]:
+    """Return the workers that offer the resources."""
+    taken = (resources or {}).items()
+    return {a: w for a, w in workers.items() if all((w["resources"] or {}).get(name, 0) >= n for name, n in taken)}
 
-    `allocatable`, run on a worker, returns the bytes that it may allocate on its GPU.
+
+class DaskPool:
+    """The workers of a Dask cluster that offer the resources which tasks take.
+
+    `allocatable`, run on a worker, returns the bytes that it may allocate on its GPU. `planned_for` is the pool that
+    partitions are planned for, if another one.
     """
 
     def __init__(
@@ -61,17 +68,17 @@ class DaskPool:
         client: Client,
         resources: dict[str, float] | None = None,
         allocatable: Callable[[], int] = engines.allocatable,
+        planned_for: DaskPool | None = None,
     ) -> None:
-        self.client, self._allocatable = client, allocatable
+        self.client, self._allocatable, self.planned_for = client, allocatable, planned_for or self
         self.options = {"resources": resources} if resources else {}
-        info = workers_at(client)
+        there = workers_at(client)
+        info = offering(there, resources)
         self.threads = max(sum(w["nthreads"] for w in info.values()), 1)
         self.workers: Sequence[str] = tuple(sorted(info))
         each = [w["memory_limit"] or psutil.virtual_memory().total for w in info.values()]
         self.memory, self.smallest_memory = sum(each), min(each, default=0)
-        taken = resources or {}
-        self.anywhere = all(w["resources"].get(name, 0) >= n for w in info.values() for name, n in taken.items())
-
+        self.anywhere = len(info) == len(there)
         self.submitted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def waiting(self) -> list[Any]:
@@ -103,7 +110,8 @@ class DaskPool:
 
     @cached_property
     def _device_memories(self) -> list[int]:
-        return list(self.client.run(self._allocatable).values())
+        only = None if self.anywhere else list(self.workers)  # others may have no GPU
+        return list(self.client.run(self._allocatable, workers=only).values())
 
     @property
     def device_memory(self) -> int:

@@ -28,6 +28,10 @@ class LocalPool:
         self._allocatable = allocatable
 
     @property
+    def planned_for(self) -> LocalPool:
+        return self
+
+    @property
     def works_here(self) -> bool:
         return True
 

@@ -37,6 +37,11 @@ class Pool(Protocol):
     smallest_memory: int  # bytes that the smallest of them may use
 
     @property
+    def planned_for(self) -> Pool:
+        """The workers that partitions are planned for: in ingest those that operators run on."""
+        ...
+
+    @property
     def works_here(self) -> bool:
         """Whether this process is a worker of the pool, so that it may use the GPU that workers of its host use."""
         ...

@@ -81,6 +81,7 @@ class Request(PickledFields):
     those that the flow's host allows. `no_base`: the job names a base, and nothing is published there yet.
     `dated` is the date of the run and what the job's patterns became (`tasks.job.run_date.Dated`); {} without one.
     `contract` and `checks` are those of the gate, as JSON; {} without a contract, and for checks as they are.
+    `stage_engines` is the engine of each stage where they differ; {} where all have `engine`.
     """
 
     sections: dict[str, dict[str, Any]]
@@ -97,6 +98,16 @@ class Request(PickledFields):
     no_base: bool = False
     contract: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, Any] = field(default_factory=dict)
+    stage_engines: dict[str, str] = field(default_factory=dict)
+
+    def of_stage(self, stage: str) -> Request:
+        """Return the request with the engine of a stage."""
+        return replace(self, engine=self.stage_engines[stage]) if self.stage_engines else self
+
+    @property
+    def planned_stage(self) -> str:
+        """The stage for whose workers partitions are planned."""
+        return "statistics" if self.flow == "fit" else "transform"
 
     @cached_property
     def source(self) -> Source:
@@ -186,7 +197,7 @@ class Request(PickledFields):
         """The fingerprint of what a plan depends on besides the files themselves."""
         return fingerprint(
             self.code,
-            self.engine,
+            self.stage_engines or self.engine,
             self.source.model_dump(exclude={"filter", "strict", "downsample", "sample", *BOUNDS}),
             *([self.source.filter] if self._rows_decide else []),
             self.run.min_partition_size,
@@ -211,7 +222,8 @@ class Request(PickledFields):
     def state_fingerprint(self, plan: str) -> str:
         """The fingerprint of the state that is learned from a plan, whatever the output and the sizes of partitions."""
         rows = self.source.model_dump(exclude={"partition_size", "part_mem_fraction", "sample", *BOUNDS})
-        return fingerprint(self.code, self.engine, rows, self.graph, self.side_files, plan, *self._fitted)
+        engine = self.stage_engines or self.engine
+        return fingerprint(self.code, engine, rows, self.graph, self.side_files, plan, *self._fitted)
 
     def parts_fingerprint(self, *more: Any) -> str:
         """The fingerprint of the bytes of the output; `more` are plan, state, number of files and split."""

@@ -23,11 +23,11 @@ from tasks.storage.files import is_remote
 @contextmanager
 def cached_for_transform(request: Request, plan: Plan, bound: Bound, pool: Pool) -> Iterator[CacheKey | None]:
     """The key under which the passes of statistics cache columns while the block runs. The columns stay for transform,
-    if the flow has one and the block raises nothing."""
+    if the flow has one of the same engine and the block raises nothing."""
     key, stays = cache_key(request, plan, bound, pool), False
     try:
         yield key
-        stays = request.flow != "fit"
+        stays = request.flow != "fit" and request.of_stage("transform").engine == request.engine
     finally:
         if not stays:
             column_cache.release(pool, key)

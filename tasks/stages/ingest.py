@@ -42,7 +42,7 @@ from tasks.sources.planning import (
     partition_size,
 )
 from tasks.sources.uniting import differ, in_one_type, uniting_notes, with_missing, without_unused
-from tasks.stages.needs import checked_needs
+from tasks.stages.needs import Needs, checked_needs
 from tasks.stages.progress import Progress, no_progress
 from tasks.stages.statistics import modes_of
 from tasks.stages.trial import used_columns
@@ -101,7 +101,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         repeated=_repeated_text(request, saved),
         divided=_divided_text(request, saved),
         again=again,
-        estimate={} if request.flow == "fit" else checked_needs(request, plans, pool).summary(),
+        estimate={} if request.flow == "fit" else _checked_needs(request, plans, pool).summary(),
         seconds=time.perf_counter() - start,
     )
 
@@ -213,7 +213,7 @@ def _plan(
         saved.data["learned_files"] = [file for one in planned.values() for file in one.learned]
         saved.data["bad_lines"] = {split: files for split, one in planned.items() if (files := one.bad[1])}
         saved.data["users"] = users if any(differ(plan) for plan in plans.values()) else None
-    run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.workers), "made_up": sample}
+    run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.planned_for.workers), "made_up": sample}
     write_json(saved.path, {**saved.data, **run, "contract": notes, "united": grown})
     return reused, notes, grown
 
@@ -269,7 +269,7 @@ class Planned:
 def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     """Plan one split."""
     source, run = request.source, request.run
-    limits = sizing(request.engine, pool, run.min_partition_size)
+    limits = sizing(request.of_stage(request.planned_stage).engine, pool.planned_for, run.min_partition_size)
     with naming_valid(split):
         plan = make_plan(
             source.model_copy(update={"path": path, "valid": None}),
@@ -311,10 +311,14 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     if not source.keys:
         return planned
     if request.flow != "fit":
-        checked_needs(request, {split: plan}, pool)  # before the scratch files of the keys are written
+        _checked_needs(request, {split: plan}, pool)  # before the scratch files of the keys are written
     folder, size = request.staging.folder / f"keyed{split}", partition_size(source, plan.nbytes, limits)
     keyed = by_keys(replace(rows, filter=None), source.keys, source.sort_by, folder, size)
     return replace(planned, plan=keyed, origins=[file.to_json() for file in plan.files])
+
+
+def _checked_needs(request: Request, plans: Mapping[str, Plan], pool: Pool) -> Needs:
+    return checked_needs(request.of_stage(request.planned_stage), plans, pool.planned_for)
 
 
 def check_columns(request: Request, bound: Bound) -> None:

@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rowmill")
 
+REPLACED_SECONDS = 60.0  # in which a worker that was lost usually comes again
 LOST = (KilledWorker, CancelledError, CommClosedError)  # a worker went away: that of the stage, or one that it used
+Resources = dict[str, dict[str, float]]  # what the tasks of a stage take of a worker, by the stage
 run_log.install()
 
 
@@ -113,10 +115,21 @@ def leave_pool() -> None:
         secede()
 
 
+def fitting_pool(resources: dict[str, float] | None, planned_for: DaskPool | None = None) -> DaskPool:
+    """Return the workers that offer the resources; waits a minute while the only one is being replaced."""
+    began = time.monotonic()
+    while True:
+        pool = DaskPool(get_client(), resources, gpu_setup.allocatable, planned_for)
+        if pool.workers or time.monotonic() - began > REPLACED_SECONDS:
+            return pool
+        time.sleep(1)
+
+
 def stage(name: str, work: Callable[..., StageResult]) -> Any:
     """The Prefect task `name` around work(request, [split,] pool, progress); the task returns a StageRun."""
 
-    def body(request: Request, split: str | None = None, resources: dict[str, float] | None = None) -> StageRun:
+    def body(request: Request, split: str | None = None, resources: Resources | None = None) -> StageRun:
+        request, taken = request.of_stage(name), resources or {}
         progress = LiveProgress(request, name, split or "")
         progress.check_owner()
         leave_pool()
@@ -127,7 +140,8 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
             out_of_memory.explained(name, request.engine),
             run_logger() as log,
         ):
-            pool = DaskPool(get_client(), resources, gpu_setup.allocatable)
+            planned_for = fitting_pool(taken.get(request.planned_stage)) if taken and name == "ingest" else None
+            pool = fitting_pool(taken.get(name), planned_for)
             log.info("%s on %s worker(s) with %s threads", progress.title, len(pool.workers), pool.threads)
             with (
                 monitor.watched(pool.client, pool.workers, request.run.report or bool(request.run.metrics)) as watch,
@@ -140,8 +154,8 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
         context = TaskRunContext.get()
         retries = (context.task_run.run_count - 1) if context else 0
         workers = monitor.load(samples_path(request.staging.folder, result)) if result.reused else watch.workers
-        taken = series.resources(workers, request.run.price_per_hour)
-        result = replace(result, retries=retries, began=began, ended=time.time(), resources=taken)
+        used = series.resources(workers, request.run.price_per_hour)
+        result = replace(result, retries=retries, began=began, ended=time.time(), resources=used)
         log.info(report.stage_line(result))
         return StageRun(result, artifacts(result, request, watch), progress.ended(), get_worker().address)
 

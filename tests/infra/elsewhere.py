@@ -14,14 +14,14 @@ from typing import Any
 
 import psutil
 
-from tests.conftest import python_path
-
 ROOT = Path(__file__).resolve().parents[2]
 DASK = [sys.executable, "-W", "ignore", "-m", "dask"]
 
 
 def environment(**more: str) -> dict[str, str]:
     """That of a process elsewhere: this rowmill, and only errors of Dask."""
+    from tests.conftest import python_path  # which changes the variables of its process: not in one of a benchmark
+
     return os.environ | {"PYTHONPATH": python_path(), "DASK_LOGGING__DISTRIBUTED": "error"} | more
 
 

@@ -25,7 +25,7 @@ from infra import gpus
 from infra.clusters import local, resolve
 from infra.clusters.cuda_settings import memory_settings, pool_settings, threads_for
 from infra.clusters.model import Cluster
-from infra.clusters.resolve import Connection, engine_at, resolved
+from infra.clusters.resolve import Connection, resolved, workers_of
 from tasks.cluster.dask_pool import workers_at
 from tasks.errors import GiveUpError
 from tests.clusters import make_cluster
@@ -291,7 +291,7 @@ def test_nobody_answers_at_the_address() -> None:
 @pytest.mark.parametrize("address", ["tls://127.0.0.1:1", "nowhere", "smoke://127.0.0.1:1"])
 def test_a_client_that_cannot_connect_is_closed(address: str) -> None:
     with pytest.raises(GiveUpError, match="no Dask scheduler answers"):
-        engine_at(address)
+        workers_of(Cluster(kind="address", address=address, unencrypted=True))
     assert {found.status for found in gc.get_objects() if type(found) is Connection} <= {"closed"}
 
 
