@@ -24,11 +24,11 @@ import statistics
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,7 @@ def measure(
     """A scheduler, a Prefect server and the flow on the first host, a worker on each; what `session` prints."""
     folder.mkdir(parents=True, exist_ok=True)
     first, port, server_port = hosts[0], free_port(), free_port()
+    apart = hosts[0] != hosts[1]
     tls = make_certificates(folder / "tls") if protocol == "tls" else {}
     connection = tls_arguments(tls) if tls else ["--protocol", protocol]
     address, api = f"{protocol}://{first.address}:{port}", f"http://{first.address}:{server_port}/api"
@@ -152,7 +153,7 @@ def measure(
     variables = {"PYTHONPATH": f"{ROOT}:{ROOT}/flows/public", "DASK_LOGGING__DISTRIBUTED": "error",
                  "PREFECT_HOME": str(folder / "prefect"),
                  "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_API_URL": api,
-                 **({"UCX_TLS": "tcp,cuda_copy"} if protocol == "ucx" and first.words else {})}  # fmt: skip
+                 **({"UCX_TLS": "tcp,cuda_copy"} if protocol == "ucx" and apart else {})}  # fmt: skip
     spec = folder / "session.json"
     spec.write_text(json.dumps({"where": where, "api": api, "workers": len(hosts), "runs": runs}))
     with running([(first, server), (first, scheduler), *workers], folder, **variables):
@@ -248,6 +249,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"two hosts: {'two addresses of the loopback, ' + why if why else 'two namespaces'}", flush=True)
     result: dict[str, Any] = {"hosts": f"loopback: {why}" if why else "namespaces", "engine": args.engine, "cases": []}
     for protocol in args.protocols:
+        if protocol == "ucx" and not find_spec("ucxx"):
+            print("ucx is left out: ucxx is not installed", flush=True)
+            continue
         one = [Host("127.0.0.1")] * 2
         found = {"one": measure(one, args.folder / f"one-{protocol}", runs, args.engine, protocol)}
         if why:
