@@ -49,17 +49,21 @@ def answers_of(client: Any, function: Callable[..., Any], *arguments: Any) -> di
 
 def engine_of(client: Any) -> Engine:
     """The engine that every worker can use; GiveUpError for workers without rowmill."""
-    return "cudf" if on_gpus(client) >= {*workers_at(client)} else "pandas"
+    return "cudf" if all(_usable(client).values()) else "pandas"
 
 
 def on_gpus(client: Any) -> set[str]:
     """The workers that can use a GPU; GiveUpError for workers without rowmill."""
+    return {worker for worker, usable in _usable(client).items() if usable}
+
+
+def _usable(client: Any) -> dict[str, bool]:
     strangers = [worker for worker, spec in answers_of(client, find_spec, "infra").items() if spec is None]
     if strangers:
         raise GiveUpError(
             "workers without rowmill", where=", ".join(strangers[:3]), do="install this rowmill where they run",
         )  # fmt: skip
-    return {worker for worker, usable in answers_of(client, gpus.is_usable).items() if usable}
+    return answers_of(client, gpus.is_usable)
 
 
 def check_shared(client: Any, folder: Path, sources: Sequence[str], api_url: str | None = None) -> None:

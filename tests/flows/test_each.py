@@ -54,6 +54,7 @@ def pairwise_regression(table: pa.Table, engine: str) -> dict[tuple[str, str], l
     return {(row["first"], row["second"]): [row[name] for name in fits] for row in fitted["pairs"].to_pylist()}
 
 
+@pytest.mark.promise("1,225 regressions of y on two of 50 columns", "tests/bench/README.md#figures-of-the-texts")
 def test_1_225_regressions_of_one_s_own_equal_those_of_the_operator(engine: str) -> None:
     table = wide_table()
     pairs = list(combinations([f"x{i}" for i in range(50)], 2))
