@@ -126,7 +126,7 @@ def test_what_left_the_file_is_named_and_pruned(tmp_path: Path, api: Any) -> Non
     text = deployed(tmp_path, [stays])
     assert "left     preprocess/leaves is no longer in the file: it stays" in text
     assert "--prune removes it" in text
-    assert "preprocess/of-another-file" in text.split("beside   ")[1]
+    assert "preprocess/of-another-file" in text.split("also     ")[1]
     assert {"stays", "leaves", "of-another-file"} <= names()
 
     assert "left     preprocess/leaves is no longer in the file: removed" in deployed(tmp_path, [stays], "--prune")
