@@ -53,9 +53,14 @@ def _run(command: list[str]) -> None:
     """Run a command and log its lines; a GiveUpError if it fails. Whatever ends this run ends the command."""
     log, lines = get_run_logger(), list[str]()
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="replace", start_new_session=True,
-    ) as process:  # fmt: skip
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
         try:
             assert process.stdout is not None
             for line in process.stdout:
@@ -66,5 +71,6 @@ def _run(command: list[str]) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
             raise
     if process.returncode:
-        raise GiveUpError("the training failed", where=command[-1], why=" / ".join(lines),
-                          do="the log of this run has all its lines")  # fmt: skip
+        raise GiveUpError(
+            "the training failed", where=command[-1], why=" / ".join(lines), do="the log of this run has all its lines"
+        )

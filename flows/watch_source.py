@@ -100,9 +100,10 @@ def _look(
     seen, named = load_seen(note), load_strays(note)
     if not is_remote(root) and not Path(root).exists():
         raise JobError(
-            "the watched folder is not there", where=root,
+            "the watched folder is not there",
+            where=root,
             do="make it, mount it, or correct `path`; what was announced before is not forgotten",
-        )  # fmt: skip
+        )
     try:
         there = expand(root, options)
     except JobError as error:
@@ -141,9 +142,12 @@ def announce(paths: Sequence[str], patterns: Sequence[str] = (), format: str = "
         root = root.rpartition("/")[0] if alone else _root_of(there, root, options)
         files, strays = data_files(there, root, patterns, format)
         if not files:
-            raise JobError("no data is there to announce", where=path,
-                           why=f"{len(strays)} file(s) are not data by name",
-                           do="give their names with --pattern")  # fmt: skip
+            raise JobError(
+                "no data is there to announce",
+                where=path,
+                why=f"{len(strays)} file(s) are not data by name",
+                do="give their names with --pattern",
+            )
         by_root.setdefault(root, []).extend(files)
     arrivals = [arrival for root, files in by_root.items() for arrival in grouped(files, root)]
     asyncio.run(_tell(arrivals, {}))

@@ -91,9 +91,11 @@ def own_folder(place: str) -> str:
         return tempfile.mkdtemp(prefix=f"{name}-", dir=folder.parent)  # another user was there before
     except OSError as error:
         raise JobError(
-            "the folder for spilled data cannot be made", where=str(folder), why=error.strerror or str(error),
+            "the folder for spilled data cannot be made",
+            where=str(folder),
+            why=error.strerror or str(error),
             do="set cluster.local_directory, or TMPDIR, to a folder that you can write to",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def cpu_environment(threads: int | None) -> dict[str, str | None]:

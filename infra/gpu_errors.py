@@ -27,8 +27,12 @@ def transport(protocol: str | None, chosen: Sequence[Gpu]) -> str:
     if len(chosen) < 2 or free >= need:
         return "ucx"
     figures = f"UCX wants {_mib(need)} for {len(chosen)} GPUs, {_mib(free)} of {_mib(total)} are free"
-    raise GiveUpError(f"{SHARED} is too small for UCX", where="cluster.protocol = ucx", why=figures,
-                      do=f"{MORE_SHARED}, or leave cluster.protocol out")  # fmt: skip
+    raise GiveUpError(
+        f"{SHARED} is too small for UCX",
+        where="cluster.protocol = ucx",
+        why=figures,
+        do=f"{MORE_SHARED}, or leave cluster.protocol out",
+    )
 
 
 def missing(before: Sequence[Gpu]) -> list[Gpu]:
@@ -59,11 +63,12 @@ def not_started(error: Exception, chosen: Sequence[Gpu], written: str = "") -> R
     sizes = ", ".join(f"GPU {gpu.index} ({gpu.name}) of {gpu.memory / 1e9:,.1f} GB" for gpu in chosen)
     text = str(error).splitlines()[0] if str(error) else "no reason was given"
     return GiveUpError(
-        "the workers on GPUs did not start", where=sizes,
+        "the workers on GPUs did not start",
+        where=sizes,
         why="; ".join(filter(None, [f"{type(error).__name__}: {text}", written])),
         do="look at nvidia-smi whether other processes hold their memory; lower cluster.rmm_pool_size, "
         "or set cluster.visible_devices to GPUs that are free",
-    )  # fmt: skip
+    )
 
 
 def _mib(nbytes: int) -> str:

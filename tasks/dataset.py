@@ -45,7 +45,7 @@ from tasks.job.source_rules import (
     looks,
     splitting_of,
     with_weight,
-)  # fmt: skip
+)
 from tasks.job.text_order import check_text_order
 from tasks.manifest import LEFT_OUT, chosen_versions, of_begun_ids
 from tasks.shuffle.group_by_keys import by_keys
@@ -346,10 +346,17 @@ class Dataset:
         return self._ruled("unique", {"keys": names, "keep": keep, "by": by}, behind=("split", "downsample"))
 
     def split(
-        self, by: str, valid: Any = None, test: Any = None, *, column: str | None = None,
-        together: str | Sequence[str] = (), seed: int = 0, look_back: bool | None = None,
+        self,
+        by: str,
+        valid: Any = None,
+        test: Any = None,
+        *,
+        column: str | None = None,
+        together: str | Sequence[str] = (),
+        seed: int = 0,
+        look_back: bool | None = None,
         unit: Literal["s", "ms", "us", "ns"] | None = None,
-    ) -> dict[str, Dataset]:  # fmt: skip
+    ) -> dict[str, Dataset]:
         """The rows as data sets by name: `train`, then `valid` and `test` as far as they are named.
 
         The parameters are the keys of a job's `source.split`, and the rows of each split are those of the job's: by
@@ -372,8 +379,16 @@ class Dataset:
         {'train': [3, 1, 2], 'test': [4]}
         """
         names = [together] if isinstance(together, str) else list(together)
-        values = {"by": by, "column": column, "together": names, "valid": valid, "test": test, "seed": seed,
-                  "look_back": look_back, "unit": unit}  # fmt: skip
+        values = {
+            "by": by,
+            "column": column,
+            "together": names,
+            "valid": valid,
+            "test": test,
+            "seed": seed,
+            "look_back": look_back,
+            "unit": unit,
+        }
         whole = self._ruled("split", values)
         assert whole._rows is not None
         splits: dict[str, Dataset] = {}
@@ -400,13 +415,18 @@ class Dataset:
         """
         if self._rows and self._rows.split not in ("", "train"):
             what = f"the rows of {self._rows.split} are not down-sampled"
-            raise JobError(what, where="Dataset.downsample", why="only rows that are learned from are",
-                           do="down-sample train, or all rows before split")  # fmt: skip
+            raise JobError(
+                what,
+                where="Dataset.downsample",
+                why="only rows that are learned from are",
+                do="down-sample train, or all rows before split",
+            )
         try:
             parse(where)
         except RowmillError as error:
-            raise type(error)(error.what, where=f"Dataset.downsample, where: {error.where}", why=error.why,
-                              do=error.do) from None  # fmt: skip
+            raise type(error)(
+                error.what, where=f"Dataset.downsample, where: {error.where}", why=error.why, do=error.do
+            ) from None
         values = {"where": where, "fraction": fraction, "weight": weight, "seed": seed}
         ruled = self._ruled("downsample", values)
         assert ruled._rows is not None
@@ -837,8 +857,11 @@ def _read_frame(handle: tuple[Plan | FramePlan | Work, Sequence[str], str], part
 def _versions(source: Any, versions: str) -> list[str]:
     """The folders of the versions of an output."""
     if not isinstance(source, (str, os.PathLike)) or is_remote(os.fspath(source)):
-        raise JobError("versions belongs to one output of this host", where="Dataset",
-                       do="give its folder as source, or leave versions out")  # fmt: skip
+        raise JobError(
+            "versions belongs to one output of this host",
+            where="Dataset",
+            do="give its folder as source, or leave versions out",
+        )
     return [str(path) for path in chosen_versions(Path(local_path(os.fspath(source))), versions)]
 
 

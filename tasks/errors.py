@@ -106,10 +106,20 @@ def visible(text: str, keep: str = "") -> str:
 
 TEMPORAL = ("date", "datetime", "time")
 KINDS = {  # by the beginning of pydantic's names for what a value is not
-    "int": "a whole number", "float": "a number", "finite": "a finite number", "bool": "true or false",
-    "string": "a text", "list": "a list", "tuple": "a list", "set": "a list", "dict": "a map", "mapping": "a map",
-    "model": "a map", "dataclass": "a map", "frame": "a frame",
-}  # fmt: skip
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "bool": "true or false",
+    "string": "a text",
+    "list": "a list",
+    "tuple": "a list",
+    "set": "a list",
+    "dict": "a map",
+    "mapping": "a map",
+    "model": "a map",
+    "dataclass": "a map",
+    "frame": "a frame",
+}
 
 
 @dataclass(frozen=True)
@@ -191,8 +201,12 @@ def _of_one(item: Mapping[str, Any]) -> str:
         close = near(str(value), re.findall(r"'([^']*)'", str(context.get("expected", "")))) if value else ""
         hint = f": {close}" if close.startswith("did") else ""
         return f"must be {context.get('expected')}{_but(value)}{hint}"
-    limits = {"greater_than_equal": ("at least", "ge"), "greater_than": ("more than", "gt"),
-              "less_than_equal": ("at most", "le"), "less_than": ("less than", "lt")}  # fmt: skip
+    limits = {
+        "greater_than_equal": ("at least", "ge"),
+        "greater_than": ("more than", "gt"),
+        "less_than_equal": ("at most", "le"),
+        "less_than": ("less than", "lt"),
+    }
     if item["type"] in limits:
         words, key = limits[item["type"]]
         return f"must be {words} {context.get(key)}{_but(value)}"

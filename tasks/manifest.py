@@ -228,8 +228,12 @@ class Manifest:
         if not isinstance(data, dict) or "parts" not in data:
             splits = [path / split for split in SPLITS if (path / split / MANIFEST).exists()]
             if splits:
-                raise DataError("this output has splits", where=str(folder), why="each is an output of its own",
-                                do=f"name one of {', '.join(map(str, splits))}")  # fmt: skip
+                raise DataError(
+                    "this output has splits",
+                    where=str(folder),
+                    why="each is an output of its own",
+                    do=f"name one of {', '.join(map(str, splits))}",
+                )
             raise DataError(
                 "this is not an output of rowmill",
                 where=str(folder),
@@ -274,8 +278,12 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
     if not versions and not folder.exists():
         split, versions = folder.name, versions_of(folder.parent)
     if not versions:
-        raise JobError("this output has no versions", where=str(folder), why=f"versions is {text!r}",
-                       do="leave versions out, or give a folder that on_existing: version has written")  # fmt: skip
+        raise JobError(
+            "this output has no versions",
+            where=str(folder),
+            why=f"versions is {text!r}",
+            do="leave versions out, or give a folder that on_existing: version has written",
+        )
     names = [version.name for version in versions]
     first, last = _ends(text, names, folder)
     chosen = []
@@ -286,8 +294,12 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
         elif split and not (version / split).is_dir():
             raise JobError(f"{version.name} has no {split}", where=str(folder), do=f"give {folder.parent}")
         elif not outputs(version):
-            raise JobError(f"{version.name} is not a finished version of an output", where=str(folder),
-                           why=f"it has no {MANIFEST}", do="remove that folder, or name the others")  # fmt: skip
+            raise JobError(
+                f"{version.name} is not a finished version of an output",
+                where=str(folder),
+                why=f"it has no {MANIFEST}",
+                do="remove that folder, or name the others",
+            )
         else:
             chosen.append(version)
     if not chosen:
@@ -297,11 +309,12 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
     for version in other:
         if version.name in text.split(".."):
             raise JobError(
-                f"{version.name} has other ids than {newest}", where=str(folder),
+                f"{version.name} has other ids than {newest}",
+                where=str(folder),
                 why=f"{newest} was not learned on top of it: the same id means another value in each",
                 do=f"read it alone, versions={version.name!r}, or what goes together, "
                 f"versions='{alike[0].name}..{newest}'",
-            )  # fmt: skip
+            )
         log.warning("%s has other ids than %s, which was not learned on top of it: it is left out", version, newest)
     return [version / split if split else version for version in alike]
 
@@ -383,9 +396,10 @@ def common_columns(manifests: Sequence[Manifest]) -> Schema:
     *before, newest = [manifest.schema for manifest in manifests]
     begun = of_begun_ids([Path(manifest.path) for manifest in manifests])
     common = [
-        c for c in newest.columns
+        c
+        for c in newest.columns
         if c.name not in begun and all(c.name in old and alike(old[c.name].dtype, c.dtype) for old in before)
-    ]  # fmt: skip
+    ]
     every, names = dict.fromkeys(name for schema in (newest, *before) for name in schema), {c.name for c in common}
     if apart := [name for name in every if name not in names]:
         log.warning(LEFT_OUT, Path(manifests[-1].path).parent, ", ".join(apart))
@@ -402,8 +416,11 @@ def alike(a: pa.DataType, b: pa.DataType) -> bool:
 def _ends(text: str, names: list[str], folder: Path) -> tuple[int, int]:
     """The places of the first and the last version that a text names."""
     if not isinstance(text, str):
-        raise JobError(f"versions is not text, but {text!r:.60}", where="versions",
-                       do="write 'all', 'v0003', 'v0003..v0007' or 'v0003..'")  # fmt: skip
+        raise JobError(
+            f"versions is not text, but {text!r:.60}",
+            where="versions",
+            do="write 'all', 'v0003', 'v0003..v0007' or 'v0003..'",
+        )
     if text == "all":
         return 0, len(names) - 1
     match = re.fullmatch(r"(v\d+)(\.\.(v\d+)?)?", text)

@@ -40,7 +40,7 @@ from tasks.job.apply_fitted import (
     targets_of,
     wider_number,
     without,
-)  # fmt: skip
+)
 from tasks.learning.growth import Base
 from tasks.learning.observe import learn
 from tasks.learning.refit_modes import modes
@@ -114,9 +114,13 @@ class Workflow:
         return Transformed(self, dataset, training=True)
 
     def refit(
-        self, data: Any, settings: Mapping[str, str] | None = None, refit_all: bool = False, night: date | None = None,
+        self,
+        data: Any,
+        settings: Mapping[str, str] | None = None,
+        refit_all: bool = False,
+        night: date | None = None,
         forget_days: int | None = None,
-    ) -> Workflow:  # fmt: skip
+    ) -> Workflow:
         """Learn from new rows on top of what was learned; return this workflow. Every value that has an id keeps it.
 
         The rows are those of a Dataset (or of a frame or path), read in the types of the fit; rows of earlier nights
@@ -144,9 +148,13 @@ class Workflow:
         return self
 
     def refit_transform(
-        self, data: Any, settings: Mapping[str, str] | None = None, refit_all: bool = False, night: date | None = None,
+        self,
+        data: Any,
+        settings: Mapping[str, str] | None = None,
+        refit_all: bool = False,
+        night: date | None = None,
         forget_days: int | None = None,
-    ) -> Transformed:  # fmt: skip
+    ) -> Transformed:
         """Refit, then transform the same rows. Operators with folds (TargetEncoding) leave out the row's own fold: row
         numbers go on where the rows of earlier nights ended."""
         dataset, first_row = self._refit(data, settings or {}, refit_all, night, forget_days)
@@ -457,9 +465,16 @@ class Transformed:
     _persisted: Any = None  # the rows as a Dask frame in memory
 
     def __init__(
-        self, workflow: Workflow, dataset: Dataset, training: bool, *, final: Node | None = None,
-        schema: Schema | None = None, left_out: Sequence[str] = (), first_row: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        workflow: Workflow,
+        dataset: Dataset,
+        training: bool,
+        *,
+        final: Node | None = None,
+        schema: Schema | None = None,
+        left_out: Sequence[str] = (),
+        first_row: int = 0,
+    ) -> None:
         self.workflow, self.dataset, self.training = workflow, dataset, training
         self.first_row = first_row  # of a refit: its rows are numbered on
         self.final, self.bound_to, self.left_out = final or workflow.final, schema or dataset.schema, list(left_out)
@@ -475,8 +490,17 @@ class Transformed:
         bound = Bound(self.final, self.bound_to, workflow._fitted().values)
         dataset.warn_of_differences(bound.source_columns(bound.targets, training=self.training))
         check_runs(bound, keys_of(dataset.plan))
-        return Work(dataset.handle, self.final, self.bound_to, engine, workflow._fitted(), None, self.training,
-                    first_row=self.first_row, rules=dataset.rules)  # fmt: skip
+        return Work(
+            dataset.handle,
+            self.final,
+            self.bound_to,
+            engine,
+            workflow._fitted(),
+            None,
+            self.training,
+            first_row=self.first_row,
+            rules=dataset.rules,
+        )
 
     def frames(self) -> Iterator[Any]:
         """One frame (pandas with Arrow types, or cuDF) per partition, in the order of the source's rows."""

@@ -145,9 +145,13 @@ def _run_night(nights: Any, night: date, say: Callable[[str], None], ui_url: str
         def create(key: str = key) -> Any:
             with get_client(sync_client=True) as client:
                 return client.create_flow_run_from_deployment(
-                    nights.id, parameters={"run": {"date": text}}, idempotency_key=key,
-                    tags=["rowmill", BACKFILL], name=f"{nights.name} {shown}", labels={BACKFILL: own},
-                )  # fmt: skip
+                    nights.id,
+                    parameters={"run": {"date": text}},
+                    idempotency_key=key,
+                    tags=["rowmill", BACKFILL],
+                    name=f"{nights.name} {shown}",
+                    labels={BACKFILL: own},
+                )
 
         run = _patiently(create)
         is_new = run.labels.get(BACKFILL) == own
@@ -199,6 +203,9 @@ def _patiently(call: Callable[[], T]) -> T:
             if refused:
                 raise
             if time.monotonic() - began > AWAY_SECONDS:
-                raise GiveUpError("the Prefect server does not answer", why=str(error),
-                                  do="start it, then give the same command again: it goes on") from None  # fmt: skip
+                raise GiveUpError(
+                    "the Prefect server does not answer",
+                    why=str(error),
+                    do="start it, then give the same command again: it goes on",
+                ) from None
             time.sleep(POLL_SECONDS)

@@ -62,8 +62,12 @@ def contract(
     folder = folder / SPLITS[0] if (folder / SPLITS[0]).is_dir() else folder
     profile = read_profile(folder)
     if profile is None:
-        raise DataError("there is no profile of the source", where=str(folder), why="no run has taken one",
-                        do="run the job again, to a new version")  # fmt: skip
+        raise DataError(
+            "there is no profile of the source",
+            where=str(folder),
+            why="no run has taken one",
+            do="run the job again, to a new version",
+        )
     name = folder.name if folder.name not in SPLITS else f"{folder.parent.name}/{folder.name}"
     sys.stdout.write(proposed(profile, name))
 

@@ -82,8 +82,11 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
 
     version = Path(out).resolve()
     if versions := versions_of(version):
-        raise JobError("an output of several versions is not discarded as a whole", where=str(out),
-                       do=f"name the version: rowmill discard {out}/{versions[-1].name}")  # fmt: skip
+        raise JobError(
+            "an output of several versions is not discarded as a whole",
+            where=str(out),
+            do=f"name the version: rowmill discard {out}/{versions[-1].name}",
+        )
     if described_by(version) is None:
         raise JobError(
             "this is not a version of an output", where=str(out), do="name one: rowmill discard out/nightly/v0006"
@@ -93,10 +96,11 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
     later = _on_top_of(version) if and_later or not is_discarded(version) else []
     if later and not and_later:
         raise JobError(
-            f"{_listed(later)} {'was' if len(later) == 1 else 'were'} learned on top of {version.name}", where=str(out),
+            f"{_listed(later)} {'was' if len(later) == 1 else 'were'} learned on top of {version.name}",
+            where=str(out),
             why="its ids and counts live on there: making its night again would count its rows twice",
             do=f"take all of them back: rowmill discard {out} --and-later",
-        )  # fmt: skip
+        )
     lines = []
     for one in [*reversed(later), version]:
         shown = out if one == version else one
@@ -155,8 +159,11 @@ def _check_place(version: Path, out: Path) -> None:
 
     base = version.parent / base_of(version)[0]
     if base != version.parent and is_discarded(base):
-        raise JobError(f"{base.name} is discarded, and {version.name} was learned on top of it", where=str(out),
-                       do=f"bring that back first: rowmill discard {Path(out).parent / base.name} --undo")  # fmt: skip
+        raise JobError(
+            f"{base.name} is discarded, and {version.name} was learned on top of it",
+            where=str(out),
+            do=f"bring that back first: rowmill discard {Path(out).parent / base.name} --undo",
+        )
     dated = manifest_of(version).get("dated")
     good = [one for one in versions_of(version.parent) if one == version or not is_discarded(one)]
     if not dated or version in of_other_ids(good):  # readers of several versions leave it out
@@ -164,10 +171,11 @@ def _check_place(version: Path, out: Path) -> None:
     for other in good:
         if other != version and manifest_of(other).get("dated") == dated:
             raise JobError(
-                f"{other.name} has the rows of {dated['date']}, too", where=str(out),
+                f"{other.name} has the rows of {dated['date']}, too",
+                where=str(out),
                 why="readers of all versions would have them twice",
                 do=f"take that one back first: rowmill discard {Path(out).parent / other.name}",
-            )  # fmt: skip
+            )
 
 
 def _listed(versions: list[Path]) -> str:

@@ -58,8 +58,12 @@ def folders_of(out: Path) -> list[Path]:
     folders = outputs(out) if out.exists() else []
     if not folders:
         why = f"it has no {MANIFEST}, nor have train/ and valid/ in it" if out.exists() else "it does not exist"
-        raise DataError("this is not an output of rowmill", where=str(out), why=why,
-                        do="give the folder that a finished run wrote (output.path of the job)")  # fmt: skip
+        raise DataError(
+            "this is not an output of rowmill",
+            where=str(out),
+            why=why,
+            do="give the folder that a finished run wrote (output.path of the job)",
+        )
     return folders
 
 

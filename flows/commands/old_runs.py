@@ -61,8 +61,11 @@ def _ended(client: Any, before: datetime, offset: int) -> list[Any]:
         end_time=FlowRunFilterEndTime(before_=before),
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=sorted(TERMINAL_STATES))),
     )
-    return list(client.read_flow_runs(flow_filter=flows, flow_run_filter=chosen, sort=FlowRunSort.END_TIME_DESC,
-                                      limit=PAGE, offset=offset))  # fmt: skip
+    return list(
+        client.read_flow_runs(
+            flow_filter=flows, flow_run_filter=chosen, sort=FlowRunSort.END_TIME_DESC, limit=PAGE, offset=offset
+        )
+    )
 
 
 def _artifacts(client: Any, runs: list[Any]) -> list[Any]:

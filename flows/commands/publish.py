@@ -199,8 +199,12 @@ def finish(question: Question) -> None:
     try:
         os.chdir(question.folder)
     except OSError as error:
-        raise GiveUpError("the folder of the run that asked is not here", where=question.folder, why=str(error),
-                          do="give the command on the host of that run") from None  # fmt: skip
+        raise GiveUpError(
+            "the folder of the run that asked is not here",
+            where=question.folder,
+            why=str(error),
+            do="give the command on the host of that run",
+        ) from None
     importable(*(Path(path) for path in question.search if path not in sys.path))
     data: dict[str, Any] = dict(question.parameters)
     if question.date is not None:

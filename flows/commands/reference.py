@@ -142,8 +142,15 @@ def section(name: str, cls: type[Operator]) -> str:
     return "\n".join([*lines, "", "```python", text.examples, "```"])
 
 
-TYPES = {"string": "text", "integer": "number", "number": "number", "boolean": "true, false", "array": "list",
-         "object": "map", "null": ""}  # fmt: skip
+TYPES = {
+    "string": "text",
+    "integer": "number",
+    "number": "number",
+    "boolean": "true, false",
+    "array": "list",
+    "object": "map",
+    "null": "",
+}
 LAST = ("contract", "checks", "run")  # of the sections
 
 

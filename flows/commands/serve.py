@@ -137,8 +137,12 @@ def deploy(
 def _when(spec: Any) -> str:
     """When a deployment runs, in words."""
     schedules = [
-        f"{s['cron']} {s.get('timezone', 'UTC')}" if "cron" in s else f"every {s.get('interval')} s" if "interval" in s
-        else str(s.get("rrule")) for s in spec.get("schedules") or []
-    ]  # fmt: skip
+        f"{s['cron']} {s.get('timezone', 'UTC')}"
+        if "cron" in s
+        else f"every {s.get('interval')} s"
+        if "interval" in s
+        else str(s.get("rrule"))
+        for s in spec.get("schedules") or []
+    ]
     events = [", ".join(trigger.get("expect", ["an event"])) for trigger in spec.get("triggers") or []]
     return "; ".join([*schedules, *(f"on {event}" for event in events)]) or "by hand"

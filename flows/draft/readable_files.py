@@ -34,9 +34,19 @@ from tasks.storage.files import expand, is_remote, read_all, read_range
 
 SAMPLE_ROWS = 20_000
 LABELS = (
-    "label", "target", "is_click", "clicked", "click", "is_purchase", "purchased", "converted", "conversion",
-    "rating", "stars", "y",
-)  # fmt: skip
+    "label",
+    "target",
+    "is_click",
+    "clicked",
+    "click",
+    "is_purchase",
+    "purchased",
+    "converted",
+    "conversion",
+    "rating",
+    "stars",
+    "y",
+)
 WHOLE_BYTES, MOST_BLOCKS, RANGES = 1 << 28, 64, 64  # of blocks that are read whole; ranges of rows of a sample
 LOOKED_AT, HEAD_LINES, PLACES = 1 << 16, 200, 16  # bytes and lines of the first file of text; places further down
 QUOTED = re.compile(r'"([^"]|"")*"\s*')

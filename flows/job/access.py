@@ -93,13 +93,19 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     collectors = [*_named("run.lineage", job.run.lineage), *_named("run.metrics", job.run.metrics)]
     for field, address in collectors:
         if plain_url(address) != address:
-            raise JobError("the address holds a user or a query", where=f"{field} = {plain_url(address)}",
-                           why="the server keeps and shows a job",
-                           do=f"write scheme, host, port; set {COLLECTOR_KEYS[field]} where the flow runs")  # fmt: skip
+            raise JobError(
+                "the address holds a user or a query",
+                where=f"{field} = {plain_url(address)}",
+                why="the server keeps and shows a job",
+                do=f"write scheme, host, port; set {COLLECTOR_KEYS[field]} where the flow runs",
+            )
     _check_local(job)
     if not isinstance(job.source.storage_options, str | None):
-        raise JobError("options of a storage may hold secrets, which are not part of a job",
-                       where="source.storage_options", do=f"give a name; {HELD}")  # fmt: skip
+        raise JobError(
+            "options of a storage may hold secrets, which are not part of a job",
+            where="source.storage_options",
+            do=f"give a name; {HELD}",
+        )
     elsewhere = [one for one in collectors if not collector_file(one[1])]
     if job.cluster.configuration is None:  # else the host has set what could do harm
         _check_no_commands(job.cluster)
@@ -160,9 +166,12 @@ def _check_no_commands(cluster: Any) -> None:
         section = getattr(cluster, place, None)
         for name in COMMANDS:
             if getattr(section, name, None) and not is_allowed("shell"):
-                raise JobError("a job may not contain commands", where=f"cluster.{place}.{name}",
-                               why=f"what users may run is limited by {MODULES} of the host",
-                               do=f"leave it out, or ask whoever runs the host to add shell to {MODULES}")  # fmt: skip
+                raise JobError(
+                    "a job may not contain commands",
+                    where=f"cluster.{place}.{name}",
+                    why=f"what users may run is limited by {MODULES} of the host",
+                    do=f"leave it out, or ask whoever runs the host to add shell to {MODULES}",
+                )
 
 
 def _elsewhere(cluster: Any) -> list[tuple[str, str]]:
@@ -179,9 +188,12 @@ def _check_elsewhere(named: Sequence[tuple[str, str]]) -> None:
     allowed = allowed_clusters()
     for field, name in named:
         if allowed is not None and not any(fnmatchcase(name, pattern) for pattern in allowed):
-            raise JobError(f"{name} may not be used", where=field,
-                           why=f"what jobs may name is limited by {CLUSTERS} of the host",
-                           do=f"leave it out, or ask whoever runs the host to add it to {CLUSTERS}")  # fmt: skip
+            raise JobError(
+                f"{name} may not be used",
+                where=field,
+                why=f"what jobs may name is limited by {CLUSTERS} of the host",
+                do=f"leave it out, or ask whoever runs the host to add it to {CLUSTERS}",
+            )
 
 
 def check_fitted(path: Any) -> None:
@@ -216,6 +228,10 @@ def _check_no_secret(field: str, path: str) -> None:
     secret = "a password" if PASSWORD.search(path) else "a signature" if "://" in path and SIGNED.search(path) else ""
     if secret:
         shown = PASSWORD.sub("***", path).partition("?")[0]
-        raise JobError(f"the URL holds {secret}", where=f"{field} = {shown}", why="the server keeps and shows a job",
-                       do=f"write the URL without it and give source.storage_options a name; {HELD}; "
-                       "change a password that a server has seen")  # fmt: skip
+        raise JobError(
+            f"the URL holds {secret}",
+            where=f"{field} = {shown}",
+            why="the server keeps and shows a job",
+            do=f"write the URL without it and give source.storage_options a name; {HELD}; "
+            "change a password that a server has seen",
+        )

@@ -12,9 +12,15 @@ from tasks.job.run_date import Dated, RunDate, is_pattern, parse_run_date, resol
 DateOf = Callable[[Run], RunDate]
 S = TypeVar("S", bound=Section)
 PLACES = (
-    ("source", "path"), ("source", "valid"), ("source", "filter"), ("source", "bad_lines"), ("output", "path"),
-    ("fitted",), ("base",), ("refit", "learn_from"),
-)  # fmt: skip
+    ("source", "path"),
+    ("source", "valid"),
+    ("source", "filter"),
+    ("source", "bad_lines"),
+    ("output", "path"),
+    ("fitted",),
+    ("base",),
+    ("refit", "learn_from"),
+)
 
 
 def of_this_moment(run: Run) -> RunDate:

@@ -33,8 +33,9 @@ def check_lasting(path: str | Path, key: str) -> None:
     """JobError where what a run writes would be in the temporary folder that Prefect removes when the run ends."""
     if any(TEMPORARY.fullmatch(part) for part in Path(path).absolute().parts):
         raise JobError(
-            f"{key} would be lost", where=str(path),
+            f"{key} would be lost",
+            where=str(path),
             why="it starts in a temporary folder of Prefect, which is removed when the run ends",
             do=f"register the deployment with `rowmill deploy`, or write an absolute path, or name the folder of its "
             f"runs as {FOLDER} in work_pool.job_variables.env",
-        )  # fmt: skip
+        )

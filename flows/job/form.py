@@ -148,8 +148,11 @@ def section(model: type[BaseModel], shown: Sequence[str]) -> Schema:
     visible = {name: {**_chosen(_partial(known[name])), "position": position} for position, name in enumerate(shown)}
     hidden = {f"^{name}$": _or_null(_partial(part, TEXTS)) for name, part in known.items() if name not in shown}
     return {
-        "type": "object", "properties": visible, "patternProperties": hidden, "propertyNames": {"enum": list(known)},
-    }  # fmt: skip
+        "type": "object",
+        "properties": visible,
+        "patternProperties": hidden,
+        "propertyNames": {"enum": list(known)},
+    }
 
 
 def _inlined(part: Any, definitions: Mapping[str, Any]) -> Any:

@@ -124,13 +124,16 @@ class CheckedJob(DatedJob):
         """The sections with paths from the root, since workers may have another current folder."""
         source = self.source.model_copy(
             update={
-                "path": absolute(self.source.path), "valid": absolute(self.source.valid),
+                "path": absolute(self.source.path),
+                "valid": absolute(self.source.valid),
                 "bad_lines": absolute_target(self.source),
             }
-        )  # fmt: skip
+        )
         output = self.output.model_copy(update={"path": absolute(self.output.path)})
-        collectors = {key: address and absolute(collector_file(address) or address)
-                      for key, address in (("lineage", self.run.lineage), ("metrics", self.run.metrics))}  # fmt: skip
+        collectors = {
+            key: address and absolute(collector_file(address) or address)
+            for key, address in (("lineage", self.run.lineage), ("metrics", self.run.metrics))
+        }
         run = self.run.model_copy(
             update={"scratch": absolute(self.run.scratch), **collectors, **exchange_on(self.run, self.cluster)}
         )
@@ -203,9 +206,11 @@ class Job(CheckedJob):
             written.append(Node("apply", (picked,), AddTags(tags=[Tags.TARGET.value]), name="label"))
         if not written:
             raise JobError(
-                "nothing would be written", where="features", why="every entry has keep: false and there is no label",
+                "nothing would be written",
+                where="features",
+                why="every entry has keep: false and there is no label",
                 do="remove keep: false from an entry, or name a label",
-            )  # fmt: skip
+            )
         return Node("join", tuple(written), name="output")
 
     def request(self, engine: str, base: BaseVersion | None = None) -> Request:
@@ -267,8 +272,11 @@ def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) 
         check_fitted(application.fitted)
         read_fitted(Path(application.fitted))
     if application.source.downsample is not None:
-        raise JobError("source.downsample is not for apply", why="only rows that are learned from are down-sampled",
-                       do="leave rows out with source.filter")  # fmt: skip
+        raise JobError(
+            "source.downsample is not for apply",
+            why="only rows that are learned from are down-sampled",
+            do="leave rows out with source.filter",
+        )
     for name in Application.refused_of_source:
         if getattr(application.source, name) is not None:
             raise JobError(f"source.{name} is not for apply", do="give source.path; run it once per data set")
@@ -367,12 +375,19 @@ def _check_split(job: Job) -> None:
     if job.source.split is None:
         return
     if job.source.valid is not None:
-        raise JobError("source.split and source.valid contradict each other", where="source.split",
-                       why="both say which rows are validation data", do="leave out one of the two")  # fmt: skip
+        raise JobError(
+            "source.split and source.valid contradict each other",
+            where="source.split",
+            why="both say which rows are validation data",
+            do="leave out one of the two",
+        )
     if job.base not in (None, NO_BASE):
-        raise JobError("source.split is not for a job with a base", where="source.split, base",
-                       why="rows that were validation data of one night could be learned from in the next",
-                       do="leave out the base, or name validation data of their own: source.valid")  # fmt: skip
+        raise JobError(
+            "source.split is not for a job with a base",
+            where="source.split, base",
+            why="rows that were validation data of one night could be learned from in the next",
+            do="leave out the base, or name validation data of their own: source.valid",
+        )
 
 
 def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | None = None) -> None:
@@ -380,9 +395,11 @@ def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | 
     lines = lines or Lines()
     check_base(None if base == NO_BASE else base)
     if base is None and refit.model_fields_set | refit.settings.keys():
-        raise JobError("refit says how to learn on top of a base, but the job names none",
-                       where=_place(("refit",), lines),
-                       do="write base: the path of an output, such as that of output.path")  # fmt: skip
+        raise JobError(
+            "refit says how to learn on top of a base, but the job names none",
+            where=_place(("refit",), lines),
+            do="write base: the path of an output, such as that of output.path",
+        )
     learning = [node for node in topological(graph) if node.op is not None and isinstance(node.op, Learned)]
     names = sorted({type(node.op).__name__ for node in learning})
     entries = list(dict.fromkeys(node.name for node in topological(graph) if ENTRY.fullmatch(node.name)))
@@ -414,9 +431,12 @@ def with_whole_job(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
         return data
     others = {name: value for name, value in data.items() if name != "features" and value is not None}
     if others.get("job"):
-        raise JobError("job and features both have a whole job", where="job, features",
-                       why="neither takes precedence",
-                       do="leave one of them empty; other fields are laid over what stands there")  # fmt: skip
+        raise JobError(
+            "job and features both have a whole job",
+            where="job, features",
+            why="neither takes precedence",
+            do="leave one of them empty; other fields are laid over what stands there",
+        )
     own = Lines().of(text, "features")
     for place, value in flat(others):
         there: dict[str, Any] = written
@@ -483,11 +503,17 @@ def check_size(data: Mapping[str, Any]) -> None:
         value, depth, section = todo.pop()
         count += 1
         if depth > bounded_yaml.MOST_DEPTH:
-            raise JobError(f"values are nested more than {bounded_yaml.MOST_DEPTH} levels deep", where=section,
-                           do="write the job flat")  # fmt: skip
+            raise JobError(
+                f"values are nested more than {bounded_yaml.MOST_DEPTH} levels deep",
+                where=section,
+                do="write the job flat",
+            )
         if count > MOST_VALUES:
-            raise JobError(f"the job has more than {MOST_VALUES:,} values", where=section,
-                           do="put long lists into files, or name folders in the place of paths")  # fmt: skip
+            raise JobError(
+                f"the job has more than {MOST_VALUES:,} values",
+                where=section,
+                do="put long lists into files, or name folders in the place of paths",
+            )
         inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
         todo += [(item, depth + 1, section) for item in inner]
 

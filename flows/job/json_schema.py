@@ -42,13 +42,22 @@ def job_schema() -> Schema:
     definitions["Refitting"]["additionalProperties"] = ENTRY_OF_REFIT
     properties["recipe"] = {"description": properties["recipe"]["description"], "enum": [*recipes(), None]}
     properties["features"]["type"] = ["array", "string"]
-    alone = {"required": ["source", "features", "output"],
-             "properties": {name: {"required": keys} for name, keys in required.items()}}  # fmt: skip
+    alone = {
+        "required": ["source", "features", "output"],
+        "properties": {name: {"required": keys} for name, keys in required.items()},
+    }
     by_recipe = {"required": ["recipe"], "properties": {"recipe": {"type": "string"}}}
     return {
-        "$schema": DIALECT, "title": "A job of rowmill", "description": whole["description"], "type": "object",
-        "properties": properties, "additionalProperties": False, "if": by_recipe, "else": alone, "$defs": definitions,
-    }  # fmt: skip
+        "$schema": DIALECT,
+        "title": "A job of rowmill",
+        "description": whole["description"],
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "if": by_recipe,
+        "else": alone,
+        "$defs": definitions,
+    }
 
 
 def _feature(schema: Schema) -> Schema:
@@ -69,8 +78,11 @@ def _any_of(operators: Mapping[str, Schema]) -> Schema:
     """An operator by its name, whose branch has its parameters: a message is of that operator alone."""
     known = [{"const": name, "description": of["description"]} for name, of in operators.items()]
     own = {"type": "string", "pattern": IMPORT_PATH, "description": "a class of a module of one's own"}
-    packages = [{"const": entry.class_name, "description": f"of the package {entry.package}"}
-                for entry in installed.entries() if entry.class_name]  # fmt: skip
+    packages = [
+        {"const": entry.class_name, "description": f"of the package {entry.package}"}
+        for entry in installed.entries()
+        if entry.class_name
+    ]
     branches = [
         {"if": {"properties": {"op": {"const": name}}}, "then": {"$ref": f"#/$defs/{name}"}} for name in operators
     ]

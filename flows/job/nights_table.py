@@ -46,9 +46,11 @@ class NightJudged:
 
 
 def nights_text(
-    nights: DeployedJob, runs: Mapping[date, Any], outcomes: Mapping[date, str],
+    nights: DeployedJob,
+    runs: Mapping[date, Any],
+    outcomes: Mapping[date, str],
     rates: Mapping[str, Mapping[str, Any]] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """The table of the last nights, the newest first, and above it how many nights have no output.
 
     `runs` has the newest flow run of each night, `outcomes` how nights without an output ended, `rates` the recorded
@@ -65,8 +67,9 @@ def nights_text(
     every = sorted({*missing, *outputs, *runs, *outcomes}, reverse=True)
     rows = [
         {calendar.unit: calendar.shown(night), **_row(outputs.get(night), runs.get(night), outcomes.get(night), rates)}
-        for night in every if night >= oldest
-    ]  # fmt: skip
+        for night in every
+        if night >= oldest
+    ]
     head = _head(nights, missing)
     used = {name for row in rows for name, text in row.items() if text}
     shown = [{name: text for name, text in row.items() if name in used} for row in rows]
@@ -138,9 +141,10 @@ def learned_of(output: Path) -> NightLearned:
         return NightLearned()
     fitted = content.get("fitted") if isinstance(content, dict) else None
     sizes = [
-        one["size"] for one in (fitted.values() if isinstance(fitted, dict) else ())
+        one["size"]
+        for one in (fitted.values() if isinstance(fitted, dict) else ())
         if isinstance(one, dict) and "values" in one and isinstance(one.get("size"), int)
-    ]  # fmt: skip
+    ]
     return NightLearned(sum(sizes) if sizes else None, _newcomers(read_json(folder / CHANGES)))
 
 
@@ -148,9 +152,10 @@ def _newcomers(changes: Any) -> int | None:
     """How many values got an id in a refit; None without one."""
     steps = changes.get("steps") if isinstance(changes, dict) else None
     grown = [
-        one["new_size"] - one["old_size"] for one in (steps.values() if isinstance(steps, dict) else ())
+        one["new_size"] - one["old_size"]
+        for one in (steps.values() if isinstance(steps, dict) else ())
         if isinstance(one, dict) and isinstance(one.get("new_size"), int) and isinstance(one.get("old_size"), int)
-    ]  # fmt: skip
+    ]
     return sum(grown) if grown else None
 
 

@@ -100,9 +100,12 @@ def chosen_base(root: Path) -> BaseVersion:
     """The newest good version as far as its JSON says; a JobError where nothing is published."""
     version = newest_good(root, thorough=False).version
     if version is None:
-        raise JobError("there is no base", where=f"base: {root}",
-                       why="no version was published, or every one is discarded",
-                       do="make the first version with rowmill run; its job may already name this base")  # fmt: skip
+        raise JobError(
+            "there is no base",
+            where=f"base: {root}",
+            why="no version was published, or every one is discarded",
+            do="make the first version with rowmill run; its job may already name this base",
+        )
     return version
 
 
@@ -119,8 +122,11 @@ def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Ref
         if getattr(refit.source, name) is not None:
             raise JobError(f"source.{name} is not for refit", do="give source.path; name the rest in a job with base:")
     if refit.refit.learn_from is not None:
-        raise JobError("refit.learn_from is not for refit", why="the features are those of the base: no step is new",
-                       do="run the job that has the new features: rowmill run JOB.yaml --learn-from DATA")  # fmt: skip
+        raise JobError(
+            "refit.learn_from is not for refit",
+            why="the features are those of the base: no step is new",
+            do="run the job that has the new features: rowmill run JOB.yaml --learn-from DATA",
+        )
     check_filter(refit.source)
     check_access(refit)
     check_refit(refit.base, refit.refit, graph_of(refit))
@@ -137,26 +143,33 @@ def like_base(refit: Refit, known: Mapping[str, Mapping[str, Any]]) -> Refit:
     the refit alone says.
     """
     own = refit.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-    output = {name: value for name, value in known.get("output", {}).items()
-              if name in Output.model_fields and name not in ("path", "on_existing") and value is not None}  # fmt: skip
+    output = {
+        name: value
+        for name, value in known.get("output", {}).items()
+        if name in Output.model_fields and name not in ("path", "on_existing") and value is not None
+    }
     if {"rows_per_file", "files_per_worker"} & output.keys():
         output.pop("files", None)  # how many there were
     wanted = laid_over({"output": output, "checks": known.get("checks", {})}, own)
     output = wanted["output"]
     same_format = output.get("format", "parquet") == known.get("output", {}).get("format", "parquet")
     fits = {
-        "compression": same_format, "row_group_size": same_format, "shuffle_groups": output.get("shuffle") == "worker",
-        "keys": output.get("shuffle") == "key", "sort_by": output.get("shuffle") == "key",
+        "compression": same_format,
+        "row_group_size": same_format,
+        "shuffle_groups": output.get("shuffle") == "worker",
+        "keys": output.get("shuffle") == "key",
+        "sort_by": output.get("shuffle") == "key",
         "metadata_file": output.get("format", "parquet") == "parquet",
         "keep_versions": output.get("on_existing") == "version",
-    }  # fmt: skip
+    }
     output = {name: value for name, value in output.items() if name in own["output"] or fits.get(name, True)}
     sections = {"checks": validated(Checks, wanted["checks"]), "output": validated(Output, output)}
     texts = [
-        f"{'.'.join(place)}: {value}" for name, section in sections.items()
+        f"{'.'.join(place)}: {value}"
+        for name, section in sections.items()
         for place, value in flat({name: section.model_dump(mode="json", exclude_defaults=True)})
         if place not in {place for place, _ in flat({name: own.get(name, {})})}
-    ]  # fmt: skip
+    ]
     contract = {"contract": dict(known["contract"])} if refit.contract is None and known.get("contract") else {}
     like = refit.model_copy(update=sections | contract)
     like._inherited = (*texts, *contract)

@@ -218,9 +218,14 @@ def _night(path: Path, calendar: Calendar, without_date: bool) -> Night | None:
                 stages[name] = stages.get(name, 0.0) + other.stages[name]
     counted = [note for note in (first, *others) if note.rows is not None]
     return Night(
-        day, path, first.run, sum(note.rows or 0 for note in counted) if counted else None, first.seconds, stages,
+        day,
+        path,
+        first.run,
+        sum(note.rows or 0 for note in counted) if counted else None,
+        first.seconds,
+        stages,
         sum(note.nbytes for note in counted) if counted else None,
-    )  # fmt: skip
+    )
 
 
 def _day(text: str, run_date: str, created: str, calendar: Calendar, without_date: bool) -> date | None:
@@ -278,11 +283,15 @@ def _read(path: Path, _changed: int, _size: int) -> _Note | None:
     sizes = [number(one.get("bytes")) for one in parts if isinstance(one, dict)] if isinstance(parts, list) else []
     rows = number(section("rows").get("out"))
     return _Note(
-        str(section("dated").get("date", "")), str(section("dated").get("run_date", "")),
-        str(content.get("created", "")), str(content.get("run", "")), None if rows is None else int(rows),
-        number(content.get("seconds")), {name: one for name, one in stages.items() if one is not None},
+        str(section("dated").get("date", "")),
+        str(section("dated").get("run_date", "")),
+        str(content.get("created", "")),
+        str(content.get("run", "")),
+        None if rows is None else int(rows),
+        number(content.get("seconds")),
+        {name: one for name, one in stages.items() if one is not None},
         int(sum(one for one in sizes if one is not None)),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -370,10 +379,12 @@ class DeployedJob:
             raise JobError(f"the job of {self.name} names no date", where="source.path", why=why, do=do)
         unit, is_own = self.calendar.unit, names_hour if self.calendar.hourly else is_pattern
         if not is_own(self.output) and not self.writes_versions:
-            raise JobError(f"the {unit}s of {self.name} have one output", where=f"output.path: {self.output}",
-                           why="each would replace the one before",
-                           do=f"write {{{'hour' if unit == 'hour' else 'date'}}} into output.path, or "
-                           "output.on_existing: version")  # fmt: skip
+            raise JobError(
+                f"the {unit}s of {self.name} have one output",
+                where=f"output.path: {self.output}",
+                why="each would replace the one before",
+                do=f"write {{{'hour' if unit == 'hour' else 'date'}}} into output.path, or output.on_existing: version",
+            )
 
 
 def deployed(name: str, deployment: Any) -> DeployedJob:
@@ -400,8 +411,10 @@ def _starts(schedule: Any, start: datetime, end: datetime) -> Iterator[datetime]
     from prefect.server.schemas import schedules
 
     kinds: dict[str, Any] = {
-        "cron": schedules.CronSchedule, "interval": schedules.IntervalSchedule, "rrule": schedules.RRuleSchedule,
-    }  # fmt: skip
+        "cron": schedules.CronSchedule,
+        "interval": schedules.IntervalSchedule,
+        "rrule": schedules.RRuleSchedule,
+    }
     kind = next((kind for key, kind in kinds.items() if hasattr(schedule, key)), None)
     if kind is None:
         return

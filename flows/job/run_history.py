@@ -45,11 +45,18 @@ def record(request: Request, results: Sequence[StageResult], recipe: str | None 
     if ingest is None or not done:
         return
     entry = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"), "recipe": recipe, "job": job_key(request),
-        "engine": request.engine, "host": socket.gethostname(), "threads": ingest.threads,
-        "rows": ingest.rows, "bytes": ingest.nbytes, "seconds": done,
-        "resources": total_resources(results), **({"run": run} if run else {}),
-    }  # fmt: skip
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "recipe": recipe,
+        "job": job_key(request),
+        "engine": request.engine,
+        "host": socket.gethostname(),
+        "threads": ingest.threads,
+        "rows": ingest.rows,
+        "bytes": ingest.nbytes,
+        "seconds": done,
+        "resources": total_resources(results),
+        **({"run": run} if run else {}),
+    }
     try:
         _append(entry)
     except OSError as error:
@@ -142,8 +149,11 @@ class Guess:
 
 def guess(request: Request, rows: int, nbytes: int, threads: int) -> Guess | None:
     """The time that a run will take, by the nearest ones of this engine and host: of the job, else of any by bytes."""
-    here = [e for e in _entries(state_folder() / "rates.jsonl")
-            if (e["engine"], e["host"]) == (request.engine, socket.gethostname())]  # fmt: skip
+    here = [
+        e
+        for e in _entries(state_folder() / "rates.jsonl")
+        if (e["engine"], e["host"]) == (request.engine, socket.gethostname())
+    ]
     own = [e for e in here if e["job"] == job_key(request)]
     if own:
         size, unit, what = rows, "rows", "run(s) of this job"

@@ -99,9 +99,11 @@ def job_path(text: str) -> Path:
     >>> job_path("features[0].ops[1]")
     ('features', 0, 'ops', 1)
     """
-    return tuple(int(number) if number else name for name, number in re.findall(r"([^.\[\]]+)|\[(\d+)\]", text)) if (
-        re.fullmatch(r"\w+(\.\w+|\[\d+\])*", text)
-    ) else ()  # fmt: skip
+    return (
+        tuple(int(number) if number else name for name, number in re.findall(r"([^.\[\]]+)|\[(\d+)\]", text))
+        if (re.fullmatch(r"\w+(\.\w+|\[\d+\])*", text))
+        else ()
+    )
 
 
 def _line(node: yaml.Node, path: Sequence[str | int], inside: bool) -> int | None:

@@ -129,18 +129,27 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     changes = matched_to_base(request, plans[request.plan_names[0]].schema)
     rows, nbytes = sum(p.rows for p in plans.values()), sum(p.nbytes for p in plans.values())
     return Preview(
-        target=str(request.staging.target), workers=workers, plans=plans, source=plans[request.plan_names[0]].schema,
+        target=str(request.staging.target),
+        workers=workers,
+        plans=plans,
+        source=plans[request.plan_names[0]].schema,
         job_source=request.source,
-        sample=sample, readings=_readings(request, bound, plans, scale), needs=wanted, files=files if wanted else {},
+        sample=sample,
+        readings=_readings(request, bound, plans, scale),
+        needs=wanted,
+        files=files if wanted else {},
         guess=guess(request, int(rows * scale), int(nbytes * scale), workers.threads),
-        refused=refused, scale=scale, left_out=missing_labels(request, plans[request.plan_names[0]].schema),
+        refused=refused,
+        scale=scale,
+        left_out=missing_labels(request, plans[request.plan_names[0]].schema),
         differs=differences_of(request, plans[request.plan_names[0]]),
-        made_up=_made_up(request, plans, request.source != wanted_source), dated=job.dated,
+        made_up=_made_up(request, plans, request.source != wanted_source),
+        dated=job.dated,
         united=[text for plan in plans.values() for text in uniting_notes(plan, used)],
         bad_lines=bad_lines_text([file for plan in plans.values() for file in bad_lines_of(plan)]),
         base="; ".join([base, *(changes.lines if changes else ())]),
         modes=mode_rows(modes_of(request, plans[request.plan_names[0]].schema)),
-    )  # fmt: skip
+    )
 
 
 def _on_base(job: AnyJob, request: Request) -> tuple[Request, str]:
@@ -278,8 +287,14 @@ def _refused(request: Request, wanted: Needs | None) -> list[RowmillError]:
     for place in {existing(staging.folder), existing(staging.target.parent)}:
         if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
             why = "this user may not write there" if place.is_dir() else "it is a file"
-            errors.append(JobError("the output cannot be written", where=str(place), why=why,
-                                  do="choose another output.path or run.scratch"))  # fmt: skip
+            errors.append(
+                JobError(
+                    "the output cannot be written",
+                    where=str(place),
+                    why=why,
+                    do="choose another output.path or run.scratch",
+                )
+            )
     if wanted:
         errors += [too_small(disk) for disk in wanted.disks if disk.short]
     return errors

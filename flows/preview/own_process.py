@@ -166,6 +166,9 @@ def _portable(error: Exception) -> Exception:
     if isinstance(error, RowmillError):
         return error
     if isinstance(error, MemoryError):
-        return GiveUpError("there is not enough memory to look at the data", why=str(error),
-                           do="look at less: a smaller source.path; or give the host more memory")  # fmt: skip
+        return GiveUpError(
+            "there is not enough memory to look at the data",
+            why=str(error),
+            do="look at less: a smaller source.path; or give the host more memory",
+        )
     return defect(error, "the preview")

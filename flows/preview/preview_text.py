@@ -51,8 +51,11 @@ def sections(preview: Preview, rows: int = 5) -> list[TextSection]:
         *([TextSection("Different from the fit", "; ".join(preview.differs))] if preview.differs else []),
         *([TextSection("How columns are read", "; ".join(preview.united))] if preview.united else []),
         *([TextSection("Bad lines", preview.bad_lines)] if preview.bad_lines else []),
-        *([TextSection("Left out", f"{', '.join(preview.left_out)}: the source lacks what they need")]
-          if preview.left_out else []),
+        *(
+            [TextSection("Left out", f"{', '.join(preview.left_out)}: the source lacks what they need")]
+            if preview.left_out
+            else []
+        ),
         TextSection("Source", f"{preview.rows:,} rows, about {amount(preview.nbytes)} decoded", _sources(preview)),
         *([TextSection("Splits", _looks_back(rule), _splits(rule))] if (rule := preview.job_source.split) else []),
         TextSection("Columns in", "", _columns(preview.source, preview.sample.before.column_names)),
@@ -63,7 +66,7 @@ def sections(preview: Preview, rows: int = 5) -> list[TextSection]:
         TextSection("Plan", preview.workers.text + _once(preview), _steps(preview)),
         TextSection("Needs", _because(preview), _needs(preview)),
         TextSection("Time", _time(preview)),
-    ]  # fmt: skip
+    ]
 
 
 def _date(dated: Dated) -> TextSection:
@@ -86,12 +89,17 @@ def _once(preview: Preview) -> str:
 def _sources(preview: Preview) -> list[dict[str, str]]:
     return [
         {
-            "split": split or "all", "format": plan.format, "files": f"{len(plan.files):,}", "rows": f"{plan.rows:,}",
-            "decoded": amount(plan.nbytes), "partitions": f"{len(plan.partitions):,}",
-            "blocks": f"{len(plan.blocks):,}", "skipped": f"{len(plan.skipped):,}",
+            "split": split or "all",
+            "format": plan.format,
+            "files": f"{len(plan.files):,}",
+            "rows": f"{plan.rows:,}",
+            "decoded": amount(plan.nbytes),
+            "partitions": f"{len(plan.partitions):,}",
+            "blocks": f"{len(plan.blocks):,}",
+            "skipped": f"{len(plan.skipped):,}",
         }
         for split, plan in preview.plans.items()
-    ]  # fmt: skip
+    ]
 
 
 def _splits(rule: SplitRule) -> list[dict[str, str]]:
@@ -134,8 +142,11 @@ def _columns(schema: Schema, read: Sequence[str] | None = None) -> list[dict[str
         if read is None:
             size = column.properties.get("embedding") or {}
             ids = column.properties.get("cardinality")
-            row |= {"tags": ", ".join(sorted(column.tags)), "ids": f"{ids:,}" if ids else "",
-                    "embedding": f"{size['rows']:,} x {size['dimension']}" if size else ""}  # fmt: skip
+            row |= {
+                "tags": ", ".join(sorted(column.tags)),
+                "ids": f"{ids:,}" if ids else "",
+                "embedding": f"{size['rows']:,} x {size['dimension']}" if size else "",
+            }
         else:
             row["read"] = "yes" if column.name in read else ""
         rows.append(row)
@@ -199,8 +210,7 @@ def _needs(preview: Preview) -> list[dict[str, str]]:
     rows.append({"what": "host memory", "about": amount(wanted.host), "there is": amount(wanted.memory)})
     rows.append({"what": "scratch", "about": amount(wanted.scratch), "there is": ""})
     rows.append({"what": "output", "about": amount(wanted.output), "there is": ""})
-    rows += [{"what": f"{d.what} in {d.path}", "about": amount(d.needed), "there is": d.room}
-             for d in wanted.disks]  # fmt: skip
+    rows += [{"what": f"{d.what} in {d.path}", "about": amount(d.needed), "there is": d.room} for d in wanted.disks]
     return rows
 
 

@@ -48,19 +48,22 @@ def asset_events(folder: Path, publication: Publication) -> list[Event]:
     root = output_root(folder)
     upstream = [Asset(key=key) for key in dict.fromkeys(map(asset_key, publication.upstream))][:MOST_RELATED]
     related = [
-        *map(AssetContext.asset_as_related, upstream), AssetContext.related_materialized_by("rowmill"),
+        *map(AssetContext.asset_as_related, upstream),
+        AssetContext.related_materialized_by("rowmill"),
         {"prefect.resource.id": f"prefect.flow-run.{publication.run}", "prefect.resource.role": "flow-run"},
-    ]  # fmt: skip
+    ]
     whole = publication.payload(folder)
     splits = whole.pop("splits")
     facts = {"": whole, **{split["name"]: {**whole, **split} for split in splits if split["name"]}}
 
     def event(name: str, asset: Asset, resources: list[dict[str, str]], payload: dict[str, Any]) -> Event:
         return Event(
-            id=id_of(name, publication.id, asset.key), event=name, payload=payload,
+            id=id_of(name, publication.id, asset.key),
+            event=name,
+            payload=payload,
             resource=Resource(AssetContext.asset_as_resource(asset)),
             related=[RelatedResource(one) for one in resources],
-        )  # fmt: skip
+        )
 
     referenced = [event(REFERENCED, asset, related[-1:], {}) for asset in upstream]
     made_of = [

@@ -25,14 +25,18 @@ def output_event(what: What, folder: Path, identity: tuple[str, ...], payload: M
     root, run = output_root(folder), payload.get("run")
     of_run = {"prefect.resource.id": f"prefect.flow-run.{run}", "prefect.resource.role": "flow-run"}
     return Event(
-        id=id_of(what, *identity), event=f"rowmill.output.{what}",
-        resource=Resource({
-            "prefect.resource.id": f"rowmill.output.{output_slug(root)}", "prefect.resource.name": str(root),
-            "rowmill.version": version_name(folder),
-        }),
+        id=id_of(what, *identity),
+        event=f"rowmill.output.{what}",
+        resource=Resource(
+            {
+                "prefect.resource.id": f"rowmill.output.{output_slug(root)}",
+                "prefect.resource.name": str(root),
+                "rowmill.version": version_name(folder),
+            }
+        ),
         related=[RelatedResource(of_run)] if run else [],
         payload={"output": str(root), **payload},
-    )  # fmt: skip
+    )
 
 
 def published(folder: Path, publication: Publication) -> list[Event]:
@@ -46,10 +50,14 @@ def discarded(folder: Path, mark: DiscardMark) -> Event:
     """Return the event of an output that was taken back."""
     publication = read_publication(folder)
     payload = {
-        "text": f"{folder} was discarded by {mark.who}{f': {mark.why}' if mark.why else ''}", "path": str(folder),
-        "version": version_name(folder), "who": mark.who, "when": mark.when, "why": mark.why,
+        "text": f"{folder} was discarded by {mark.who}{f': {mark.why}' if mark.why else ''}",
+        "path": str(folder),
+        "version": version_name(folder),
+        "who": mark.who,
+        "when": mark.when,
+        "why": mark.why,
         "manifest": publication.manifest if publication else None,
-    }  # fmt: skip
+    }
     return output_event("discarded", folder, (str(folder), mark.when), payload)
 
 

@@ -63,8 +63,11 @@ def end(run: ObservedRun) -> Callable[[], None]:
             one.inputFacets = _quality(profile, run.gate)
         inputs.append(one)
     splits = request.splits if request.flow != "fit" else ("",)
-    outputs = [_output(request, split, folder, lineage)
-               for split, folder in zip(splits, run.committed, strict=False) if lineage]  # fmt: skip
+    outputs = [
+        _output(request, split, folder, lineage)
+        for split, folder in zip(splits, run.committed, strict=False)
+        if lineage
+    ]
     return partial(_send, run, _event(run, event.RunState[run.end], inputs, outputs))
 
 
@@ -108,10 +111,13 @@ def _event(
         facets["errorMessage"] = facet.error_message_run.ErrorMessageRunFacet(message, "python")
     kind = facet.job_type_job.JobTypeJobFacet(processingType="BATCH", integration="ROWMILL", jobType="JOB")
     return event.RunEvent(
-        eventType=state, eventTime=datetime.now(UTC).isoformat(), inputs=inputs, outputs=outputs,
+        eventType=state,
+        eventTime=datetime.now(UTC).isoformat(),
+        inputs=inputs,
+        outputs=outputs,
         run=event.Run(str(generate_static_uuid(run.began, f"{run.flow_run} {run.name}".encode())), facets),
         job=event.Job(os.environ.get("OPENLINEAGE_NAMESPACE", "rowmill"), run.name, {"jobType": kind}),
-    )  # fmt: skip
+    )
 
 
 def _output(request: Request, split: str, folder: str, lineage: ColumnLineage) -> event.OutputDataset:
@@ -175,21 +181,33 @@ def _quality(profile: Profile, note: GateNote | None) -> dict[str, Any]:
     kinds = facet.data_quality_assertions_dataset
     tests = [kinds.Assertion("gate", note.gate in ("pass", "warn", "published by hand"), description=note.gate)]
     for one in (finding for verdict in note.verdicts.values() for finding in verdict.findings):
-        tests.append(kinds.Assertion(
-            one.check, False, one.column or None, "warn" if one.level == "warn" else "error", description=one.text,
-            expected=str(one.threshold), actual=str(one.figure),
-        ))  # fmt: skip
+        tests.append(
+            kinds.Assertion(
+                one.check,
+                False,
+                one.column or None,
+                "warn" if one.level == "warn" else "error",
+                description=one.text,
+                expected=str(one.threshold),
+                actual=str(one.figure),
+            )
+        )
     return {"dataQualityMetrics": figures, "dataQualityAssertions": kinds.DataQualityAssertionsDatasetFacet(tests)}
 
 
 def _figures(column: ColumnProfile) -> facet.data_quality_metrics_input_dataset.ColumnMetrics:
-    extremes = {name: float(value) for name, value in (("min", column.minimum), ("max", column.maximum))
-                if isinstance(value, (int, float))}  # fmt: skip
+    extremes = {
+        name: float(value)
+        for name, value in (("min", column.minimum), ("max", column.maximum))
+        if isinstance(value, (int, float))
+    }
     return facet.data_quality_metrics_input_dataset.ColumnMetrics(
-        nullCount=column.nulls, distinctCount=round(column.distinct) if column.is_distinct_known else None,
-        count=column.values, **extremes,
+        nullCount=column.nulls,
+        distinctCount=round(column.distinct) if column.is_distinct_known else None,
+        count=column.values,
+        **extremes,
         quantiles={str(q): column.quantile(q) for q in QUANTILES} if column.bins and extremes else None,
-    )  # fmt: skip
+    )
 
 
 def _send(run: ObservedRun, message: event.RunEvent) -> None:

@@ -57,8 +57,11 @@ class Collector:
         try:
             importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
-            raise GiveUpError(f"{library} is not installed", where=f"run.{key}: {self.shown}",
-                              do=f"pip install 'rowmill[{key}]', where the flow runs") from None  # fmt: skip
+            raise GiveUpError(
+                f"{library} is not installed",
+                where=f"run.{key}: {self.shown}",
+                do=f"pip install 'rowmill[{key}]', where the flow runs",
+            ) from None
         self._sends = SimpleQueue[Callable[[], None] | None]()
         context = contextvars.copy_context()  # with the settings of Prefect
         self._thread = threading.Thread(target=context.run, args=(self._work,), name=f"rowmill-{key}", daemon=True)

@@ -71,13 +71,19 @@ def _of_run(run: ObservedRun) -> Iterator[Metric]:
         yield Metric("rowmill.gate.verdict", "{run}", "1 for the verdict of the gate", one == verdict, {"verdict": one})
     for step in profile.steps.values() if profile else ():
         if step.out_of_vocabulary is not None:
-            yield Metric("rowmill.out_of_vocabulary", "1", "share of the values that have no id",
-                         step.out_of_vocabulary / max(step.rows, 1), {"columns": ", ".join(step.columns)})  # fmt: skip
+            yield Metric(
+                "rowmill.out_of_vocabulary",
+                "1",
+                "share of the values that have no id",
+                step.out_of_vocabulary / max(step.rows, 1),
+                {"columns": ", ".join(step.columns)},
+            )
     for split, folder in zip(request.splits, run.committed if request.flow != "fit" else (), strict=False):
         manifest = Manifest.load(folder)
         for name, rows in manifest.rows.items():
-            yield Metric("rowmill.output.rows", "{row}", "rows in, dropped, added and out", rows,
-                         {"split": split, "rows": name})  # fmt: skip
+            yield Metric(
+                "rowmill.output.rows", "{row}", "rows in, dropped, added and out", rows, {"split": split, "rows": name}
+            )
         size = sum(part["bytes"] for part in manifest.parts)
         yield Metric("rowmill.output.size", "By", "bytes of the files", size, {"split": split})
 

@@ -22,8 +22,12 @@ def versions_text(out: Path) -> str:
     """Return the page of an output as Markdown, the newest version first. A DataError if there is no output."""
     folders = [path for path in (versions_of(out) or [out]) if described_by(path)]
     if not folders:
-        raise DataError("this is not an output of rowmill", where=str(out), why="it has no readable manifest",
-                        do="give the folder that a finished run wrote (output.path of the job)")  # fmt: skip
+        raise DataError(
+            "this is not an output of rowmill",
+            where=str(out),
+            why="it has no readable manifest",
+            do="give the folder that a finished run wrote (output.path of the job)",
+        )
     latest, staging = read_latest(out), Staging(out)
     lines = [f"# {escaped(str(out))}", markdown_table([_row(folder, latest) for folder in reversed(folders)])]
     if is_stopped(staging.folder):
@@ -77,4 +81,4 @@ def _row(folder: Path, latest: str | None) -> dict[str, str]:
         "size": amount(sum(part["bytes"] for one in manifests for part in one.parts)),
         "state": f"discarded by {discarded_by(folder)}" if is_discarded(folder) else "published",
         "sent": announced_text(folder),
-    }  # fmt: skip
+    }

@@ -71,8 +71,9 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
     if decision.level == "stop":
         _tell_stopped(job, request, stage, decision.findings)
         refusal = stopped(job, request, decision.findings)
-        _put_in("refused", str(request.staging.target), of, {**_facts(job, stage), "text": refusal.what,
-                                                             "why": refusal.why})  # fmt: skip
+        _put_in(
+            "refused", str(request.staging.target), of, {**_facts(job, stage), "text": refusal.what, "why": refusal.why}
+        )
         deliver([request.staging.target])
         raise refusal
     if decision.level == "ask":
@@ -131,11 +132,12 @@ def read_profile(request: Request, stage: GateStage) -> Profile | None:
 def stopped(job: AnyJob, request: Request, findings: Sequence[Finding]) -> GateStoppedError:
     """The error of a run that the gate stops."""
     return GateStoppedError(
-        f"the gate stopped {_night(job, request)}: nothing is published", where=str(request.staging.target),
+        f"the gate stopped {_night(job, request)}: nothing is published",
+        where=str(request.staging.target),
         why=_sentences(findings),
         do=f"fix the data, or, if they are correct, set {_levels(findings)} to warn; the same job then goes on from "
-           "what is done",
-    )  # fmt: skip
+        "what is done",
+    )
 
 
 def _levels(findings: Sequence[Finding]) -> str:
@@ -158,9 +160,11 @@ def _only_warned(request: Request, verdict: Verdict, decision: GateDecision) -> 
 def asks(question: Question) -> GateAskedError:
     """The error of a run that waits for an answer."""
     return GateAskedError(
-        f"the gate asks whether to publish {question.night}", where=question.output,
-        why=_sentences(question.verdict.findings), do=f"answer it before {question.until}: {question.commands}",
-    )  # fmt: skip
+        f"the gate asks whether to publish {question.night}",
+        where=question.output,
+        why=_sentences(question.verdict.findings),
+        do=f"answer it before {question.until}: {question.commands}",
+    )
 
 
 def stop_unanswered(question: Question) -> None:
@@ -184,9 +188,7 @@ def _put_in(what: What, output: str, of: str, payload: Mapping[str, Any]) -> Non
 
 
 def _facts(job: AnyJob, stage: GateStage) -> dict[str, Any]:
-    return {
-        "date": job.dated.run_date.day.isoformat() if job.dated else None, "stage": stage, "run": flow_run_id()
-    }  # fmt: skip
+    return {"date": job.dated.run_date.day.isoformat() if job.dated else None, "stage": stage, "run": flow_run_id()}
 
 
 def _accepted(request: Request, stage: GateStage, of: str) -> GateNote:
@@ -218,12 +220,23 @@ def _question(job: AnyJob, request: Request, stage: GateStage, verdict: Verdict,
     own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     search = [path for path in sys.path if Path(path).is_dir() and not path.startswith(own)]
     return Question(
-        flow=request.flow, parameters={name: value for name, value in job.as_written().items() if value is not None},
-        date=job.dated.run_date.text if job.dated else None, run=flow_run_id(),
-        deployment=str(deployment) if deployment else None, stage=stage, verdict=verdict, of=of,
-        key=f"gate-{stage}-{uuid.uuid4().hex[:8]}", output=str(request.staging.target), folder=str(Path.cwd()),
-        asked_at=now(), until=until, answer=None, format=FORMAT, search=tuple(search),
-    )  # fmt: skip
+        flow=request.flow,
+        parameters={name: value for name, value in job.as_written().items() if value is not None},
+        date=job.dated.run_date.text if job.dated else None,
+        run=flow_run_id(),
+        deployment=str(deployment) if deployment else None,
+        stage=stage,
+        verdict=verdict,
+        of=of,
+        key=f"gate-{stage}-{uuid.uuid4().hex[:8]}",
+        output=str(request.staging.target),
+        folder=str(Path.cwd()),
+        asked_at=now(),
+        until=until,
+        answer=None,
+        format=FORMAT,
+        search=tuple(search),
+    )
 
 
 def _tell_stopped(job: AnyJob, request: Request, stage: GateStage, findings: Sequence[Finding]) -> None:

@@ -143,15 +143,17 @@ def tell(flow_run: Any, key: str, text: str, expected: Forecast | None, limit: d
     rows = [
         {"stage": one.name, "now": duration(one.seconds), "usual": duration(one.usual), "growth": f"{one.growth:.1f} x"}
         for one in stages
-    ]  # fmt: skip
+    ]
     table = f"\n\n{markdown_table(rows)}" if rows else ""
     write_markdown(f"{key}-late", f"{text[0].upper()}{text[1:]}.{table}", "Late")
     label_run({LATE: limit.isoformat()})
     grown = expected.grown if expected else None
     payload = {
-        "text": text, "ready_by": limit.isoformat(), "expected": expected.end.isoformat() if expected else None,
+        "text": text,
+        "ready_by": limit.isoformat(),
+        "expected": expected.end.isoformat() if expected else None,
         "stage": grown.name if grown else None,
-    }  # fmt: skip
+    }
     resource = {"prefect.resource.id": f"prefect.flow-run.{flow_run.id}", "prefect.resource.name": flow_run.name}
     with suppress(Exception):
         emit_event(event=LATE, resource=resource, payload=payload)

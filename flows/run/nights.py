@@ -188,9 +188,10 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
             if tries == TRIES:
                 raise JobError(
                     f"the work of {error} lies in the staging folder, and today's job cannot finish it",
-                    where=str(_staging(job).folder), why="its output.path or its time zone was different",
+                    where=str(_staging(job).folder),
+                    why="its output.path or its time zone was different",
                     do=f"abandon it: rowmill clean --older-than 0 {job.output.path}",
-                ) from None  # fmt: skip
+                ) from None
             continue
         except (GateAskedError, OpenQuestionError):
             outcomes[night] = WAITS
@@ -217,8 +218,10 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
         if _is_same_command(own):
             get_run_logger().warning(
                 "%s was not run: this command finished %s, which was begun earlier; give it again, or add --date %s",
-                own.dated.run_date.day, job.dated.run_date.day if job.dated else "", own.dated.run_date.text,
-            )  # fmt: skip
+                own.dated.run_date.day,
+                job.dated.run_date.day if job.dated else "",
+                own.dated.run_date.text,
+            )
             return folders
 
 
@@ -295,11 +298,12 @@ def note_night(job: AnyJob, staging: Staging) -> None:
     if job.dated is None or not job.dated.became:
         if begun:
             raise JobError(
-                f"the run of {begun.get('date')} was begun and not published", where=str(staging.folder),
+                f"the run of {begun.get('date')} was begun and not published",
+                where=str(staging.folder),
                 why="this job writes to the same output and names no date: its run would throw that work away",
                 do=f"finish it first: run the job that names the date with --date {begun.get('run_date')}; to abandon "
                 f"it: rowmill clean --older-than 0 {job.output.path}",
-            )  # fmt: skip
+            )
         return
     if begun and begun.get("night") != _night(job):
         raise OtherNightError(str(begun.get("date")))
@@ -500,8 +504,9 @@ def _runs_by_night(client: Any, nights: DeployedJob) -> dict[date, Any]:
     flow_runs = client.read_flow_runs(
         deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[nights.id])),
         flow_run_filter=FlowRunFilter(expected_start_time=expected),
-        sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=RUNS,
-    )  # fmt: skip
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+        limit=RUNS,
+    )
     runs: dict[date, Any] = {}
     for run in flow_runs:
         section = run.parameters.get("run")

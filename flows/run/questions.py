@@ -151,14 +151,23 @@ def form_text(question: Question) -> str:
     findings = question.verdict.findings
     more = [f"- and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
     key = f"{question.flow}-{output_slug(question.output)}-gate"
-    rows = [{name: row[name] for name in ("column", "yesterday", "today", "threshold")}
-            for row in verdict_rows(findings[:SHOWN])]  # fmt: skip
-    return "\n".join([
-        f"**Publish {question.night}?**", "",
-        *(f"- {escaped(one.text)}" for one in findings[:SHOWN]), *more, "", markdown_table(rows), "",
-        f"[Yesterday and today, with plots]({ui_url()}/artifacts/key/{key}). Without an answer until {question.until} "
-        "the run is stopped.",
-    ])  # fmt: skip
+    rows = [
+        {name: row[name] for name in ("column", "yesterday", "today", "threshold")}
+        for row in verdict_rows(findings[:SHOWN])
+    ]
+    return "\n".join(
+        [
+            f"**Publish {question.night}?**",
+            "",
+            *(f"- {escaped(one.text)}" for one in findings[:SHOWN]),
+            *more,
+            "",
+            markdown_table(rows),
+            "",
+            f"[Yesterday and today, with plots]({ui_url()}/artifacts/key/{key}). Without an answer until "
+            f"{question.until} the run is stopped.",
+        ]
+    )
 
 
 def wait_for_answer(job: AnyJob, error: OpenQuestionError) -> None:

@@ -145,9 +145,12 @@ def on_base(job: AnyJob, request: Request) -> Request:
     staging, version = request.staging, choice.version
     if version is None:
         if not isinstance(job, Job) or (os.path.realpath(root) != str(staging.target) and not has_date(job, "base")):
-            raise JobError("there is no base", where=f"base: {root}",
-                           why="no version was published, or every one is discarded",
-                           do="correct base, or write base: none to learn from the source alone")  # fmt: skip
+            raise JobError(
+                "there is no base",
+                where=f"base: {root}",
+                why="no version was published, or every one is discarded",
+                do="correct base, or write base: none to learn from the source alone",
+            )
         first = f"there is no base at {root} yet: this run is a fit and writes the first version of the output"
         log.warning("%s", choice.all_discarded(root) or first)
         return replace(request, no_base=True)
@@ -176,8 +179,12 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
     log = get_run_logger()
     check_source(job, request)
     if isinstance(job, Job) and job.refit.learn_from and not request.changes_features:
-        log.info("refit.learn_from is not read: %s", "the base has the features of the job" if request.base
-                 else "there is no base, and all is learned from source.path")  # fmt: skip
+        log.info(
+            "refit.learn_from is not read: %s",
+            "the base has the features of the job"
+            if request.base
+            else "there is no base, and all is learned from source.path",
+        )
     try:
         result: IngestResult = run_stage(task.ingest, job, request)
     except NoRowsError as error:
@@ -258,9 +265,14 @@ def mark_made_up() -> None:
 def committing(job: AnyJob, request: Request) -> Iterator[commit.Closing]:
     """Prepare the commit of a run beside its last stages: the fitted workflow, and the report's look at the source."""
     report = ReportWriter(
-        request.staging.folder, request.staging.target, request.splits, lambda split: PlanOf(request).plan(split),
-        job.model_dump(mode="json", by_alias=True, exclude_unset=True), run_page(), wanted=request.run.report,
-    )  # fmt: skip
+        request.staging.folder,
+        request.staging.target,
+        request.splits,
+        lambda split: PlanOf(request).plan(split),
+        job.model_dump(mode="json", by_alias=True, exclude_unset=True),
+        run_page(),
+        wanted=request.run.report,
+    )
     with commit.Closing(request, report) as closing:
         yield closing
 

@@ -60,8 +60,9 @@ def mark_task_run(task_run_id: uuid.UUID, state: State, seconds: float, task: An
             time.sleep(0.5)
         context = FlowRunContext.get()
         if task is not None and context and context.flow_run:
-            client.create_task_run(task, context.flow_run.id, str(task_run_id), id=task_run_id,
-                                   name=task.task_run_name, state=state)  # fmt: skip
+            client.create_task_run(
+                task, context.flow_run.id, str(task_run_id), id=task_run_id, name=task.task_run_name, state=state
+            )
 
 
 def stop_stage(task_run_id: uuid.UUID) -> None:

@@ -128,9 +128,15 @@ def night_table(of: SampleNight, start: int = 0, stop: int | None = None, *, xp:
 
 
 def make_sample(
-    name: str, path: str | os.PathLike[str], rows: int, seed: int = 0, *, drift: bool = False,
-    columns: int | None = None, **options: Unpack[FileOptions],
-) -> SampleSummary:  # fmt: skip
+    name: str,
+    path: str | os.PathLike[str],
+    rows: int,
+    seed: int = 0,
+    *,
+    drift: bool = False,
+    columns: int | None = None,
+    **options: Unpack[FileOptions],
+) -> SampleSummary:
     """Writes part-00000.<format> .. into the folder `path`; a folder that holds the same sample is completed or kept.
 
     name: toy, criteo, ecommerce or wide. The rest is as in `Variant` and `FileOptions`.
@@ -144,9 +150,16 @@ def make_sample(
 
 
 def make_nights(
-    path: str | os.PathLike[str], nights: int, rows: int, seed: int = 0, *, start: dt.date = START,
-    new_ids: float = NEW_IDS, only: Collection[dt.date] = (), **options: Unpack[FileOptions],
-) -> SampleSummary:  # fmt: skip
+    path: str | os.PathLike[str],
+    nights: int,
+    rows: int,
+    seed: int = 0,
+    *,
+    start: dt.date = START,
+    new_ids: float = NEW_IDS,
+    only: Collection[dt.date] = (),
+    **options: Unpack[FileOptions],
+) -> SampleSummary:
     """Writes a folder for each night of the shop, `path`/2026-10-01 .., which drift from one to the next.
 
     nights: how many days from `start` on. rows: of a night in the mean, before weekday, trend and noise. new_ids: users

@@ -75,8 +75,11 @@ def _of_files(tls: Tls) -> Security:
     for name in ("ca", "cert", "key"):
         path = Path(getattr(tls, name))
         if not path.is_file():
-            raise JobError("the certificate file is not there", where=f"cluster.tls.{name} = {path}",
-                           do="give the path of a PEM file that every host has")  # fmt: skip
+            raise JobError(
+                "the certificate file is not there",
+                where=f"cluster.tls.{name} = {path}",
+                do="give the path of a PEM file that every host has",
+            )
     security = Security(
         require_encryption=True,
         tls_ca_file=tls.ca,
@@ -86,8 +89,12 @@ def _of_files(tls: Tls) -> Security:
     try:
         security.get_connection_args("client")
     except OSError as error:  # ssl.SSLError is one
-        raise JobError("the certificates cannot be used", where="cluster.tls", why=str(error),
-                       do="`openssl verify -CAfile CA CERT` tells whether they belong together")  from None  # fmt: skip
+        raise JobError(
+            "the certificates cannot be used",
+            where="cluster.tls",
+            why=str(error),
+            do="`openssl verify -CAfile CA CERT` tells whether they belong together",
+        ) from None
     return security
 
 

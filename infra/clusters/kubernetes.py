@@ -85,19 +85,36 @@ def resource(
     ]
     memory = size_in_bytes(section.memory, 0)
     threads = ["--nthreads", str(max(1, int(section.cores)))]
-    arguments = ["dask", *(["cuda"] if section.gpus else []), "worker", "--name", "$(DASK_WORKER_NAME)",
-                 "--protocol", protocol, "--memory-limit", str(memory // processes),
-                 *([] if cluster.threads_per_worker or section.gpus else threads),
-                 *worker_arguments(cluster, section.gpus, imports, "memory_limit", "interface")]  # fmt: skip
+    arguments = [
+        "dask",
+        *(["cuda"] if section.gpus else []),
+        "worker",
+        "--name",
+        "$(DASK_WORKER_NAME)",
+        "--protocol",
+        protocol,
+        "--memory-limit",
+        str(memory // processes),
+        *([] if cluster.threads_per_worker or section.gpus else threads),
+        *worker_arguments(cluster, section.gpus, imports, "memory_limit", "interface"),
+    ]
     quantities = {"cpu": f"{section.cores:g}", "memory": str(memory)}
     limits = quantities | ({"nvidia.com/gpu": str(section.gpus)} if section.gpus else {})
     worker = spec["spec"]["worker"]["spec"]
     _fill(worker, section, arguments, variables, {"requests": quantities, "limits": limits}, security, name)
     worker["containers"][0].pop("ports")
     scheduler = spec["spec"]["scheduler"]["spec"]
-    arguments = ["dask", "scheduler", "--protocol", protocol, "--port", str(PORT),
-                 "--dashboard" if cluster.dashboard else "--no-dashboard",
-                 "--dashboard-address", "127.0.0.1:8787"]  # fmt: skip
+    arguments = [
+        "dask",
+        "scheduler",
+        "--protocol",
+        protocol,
+        "--port",
+        str(PORT),
+        "--dashboard" if cluster.dashboard else "--no-dashboard",
+        "--dashboard-address",
+        "127.0.0.1:8787",
+    ]
     small = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "8Gi"}}
     _fill(scheduler, section, arguments, variables[:1], small, security, name)
     container = scheduler["containers"][0]
@@ -109,8 +126,15 @@ def resource(
     return spec
 
 
-def _fill(pod: dict[str, Any], section: Kubernetes, arguments: list[str], variables: list[dict[str, str]],
-          resources: dict[str, Any], security: Security | None, name: str) -> None:  # fmt: skip
+def _fill(
+    pod: dict[str, Any],
+    section: Kubernetes,
+    arguments: list[str],
+    variables: list[dict[str, str]],
+    resources: dict[str, Any],
+    security: Security | None,
+    name: str,
+) -> None:
     """A pod's container and what it mounts: /dev/shm, the volumes of the data, the certificates."""
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
     volumes: list[dict[str, Any]] = [
@@ -122,8 +146,13 @@ def _fill(pod: dict[str, Any], section: Kubernetes, arguments: list[str], variab
     if security:
         mounts.append({"name": "tls", "mountPath": CERTIFICATES, "readOnly": True})  # type: ignore[dict-item]
         volumes.append({"name": "tls", "secret": {"secretName": f"{name}-tls", "defaultMode": 0o440}})
-    pod["containers"][0] |= {"args": arguments, "env": variables, "resources": resources, "volumeMounts": mounts,
-                             "securityContext": {"allowPrivilegeEscalation": False}}  # fmt: skip
+    pod["containers"][0] |= {
+        "args": arguments,
+        "env": variables,
+        "resources": resources,
+        "volumeMounts": mounts,
+        "securityContext": {"allowPrivilegeEscalation": False},
+    }
     pod["volumes"] = volumes
     pod["securityContext"] = {"runAsNonRoot": True, "fsGroup": 1000}
     if section.service_account:
@@ -145,10 +174,12 @@ def secret(name: str, namespace: str, texts: dict[str, str], owner: dict[str, An
     reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"]}
     reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
     return {
-        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
         "metadata": {"name": f"{name}-tls", "namespace": namespace, "ownerReferences": [reference]},
         "data": {f"{key}.pem": base64.b64encode(text.encode()).decode() for key, text in texts.items()},
-    }  # fmt: skip
+    }
 
 
 def _wait_for_scheduler(dask_cluster: Any, name: str, namespace: str, seconds: int) -> str:
@@ -160,10 +191,12 @@ def _wait_for_scheduler(dask_cluster: Any, name: str, namespace: str, seconds: i
             break
         if time.monotonic() > deadline:
             raise GiveUpError(
-                "the operator has not started the scheduler", where=f"DaskCluster {namespace}/{name}",
-                why=_pods(name, namespace) or "it made no pod", do="check the image, and that the operator of "
+                "the operator has not started the scheduler",
+                where=f"DaskCluster {namespace}/{name}",
+                why=_pods(name, namespace) or "it made no pod",
+                do="check the image, and that the operator of "
                 "dask-kubernetes runs (helm install --repo https://helm.dask.org .. dask-kubernetes-operator)",
-            )  # fmt: skip
+            )
         time.sleep(1)
     from dask_kubernetes.operator.networking import get_scheduler_address
 
@@ -210,11 +243,15 @@ def _errors_explained() -> Iterator[None]:
         yield
     except kr8s.ServerError as error:
         raise JobError(
-            "Kubernetes refuses the cluster", where="cluster.kubernetes", why=str(error),
+            "Kubernetes refuses the cluster",
+            where="cluster.kubernetes",
+            why=str(error),
             do="install dask-kubernetes' operator; give the flow's account the rights of infra/manifests/worker.yaml",
-        ) from None  # fmt: skip
+        ) from None
     except (httpx.HTTPError, kr8s.APITimeoutError, ConnectionError, ValueError) as error:
         raise GiveUpError(
-            "Kubernetes does not answer", where="cluster.kind = kubernetes", why=f"{type(error).__name__}: {error}",
+            "Kubernetes does not answer",
+            where="cluster.kind = kubernetes",
+            why=f"{type(error).__name__}: {error}",
             do="`kubectl get daskclusters` must work here: check the kubeconfig, or run inside the cluster",
-        ) from None  # fmt: skip
+        ) from None

@@ -65,8 +65,11 @@ def cuda(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
 def _common(cluster: Cluster) -> dict[str, Any]:
     """Arguments of every kind of local cluster. Nothing listens beyond the loopback unless an interface is named."""
     if cluster.interface and cluster.interface not in (names := [name for _, name in socket.if_nameindex()]):
-        raise JobError(f"there is no network interface {cluster.interface}", where="cluster.interface",
-                       do=near(cluster.interface, names))  # fmt: skip
+        raise JobError(
+            f"there is no network interface {cluster.interface}",
+            where="cluster.interface",
+            do=near(cluster.interface, names),
+        )
     security = security_of(cluster)
     arguments: dict[str, Any] = {
         "host": None if cluster.interface else "127.0.0.1",

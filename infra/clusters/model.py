@@ -193,8 +193,19 @@ REMOTE = ("ssh", "slurm", "kubernetes")
 OF_CLASS = ("cluster_class", "cluster_kwargs", "adapt_kwargs", "engine")
 OF_ANY = ("workers", "start_timeout", "dashboard")  # those that do not depend on how workers are started
 # keys of workers that rowmill starts
-OF_STARTED = ("workers", "threads_per_worker", "visible_devices", "cuda_ipc", "interface", "dashboard",
-              "memory_limit", "device_memory_limit", "rmm_pool_size", "local_directory", "start_timeout")  # fmt: skip
+OF_STARTED = (
+    "workers",
+    "threads_per_worker",
+    "visible_devices",
+    "cuda_ipc",
+    "interface",
+    "dashboard",
+    "memory_limit",
+    "device_memory_limit",
+    "rmm_pool_size",
+    "local_directory",
+    "start_timeout",
+)
 
 
 class Tls(BaseModel):
@@ -321,7 +332,10 @@ class Ssh(BaseModel):
     def connection(self) -> dict[str, Any]:
         """Arguments of asyncssh.connect."""
         arguments = {
-            "username": self.user, "port": self.port, "known_hosts": self.known_hosts,
-            "client_keys": [self.key] if self.key else None, "connect_timeout": CONNECT_SECONDS,
-        }  # fmt: skip
+            "username": self.user,
+            "port": self.port,
+            "known_hosts": self.known_hosts,
+            "client_keys": [self.key] if self.key else None,
+            "connect_timeout": CONNECT_SECONDS,
+        }
         return {name: value for name, value in arguments.items() if value is not None}

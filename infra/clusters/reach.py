@@ -61,8 +61,10 @@ def _usable(client: Any) -> dict[str, bool]:
     strangers = [worker for worker, spec in answers_of(client, find_spec, "infra").items() if spec is None]
     if strangers:
         raise GiveUpError(
-            "workers without rowmill", where=", ".join(strangers[:3]), do="install this rowmill where they run",
-        )  # fmt: skip
+            "workers without rowmill",
+            where=", ".join(strangers[:3]),
+            do="install this rowmill where they run",
+        )
     return answers_of(client, gpus.is_usable)
 
 
@@ -88,9 +90,10 @@ def check_shared(client: Any, folder: Path, sources: Sequence[str], api_url: str
         if seen["api"]:
             raise GiveUpError(
                 "a worker cannot reach the Prefect server",
-                where=f"{seen['host']} ({worker}): {api_url}", why=seen["api"],
+                where=f"{seen['host']} ({worker}): {api_url}",
+                why=seen["api"],
                 do="set PREFECT_API_URL to a server that every host reaches: prefect server start --host ADDRESS",
-            )  # fmt: skip
+            )
 
 
 def look(probe: str, sources: Sequence[str], api_url: str | None) -> Seen:
@@ -102,8 +105,14 @@ def look(probe: str, sources: Sequence[str], api_url: str | None) -> Seen:
         Path(answer).write_text("seen")
     except OSError as error:
         wrote = error.strerror or str(error)
-    return {"host": socket.gethostname(), "read": read, "answer": answer, "wrote": wrote,
-            "sources": {path: signature(path) for path in sources}, "api": _unreachable(api_url)}  # fmt: skip
+    return {
+        "host": socket.gethostname(),
+        "read": read,
+        "answer": answer,
+        "wrote": wrote,
+        "sources": {path: signature(path) for path in sources},
+        "api": _unreachable(api_url),
+    }
 
 
 def signature(path: str) -> str | None:
@@ -127,10 +136,11 @@ def check_resources(client: Any, needed: Mapping[str, float], stage: str) -> Non
     offers = [spec.get("resources") or {} for spec in workers.values()]
     amounts = " ".join(f"{name}={amount:g}" for name, amount in needed.items())
     raise GiveUpError(
-        f"no worker offers what {stage} takes: {amounts}", where=f"cluster.resources.{stage}",
+        f"no worker offers what {stage} takes: {amounts}",
+        where=f"cluster.resources.{stage}",
         why=f"the workers offer {_text(offers)}",
         do=f"start workers with --resources '{amounts}', or change cluster.resources",
-    )  # fmt: skip
+    )
 
 
 def _text(offers: Iterable[Mapping[str, float]]) -> str:
@@ -148,9 +158,11 @@ def _judge_folder(where: str, seen: Seen, probe: Path) -> None:
         why = "a file that the worker wrote there is not seen by the flow"
     if why:
         raise JobError(
-            "a worker does not share the folder of the run", where=where, why=why,
+            "a worker does not share the folder of the run",
+            where=where,
+            why=why,
             do="put output.path, or run.scratch, on storage that all hosts mount at the same path",
-        )  # fmt: skip
+        )
 
 
 def _judge_source(path: str, answers: Mapping[str, Seen]) -> None:
@@ -160,10 +172,11 @@ def _judge_source(path: str, answers: Mapping[str, Seen]) -> None:
     for worker, view in views.items():
         if worker and view != wanted:
             raise JobError(
-                "a worker does not see the same source", where=f"{answers[worker]['host']} ({worker}): {path}",
+                "a worker does not see the same source",
+                where=f"{answers[worker]['host']} ({worker}): {path}",
                 why="other files are there" if view else "nothing is there",
                 do="put the source on storage that all hosts mount at the same path, or give a URL",
-            )  # fmt: skip
+            )
 
 
 def _unreachable(url: str | None) -> str:

@@ -93,9 +93,11 @@ def library(module: str, package: str, kind: str) -> Any:
         return imported(module)
     except ImportError as error:
         raise GiveUpError(
-            f"{package} is not installed", where=f"cluster.kind = {kind}", why=str(error),
+            f"{package} is not installed",
+            where=f"cluster.kind = {kind}",
+            why=str(error),
             do=f"pip install 'rowmill[{kind}]', where the flow runs and where its workers run",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def imported(module: str) -> Any:
@@ -128,9 +130,10 @@ def worker_options(cluster: Cluster, gpus: int, imports: WorkerImports = NO_IMPO
             options |= {"rmm_pool_size": size_or_part(cluster.rmm_pool_size or "0.6")}
         device = size_or_part(cluster.device_memory_limit) if cluster.device_memory_limit else 0.45
         options |= {
-            "device_memory_limit": device, "rmm_allocator_external_lib_list": ["cupy"],
+            "device_memory_limit": device,
+            "rmm_allocator_external_lib_list": ["cupy"],
             "pre_import": ",".join(pre_import(imports)),
-        }  # fmt: skip
+        }
     if resources:
         options["resources"] = resources
     return {name: value for name, value in options.items() if value is not None}
@@ -201,9 +204,10 @@ def wait_for_workers(running: RunningCluster, cluster: Cluster) -> None:
             running.on_workers(client)
     if came == 0:
         raise GiveUpError(
-            f"no worker has come within {cluster.start_timeout} s", where=f"cluster.kind = {cluster.kind}",
+            f"no worker has come within {cluster.start_timeout} s",
+            where=f"cluster.kind = {cluster.kind}",
             why=running.delay(),
             do="look at the workers' logs; raise cluster.start_timeout if they only wait for their turn",
-        )  # fmt: skip
+        )
     if came < wanted:
         log.warning("%s of %s workers came within %s s; the run starts with them", came, wanted, cluster.start_timeout)

@@ -58,9 +58,11 @@ def chosen_gpus(cluster: Cluster) -> list[gpus.Gpu]:
         raise GiveUpError("no GPU", where=_kind(cluster), why=why, do="set cluster.kind to cpu or auto")
     if missing := gpus.packages_missing():
         raise GiveUpError(
-            "the packages for GPUs are not installed", where=_kind(cluster), why=f"missing: {', '.join(missing)}",
+            "the packages for GPUs are not installed",
+            where=_kind(cluster),
+            why=f"missing: {', '.join(missing)}",
             do="pip install 'rowmill[cuda13]' (or cuda12), or set cluster.kind to cpu",
-        )  # fmt: skip
+        )
     if cluster.visible_devices is not None:
         named = [(device, [gpu for gpu in chosen if gpu.is_called(device)]) for device in cluster.visible_devices]
         if unknown := [device for device, matches in named if not matches]:
@@ -69,9 +71,11 @@ def chosen_gpus(cluster: Cluster) -> list[gpus.Gpu]:
         chosen = [matches[0] for _, matches in named]
     if cluster.workers and cluster.workers > len(chosen):
         raise GiveUpError(
-            f"{cluster.workers} workers for {len(chosen)} GPU(s)", where="cluster.workers",
-            why="a worker has a GPU of its own", do=f"ask for at most {len(chosen)}",
-        )  # fmt: skip
+            f"{cluster.workers} workers for {len(chosen)} GPU(s)",
+            where="cluster.workers",
+            why="a worker has a GPU of its own",
+            do=f"ask for at most {len(chosen)}",
+        )
     return chosen[: cluster.workers]
 
 
@@ -103,15 +107,17 @@ def stage_engines(cluster: Cluster) -> dict[str, Engine]:
         one, other = (WORK, AFTER) if engines[WORK] == "cudf" else (AFTER, WORK)
         taken = ", ".join(f"{name}: {amount:g}" for name, amount in cluster.resources[one].items())
         raise GiveUpError(
-            f"{one} runs on GPUs, and {other} does not", where=f"cluster.resources.{other}",
+            f"{one} runs on GPUs, and {other} does not",
+            where=f"cluster.resources.{other}",
             why="the rows that one hands to the other stay in the memory of one kind of worker",
             do=f"set cluster.resources.{other} to {{{taken}}}",
-        )  # fmt: skip
+        )
     if gpu_workers and "cudf" not in engines.values():
         log.warning(
             "%s of %s workers have a GPU, which no stage uses: keep stages to these workers with cluster.resources",
-            len(gpu_workers), len(workers),
-        )  # fmt: skip
+            len(gpu_workers),
+            len(workers),
+        )
     return engines if len(set(engines.values())) > 1 else {}
 
 
@@ -130,15 +136,18 @@ def workers_of(cluster: Cluster) -> tuple[dict[str, Any], set[str]]:
         client = Connection(address, set_as_default=False, timeout="8s", name="rowmill-look", security=security)
     except (OSError, ValueError, TypeError) as error:  # TypeError: a tls:// address without certificates
         raise GiveUpError(
-            "no Dask scheduler answers", where=f"cluster.address = {address}", why=str(error) or type(error).__name__,
+            "no Dask scheduler answers",
+            where=f"cluster.address = {address}",
+            why=str(error) or type(error).__name__,
             do="start one with `dask scheduler`, check host, port, firewall and certificates; or set kind to auto",
-        ) from None  # fmt: skip
+        ) from None
     with client:
         if not (workers := workers_at(client)):
             raise GiveUpError(
-                "the Dask scheduler has no workers", where=f"cluster.address = {address}",
+                "the Dask scheduler has no workers",
+                where=f"cluster.address = {address}",
                 do=f"start some with `dask worker {address}` or `dask cuda worker {address}`",
-            )  # fmt: skip
+            )
         return workers, on_gpus(client)
 
 

@@ -37,8 +37,12 @@ def open_queue(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
     """Start a scheduler in this process and submit jobs for its workers; GiveUpError when SLURM refuses them."""
     library("dask_jobqueue", "dask-jobqueue", "slurm")
     if shutil.which("sbatch") is None:
-        raise GiveUpError("SLURM's commands are not here", where="cluster.kind = slurm", why="no sbatch in PATH",
-                          do="run rowmill on a login node of the cluster")  # fmt: skip
+        raise GiveUpError(
+            "SLURM's commands are not here",
+            where="cluster.kind = slurm",
+            why="no sbatch in PATH",
+            do="run rowmill on a login node of the cluster",
+        )
     jobs = make(cluster, imports)
     opened.on_close.append(partial(end, jobs))
     opened.scheduler_address, opened.security, opened.scaled = jobs.scheduler_address, jobs.security, jobs
@@ -63,20 +67,34 @@ def make(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
         '--local-directory "$rowmill_scratch"',
     ]
     extra = [f"--gres=gpu:{section.gpus}"] if section.gpus else []
-    scheduler = {"protocol": f"{protocol_of(cluster, security)}://", "security": security, "port": 0,
-                 "dashboard": cluster.dashboard, "dashboard_address": LOOPBACK}  # fmt: skip
+    scheduler = {
+        "protocol": f"{protocol_of(cluster, security)}://",
+        "security": security,
+        "port": 0,
+        "dashboard": cluster.dashboard,
+        "dashboard_address": LOOPBACK,
+    }
     return SLURMCluster(
-        job_name="rowmill", queue=section.queue, account=section.account, walltime=section.walltime,
-        cores=section.cores, memory=section.memory, processes=processes,
+        job_name="rowmill",
+        queue=section.queue,
+        account=section.account,
+        walltime=section.walltime,
+        cores=section.cores,
+        memory=section.memory,
+        processes=processes,
         python=f"{section.python or sys.executable} -P",
         worker_command="dask cuda worker" if section.gpus else "distributed.cli.dask_worker",
         worker_extra_args=arguments,
         job_extra_directives=[*extra, *([] if section.log_directory else ["--output=/dev/null"]), *section.directives],
         job_script_prologue=[*section.setup, *_own_scratch(cluster), f"export DASK_INTERNAL_INHERIT_CONFIG={settings}"],
-        log_directory=section.log_directory, interface=cluster.interface, silence_logs=logging.ERROR,
-        protocol=f"{protocol_of(cluster, security)}://", security=security, shared_temp_directory=_shared(section),
+        log_directory=section.log_directory,
+        interface=cluster.interface,
+        silence_logs=logging.ERROR,
+        protocol=f"{protocol_of(cluster, security)}://",
+        security=security,
+        shared_temp_directory=_shared(section),
         scheduler_options=scheduler | ({"interface": cluster.interface} if cluster.interface else {}),
-    )  # fmt: skip
+    )
 
 
 def _own_scratch(cluster: Cluster) -> list[str]:
@@ -103,8 +121,11 @@ def _shared(section: Slurm) -> str:
     """The folder for temporary certificates, which dask-jobqueue writes for this user only and removes at its end."""
     place = Path(section.shared_directory).expanduser()
     if not os.access(place, os.W_OK):
-        raise JobError("temporary certificates cannot be written", where=f"cluster.slurm.shared_directory = {place}",
-                       do="name a folder of yours that all nodes see")  # fmt: skip
+        raise JobError(
+            "temporary certificates cannot be written",
+            where=f"cluster.slurm.shared_directory = {place}",
+            do="name a folder of yours that all nodes see",
+        )
     return str(place)
 
 
@@ -114,9 +135,11 @@ def _ask_first(script: str) -> None:
     if answer.returncode:
         lines = answer.stderr.replace("sbatch: error: ", "").replace("allocation failure: ", "").splitlines()
         raise GiveUpError(
-            "SLURM refuses the job", where="cluster.slurm", why="; ".join(line for line in lines if line),
+            "SLURM refuses the job",
+            where="cluster.slurm",
+            why="; ".join(line for line in lines if line),
             do="`sinfo` shows partitions and limits: change cores, memory, gpus, queue, account or walltime",
-        )  # fmt: skip
+        )
 
 
 def _queue(name: str) -> str:

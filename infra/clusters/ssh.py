@@ -60,9 +60,12 @@ def _start_processes(
     if section.gpus and "resources" in options:  # CUDAWorker takes them as its command does
         options["resources"] = ",".join(f"{name}={amount:g}" for name, amount in options["resources"].items())
     scheduler: dict[str, Any] = {
-        "protocol": f"{protocol_of(cluster, security)}://", "port": 0, "dashboard": cluster.dashboard,
-        "dashboard_address": LOOPBACK, "idle_timeout": f"{IDLE_SECONDS}s",
-    }  # fmt: skip
+        "protocol": f"{protocol_of(cluster, security)}://",
+        "port": 0,
+        "dashboard": cluster.dashboard,
+        "dashboard_address": LOOPBACK,
+        "idle_timeout": f"{IDLE_SECONDS}s",
+    }
     if cluster.interface:
         scheduler["interface"] = cluster.interface
     python = section.python or sys.executable
@@ -75,16 +78,21 @@ def _start_processes(
     try:
         with dask.config.set(settings):
             return SSHCluster(
-                [section.hosts[0], *section.hosts], connect_options=section.connection(), worker_options=options,
-                scheduler_options=scheduler, remote_python=f"{python} -P", security=security,
+                [section.hosts[0], *section.hosts],
+                connect_options=section.connection(),
+                worker_options=options,
+                scheduler_options=scheduler,
+                remote_python=f"{python} -P",
+                security=security,
                 worker_class="dask_cuda.CUDAWorker" if section.gpus else "distributed.Nanny",
-            )  # fmt: skip
+            )
     except Exception as error:
         raise GiveUpError(
-            "the workers could not be started over SSH", where=", ".join(dict.fromkeys(section.hosts)),
+            "the workers could not be started over SSH",
+            where=", ".join(dict.fromkeys(section.hosts)),
             why=f"{type(error).__name__}: {error}",
             do="try by hand: `ssh HOST " + (section.python or sys.executable) + " -m dask worker --help`",
-        ) from None  # fmt: skip
+        ) from None
 
 
 async def _everywhere(section: Ssh, work: Any, *arguments: Any) -> None:
@@ -98,9 +106,11 @@ async def _everywhere(section: Ssh, work: Any, *arguments: Any) -> None:
         except (OSError, asyncssh.Error) as error:
             why = getattr(error, "reason", "") or str(error) or type(error).__name__
             raise GiveUpError(
-                "a host cannot be reached by SSH", where=f"cluster.ssh: {host}", why=why,
+                "a host cannot be reached by SSH",
+                where=f"cluster.ssh: {host}",
+                why=why,
                 do=f"make `ssh {host} true` work without a password; check user, port, key and known_hosts",
-            ) from None  # fmt: skip
+            ) from None
 
     await asyncio.gather(*(on(host) for host in dict.fromkeys(section.hosts)))
 
@@ -117,9 +127,11 @@ async def _check(connection: Any, host: str, cluster: Cluster) -> None:
     if seen.exit_status or missing:
         why = f"missing: {', '.join(missing)}" if missing else str(seen.stderr).strip().rpartition("\n")[2]
         raise GiveUpError(
-            "a host is not ready for workers", where=f"cluster.ssh: {host}, {python}", why=why,
+            "a host is not ready for workers",
+            where=f"cluster.ssh: {host}, {python}",
+            why=why,
             do="install this rowmill there, or set cluster.ssh.python to the Python that has it",
-        )  # fmt: skip
+        )
 
 
 async def _place(connection: Any, host: str, texts: dict[str, str], folder: str) -> None:
@@ -128,9 +140,11 @@ async def _place(connection: Any, host: str, texts: dict[str, str], folder: str)
     done = await connection.run(command)
     if done.exit_status:
         raise GiveUpError(
-            "the folder for spilled data cannot be made", where=f"cluster.ssh: {host}, {folder}",
-            why=str(done.stderr).strip(), do="set cluster.local_directory to a folder that you can write to there",
-        )  # fmt: skip
+            "the folder for spilled data cannot be made",
+            where=f"cluster.ssh: {host}, {folder}",
+            why=str(done.stderr).strip(),
+            do="set cluster.local_directory to a folder that you can write to there",
+        )
     for name, text in texts.items():
         await connection.run(f"umask 077 && cat > {shlex.quote(folder)}/{name}.pem", input=text, check=True)
 

@@ -119,10 +119,11 @@ def _alone(names: Iterable[str]) -> Iterator[None]:
             except BlockingIOError:
                 lock.seek(0)
                 raise GiveUpError(
-                    f"another process serves {name} already", where=f"process {lock.read()}",
+                    f"another process serves {name} already",
+                    where=f"process {lock.read()}",
                     why="both would run it, and the first that ends would pause the schedules of both",
                     do="end that one first, or give the deployments of --file other names",
-                ) from None  # fmt: skip
+                ) from None
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()
@@ -242,9 +243,15 @@ def _prefect(folder: str, on_progress: Callable[[str], None], *arguments: str) -
     environment = {**os.environ, "PWD": str(Path.cwd()), "COLUMNS": "1000", "PYTHONUNBUFFERED": "1"}
     lines: list[str] = []
     with subprocess.Popen(
-        command, cwd=folder, env=environment, text=True, errors="replace",
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ) as process:  # fmt: skip
+        command,
+        cwd=folder,
+        env=environment,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line.strip(" │\n"))

@@ -151,9 +151,11 @@ def _configured(api_url: str) -> ServerInfo:
         problem = client.api_healthcheck()
     if problem is not None:
         raise GiveUpError(
-            "the configured Prefect server does not answer", where=f"PREFECT_API_URL = {api_url}", why=str(problem),
+            "the configured Prefect server does not answer",
+            where=f"PREFECT_API_URL = {api_url}",
+            why=str(problem),
             do="start it with `prefect server start`, or `prefect config unset PREFECT_API_URL` to have one started",
-        )  # fmt: skip
+        )
     return ServerInfo(api_url, ui_url(), False)
 
 
@@ -230,9 +232,11 @@ def _start(home: Path) -> int:
             server.kill()
             tail = log_path.read_text(errors="replace").strip().splitlines()[-3:]
             raise GiveUpError(
-                "the Prefect server did not start", where=str(log_path), why="; ".join([why, *tail]),
+                "the Prefect server did not start",
+                where=str(log_path),
+                why="; ".join([why, *tail]),
                 do="run `prefect server start` by hand, or set PREFECT_API_URL to a running server",
-            )  # fmt: skip
+            )
         time.sleep(0.2)
     note = {"port": port, "pid": server.pid, "created": psutil.Process(server.pid).create_time()}
     (home / "rowmill-server.json").write_text(json.dumps(note))

@@ -33,7 +33,7 @@ def check_address_space() -> None:
             where=f"ulimit -v = {limit // 1024} ({limit / 1e9:,.1f} GB)",
             why=f"a process maps {MAPPED / 1e9:,.0f} GB, of which it uses little, before it has read any data",
             do="raise it: `ulimit -v unlimited`; to bound memory use cluster.memory_limit, or a container",
-        )  # fmt: skip
+        )
 
 
 def tried(
@@ -65,10 +65,11 @@ def died(error: Exception, lines: Sequence[str]) -> GiveUpError:
     bound = f"; this process may map {limit / 1e9:,.1f} GB of memory at most (ulimit -v)" if limited else ""
     look = "raise `ulimit -v`: processes map more than they use; " if limited else ""
     return GiveUpError(
-        f"a worker died while it started, {STARTS} times", where="the workers of this host",
+        f"a worker died while it started, {STARTS} times",
+        where="the workers of this host",
         why=f"{cause_of(error)}; {written(lines)}{bound}",
         do=f"{look}look at the host's memory and processes (`free`, `dmesg`, `ulimit -a`); try fewer workers",
-    )  # fmt: skip
+    )
 
 
 def written(lines: Sequence[str]) -> str:

@@ -27,8 +27,25 @@ from infra.workers.forked import FORKED, IMPORTS_VARIABLE
 
 METHOD = "distributed.worker.multiprocessing-method"
 # Variables that an interpreter, the C library or a library reads once, at its start. A fork gets the others later.
-FIXED = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "ARROW_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "LC_", "LANG", "TZ",
-         "TMPDIR", "HOME", "PREFECT_HOME", "PREFECT_PROFILES_PATH", "VIRTUAL_ENV")  # fmt: skip
+FIXED = (
+    "PYTHON",
+    "LD_",
+    "MALLOC_",
+    "GLIBC_",
+    "ARROW_",
+    "OMP_",
+    "OPENBLAS_",
+    "MKL_",
+    "BLIS_",
+    "LC_",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "HOME",
+    "PREFECT_HOME",
+    "PREFECT_PROFILES_PATH",
+    "VIRTUAL_ENV",
+)
 TOLD = ("DASK_", "ROWMILL_", "PREFECT_")  # settings, of which the server itself has none
 
 _server: dict[str, str] = {}  # the variables of this process' server; none before it is started

@@ -38,9 +38,12 @@ def dask_frame(
 
 
 def delayed_parts(
-    function: Callable[..., Any], handle: Any, partitions: Sequence[Partition], name: str,
+    function: Callable[..., Any],
+    handle: Any,
+    partitions: Sequence[Partition],
+    name: str,
     more: Sequence[Sequence[Any]] = (),
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """A Delayed of function(handle, partition) for each partition, or of function(handle, partition, *more[i])."""
     shared = graph_share(handle, len(partitions))
     function, first = (partial(function, handle), []) if shared is None else (function, [shared])

@@ -151,8 +151,13 @@ class DaskPool:
         self.submitted.add(future)
         return future
 
-    def start(self, function: Callable[[Any, Any], Any], shared: object, items: Iterable[Any],
-              places: Mapping[int, str] | None = None) -> list[Any]:  # fmt: skip
+    def start(
+        self,
+        function: Callable[[Any, Any], Any],
+        shared: object,
+        items: Iterable[Any],
+        places: Mapping[int, str] | None = None,
+    ) -> list[Any]:
         """Futures of function(shared, item). `places` maps numbers of items to the workers that have their data: these
         are preferred."""
         items = list(items)
@@ -215,8 +220,14 @@ class DaskPool:
     ) -> list[Any]:
         return self.finish(self.start(function, shared, items), done)
 
-    def gather(self, function: Callable[[Any, Any], Any], merge: Callable[[list[Any]], Any], shared: object,
-               items: Sequence[Any], done: Done | None = None) -> list[Any]:  # fmt: skip
+    def gather(
+        self,
+        function: Callable[[Any, Any], Any],
+        merge: Callable[[list[Any]], Any],
+        shared: object,
+        items: Sequence[Any],
+        done: Done | None = None,
+    ) -> list[Any]:
         from distributed import as_completed
 
         observed = self.start(function, shared, items)
@@ -287,9 +298,13 @@ class _OnFrames:
 
 
 def over_frames(
-    function: Callable[..., Any], first: Sequence[Any], partitions: Sequence[Partition], name: str, client: Any = None,
+    function: Callable[..., Any],
+    first: Sequence[Any],
+    partitions: Sequence[Partition],
+    name: str,
+    client: Any = None,
     more: Sequence[Sequence[Any]] = (),
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """A Delayed of function(*first, partition) for each partition, or of function(*first, partition, *more[i]).
 
     The scheduler computes a frame where its data are, prefers that worker for the task, and lets go of the frame

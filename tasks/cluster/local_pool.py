@@ -59,8 +59,14 @@ class LocalPool:
                 future.cancel()
             return [future.result() for future in sorted(futures, key=lambda f: f.cancelled())]
 
-    def gather(self, function: Callable[[Any, Any], Any], merge: Callable[[list[Any]], Any], shared: object,
-               items: Sequence[Any], done: Done | None = None) -> list[Any]:  # fmt: skip
+    def gather(
+        self,
+        function: Callable[[Any, Any], Any],
+        merge: Callable[[list[Any]], Any],
+        shared: object,
+        items: Sequence[Any],
+        done: Done | None = None,
+    ) -> list[Any]:
         waiting: dict[int, list[Any]] = {}
         lock = threading.Lock()
 

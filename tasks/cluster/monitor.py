@@ -103,11 +103,21 @@ class Sampler:
         gpu = self.device.read(wait) if self.device else dict.fromkeys(("device", "own", "busy"))
         times, (to_host, to_disk) = self.process.cpu_times(), _spilled(worker.data)
         lent, lent_on_host = lent_bytes.totals()
-        self.samples.append(UsageSample(
-            at=time.time(), cpu=times.user + times.system, rss=self.process.memory_info().rss, to_host=to_host,
-            to_disk=to_disk, sent=worker.transfer_outgoing_bytes_total, rows=_work.rows, bytes=_work.bytes,
-            lent=lent, lent_on_host=lent_on_host, **gpu,
-        ))  # fmt: skip
+        self.samples.append(
+            UsageSample(
+                at=time.time(),
+                cpu=times.user + times.system,
+                rss=self.process.memory_info().rss,
+                to_host=to_host,
+                to_disk=to_disk,
+                sent=worker.transfer_outgoing_bytes_total,
+                rows=_work.rows,
+                bytes=_work.bytes,
+                lent=lent,
+                lent_on_host=lent_on_host,
+                **gpu,
+            )
+        )
 
     def since(self, moment: float) -> list[UsageSample]:
         """The last sample before a moment and those after it, up to now; keeps the thread going for `LEASE` seconds."""

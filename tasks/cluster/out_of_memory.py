@@ -127,7 +127,7 @@ def in_runs(
 
     From the second attempt on, only one such attempt works in this process at a time. If it fails with `most` runs,
     working alone, the refusal is raised.
-    """  # fmt: skip
+    """
     depth = 0
     while True:
         runs = min(first << depth, most)

@@ -62,8 +62,14 @@ class Pool(Protocol):
         """Results in the order of the items; calls `done(number, result)` for each. The first error ends the rest."""
         ...
 
-    def gather(self, function: Callable[[Any, Any], Any], merge: Callable[[list[Any]], Any], shared: object,
-               items: Sequence[Any], done: Done | None = None) -> list[Any]:  # fmt: skip
+    def gather(
+        self,
+        function: Callable[[Any, Any], Any],
+        merge: Callable[[list[Any]], Any],
+        shared: object,
+        items: Sequence[Any],
+        done: Done | None = None,
+    ) -> list[Any]:
         """Handles of the results, merged FAN_IN at a time as they come; `done(number, None)` for each result."""
         ...
 

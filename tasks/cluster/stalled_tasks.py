@@ -93,11 +93,12 @@ class NotBegunError(TransientError):
 
 def stood_still(name: str, seconds: float, facts: Facts, kind: type[TransientError] = TransientError) -> TransientError:
     return kind(
-        f"{name} made no progress for {seconds:g} s", where="the Dask scheduler of this run",
+        f"{name} made no progress for {seconds:g} s",
+        where="the Dask scheduler of this run",
         why=f"no task ran or ended; the scheduler reports: {text_of(facts)}",
         do="compare what the tasks need (cluster.resources) with what the workers offer; raise run.stalled_after if "
         "the workers are only waiting; run the same job again: what is done is kept",
-    )  # fmt: skip
+    )
 
 
 def expect_workers(client: Client, cluster: Any, seconds: float) -> None:
@@ -138,16 +139,19 @@ def state_of(dask_scheduler: Any = None) -> dict[str, Any]:
     workers = list(dask_scheduler.workers.values())
     stages = {task.key for worker in workers for task in worker.long_running}
     waiting = [
-        task for task in dask_scheduler.tasks.values()
+        task
+        for task in dask_scheduler.tasks.values()
         if task.state not in ("memory", "erred", "forgotten") and task.key not in stages
-    ]  # fmt: skip
+    ]
     blocked = nsmallest(SHOWN, (task for task in waiting if not task.waiting_on), key=lambda task: str(task.key))
     return {
         "states": _counted(str(task.state) for task in waiting),
         "names": _counted(str(task.prefix.name) for task in waiting),
         "tasks": [
             {
-                "key": str(task.key), "state": str(task.state), "resources": dict(task.resource_restrictions or {}),
+                "key": str(task.key),
+                "state": str(task.state),
+                "resources": dict(task.resource_restrictions or {}),
                 "workers": sorted(task.worker_restrictions or ()),
                 "on": task.processing_on.address if task.processing_on else "",
             }
@@ -155,12 +159,15 @@ def state_of(dask_scheduler: Any = None) -> dict[str, Any]:
         ],
         "workers": {
             worker.address: {
-                "name": str(worker.name), "threads": int(worker.nthreads), "status": worker.status.name,
-                "resources": dict(worker.resources), "tasks": len(worker.processing) - len(worker.long_running),
+                "name": str(worker.name),
+                "threads": int(worker.nthreads),
+                "status": worker.status.name,
+                "resources": dict(worker.resources),
+                "tasks": len(worker.processing) - len(worker.long_running),
             }
             for worker in workers
         },
-    }  # fmt: skip
+    }
 
 
 def has_begun(key: object, dask_scheduler: Any = None) -> bool:
@@ -181,12 +188,16 @@ def text_of(facts: Facts) -> str:
     names = ", ".join(f"{count} {name}" for name, count in facts["names"].items())
     lines = [f"{states or 'no task'} ({names})"]
     for task in facts["tasks"]:
-        lines.append(", ".join([
-            f"{task['key']} is {task['state']}",
-            *([f"takes {_amounts(task['resources'])}"] if task["resources"] else []),
-            *([f"is asked of {' '.join(task['workers'])}"] if task["workers"] else []),
-            *([f"was given to {task['on']}"] if task["on"] else []),
-        ]))  # fmt: skip
+        lines.append(
+            ", ".join(
+                [
+                    f"{task['key']} is {task['state']}",
+                    *([f"takes {_amounts(task['resources'])}"] if task["resources"] else []),
+                    *([f"is asked of {' '.join(task['workers'])}"] if task["workers"] else []),
+                    *([f"was given to {task['on']}"] if task["on"] else []),
+                ]
+            )
+        )
     for address, worker in facts["workers"].items():
         offers = _amounts(worker["resources"]) or "nothing"
         lines.append(

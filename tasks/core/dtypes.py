@@ -184,13 +184,38 @@ def _named_type(text: str) -> pa.DataType:
     if text.startswith("timestamp[") and text.endswith("]"):
         unit, _, zone = text[len("timestamp[") : -1].partition(",")
         return pa.timestamp(unit.strip(), zone.strip().removeprefix("tz=") or None)
-    alias = {"str": "string", "object": "string", "datetime64[us]": "timestamp[us]", "datetime": "timestamp[us]",
-             "float": "float64", "double": "float64", "int": "int64", "date": "date32"}  # fmt: skip
+    alias = {
+        "str": "string",
+        "object": "string",
+        "datetime64[us]": "timestamp[us]",
+        "datetime": "timestamp[us]",
+        "float": "float64",
+        "double": "float64",
+        "int": "int64",
+        "date": "date32",
+    }
     if text in alias:
         return parse_dtype(alias[text])
-    known = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
-             "bool", "string", "timestamp[s]", "timestamp[ms]", "timestamp[us]", "timestamp[ns]", "date32",
-             "binary"]  # fmt: skip
+    known = [
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float32",
+        "float64",
+        "bool",
+        "string",
+        "timestamp[s]",
+        "timestamp[ms]",
+        "timestamp[us]",
+        "timestamp[ns]",
+        "date32",
+        "binary",
+    ]
     if text not in known:
         if text.startswith(("duration[", "time32[", "time64[")):
             return {"duration": pa.duration, "time32": pa.time32, "time64": pa.time64}[text.split("[")[0]](

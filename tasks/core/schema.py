@@ -235,6 +235,8 @@ def check_ordered(schema: Mapping[str, Column], names: Sequence[str], where: str
     for name in names:
         if kind_of(schema[name].dtype) in ("list", "other") and not is_bytes(schema[name].dtype):
             raise JobError(
-                f"rows have no order by column {name!r}", where=where, why=f"it is {dtype_name(schema[name].dtype)}",
+                f"rows have no order by column {name!r}",
+                where=where,
+                why=f"it is {dtype_name(schema[name].dtype)}",
                 do="name columns of single values: numbers, texts, times or bools",
-            )  # fmt: skip
+            )

@@ -15,10 +15,27 @@ from tasks.core.units import microseconds
 from tasks.errors import JobError, near
 
 # codecs that make text of text, or whose names are those of parts of Python
-NO_ENCODINGS = ("idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape", "unicode_escape",
-                "raw_unicode_escape")  # fmt: skip
-ENCODINGS = sorted({"windows-1250", "windows-1251", "windows-1252", "shift-jis", "latin-1", "utf-8", "utf-16",
-                    *(name.replace("_", "-") for name in aliases.values() if not name.endswith("_codec"))})  # fmt: skip
+NO_ENCODINGS = (
+    "idna",
+    "punycode",
+    "undefined",
+    "unicode-escape",
+    "raw-unicode-escape",
+    "unicode_escape",
+    "raw_unicode_escape",
+)
+ENCODINGS = sorted(
+    {
+        "windows-1250",
+        "windows-1251",
+        "windows-1252",
+        "shift-jis",
+        "latin-1",
+        "utf-8",
+        "utf-16",
+        *(name.replace("_", "-") for name in aliases.values() if not name.endswith("_codec")),
+    }
+)
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")  # in their order
 
 

@@ -194,9 +194,12 @@ class NightChecks:
             design = self.design(places)
             profiles, figures = [self.past[n].profile for n in places], [self.before[n] for n in places]
             scales = [scale_of(key, profiles, figures, self.profile) for key in keys]
-            past = np.array([
-                [scale.to(self.before[place][key]) for key, scale in zip(keys, scales, strict=True)] for place in places
-            ])  # fmt: skip
+            past = np.array(
+                [
+                    [scale.to(self.before[place][key]) for key, scale in zip(keys, scales, strict=True)]
+                    for place in places
+                ]
+            )
             prediction = predict(past, design)
             reach = limit(prediction.scale, design.degrees, self.chance)
             for number, (key, scale) in enumerate(zip(keys, scales, strict=True)):

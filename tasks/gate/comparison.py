@@ -24,9 +24,15 @@ MOST_CELLS = 24  # of a distribution that is shown
 MOST_NEW = 5  # values that a line names
 MOST_PAIRS = 10  # of columns whose association has moved
 FIGURES = {  # of the gate, and what they are called here; that of extremes says which end
-    "repeated": "repeated", "nulls": "null", "mean": "mean", "extremes": "", "quantiles": "median",
-    "out_of_vocabulary": "without an id", "unmatched": "unmatched", "failed_casts": "casts that failed",
-}  # fmt: skip
+    "repeated": "repeated",
+    "nulls": "null",
+    "mean": "mean",
+    "extremes": "",
+    "quantiles": "median",
+    "out_of_vocabulary": "without an id",
+    "unmatched": "unmatched",
+    "failed_casts": "casts that failed",
+}
 
 
 @dataclass(frozen=True)
@@ -99,9 +105,16 @@ def difference(before: Side, now: Side) -> Difference:
             where = before.name if side is before.profile else now.name
             notes += [f"{name} was read for {where} only" for name in sorted({*side.columns} - {*other.columns})]
     return Difference(
-        before, now, _rows(before, now), _schema(before.schema, now.schema), _vocabularies(before, now), statistics,
-        distributions, associated, notes,
-    )  # fmt: skip
+        before,
+        now,
+        _rows(before, now),
+        _schema(before.schema, now.schema),
+        _vocabularies(before, now),
+        statistics,
+        distributions,
+        associated,
+        notes,
+    )
 
 
 def _change(before: float, now: float) -> str:

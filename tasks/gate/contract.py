@@ -79,8 +79,24 @@ class ColumnRule(Section):
         return self
 
 
-TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "string",
-         "timestamp[us]", "timestamp[ms]", "date32", "list<int64>", "list<string>")  # fmt: skip
+TYPES = (
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float32",
+    "float64",
+    "string",
+    "timestamp[us]",
+    "timestamp[ms]",
+    "date32",
+    "list<int64>",
+    "list<string>",
+)
 
 
 class Contract(Section):
@@ -175,9 +191,11 @@ def under_contract(schema: Schema, contract: Contract, where: str) -> tuple[Sche
     frozen = [finding.text for finding in findings if finding.level == "stop"]
     if frozen:
         raise DataError(
-            "the source does not match the contract", where=where, why="; ".join(frozen[:20]),
+            "the source does not match the contract",
+            where=where,
+            why="; ".join(frozen[:20]),
             do="fix the source, or change the contract: evolve accepts the column, discard_column leaves it out",
-        )  # fmt: skip
+        )
     return left, findings
 
 

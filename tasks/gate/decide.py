@@ -24,9 +24,13 @@ LEVELS = {"stop": 0, "ask": 1, "warn": 2}
 
 
 def judge(
-    profile: Profile, history: Sequence[Past], contract: Contract | None, settings: Checks,
-    stage: GateStage, day: date | None = None,
-) -> Verdict:  # fmt: skip
+    profile: Profile,
+    history: Sequence[Past],
+    contract: Contract | None,
+    settings: Checks,
+    stage: GateStage,
+    day: date | None = None,
+) -> Verdict:
     """The verdict on a night of the day `day`. `history` are the good versions, newest first.
 
     After `statistics` not every column has been read yet: which columns are missing is judged at `commit` only.

@@ -140,9 +140,14 @@ class Expected:
 
 
 def expected_rows(
-    rows: Sequence[float], days: Sequence[date | None], versions: Sequence[str], tonight: date | None,
-    predicted: Sequence[float], design: WeekdayCalendar, early: bool,
-) -> Expected:  # fmt: skip
+    rows: Sequence[float],
+    days: Sequence[date | None],
+    versions: Sequence[str],
+    tonight: date | None,
+    predicted: Sequence[float],
+    design: WeekdayCalendar,
+    early: bool,
+) -> Expected:
     """The rows that nights before (oldest first) lead to expect.
 
     Once each weekday has an effect, that is `predicted`, by trend and weekday. Before that it is the last night of the

@@ -38,9 +38,14 @@ Test = Callable[[ColumnProfile], bool]
 
 
 def with_files(
-    verdict: Verdict, plan: Plan, night: Profile, last: Profile | None, contract: Contract | None, filter: str | None,
+    verdict: Verdict,
+    plan: Plan,
+    night: Profile,
+    last: Profile | None,
+    contract: Contract | None,
+    filter: str | None,
     shown: Callable[[str], str] = str,
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """The verdict with the files of the plan in which each finding begins, in its `files` and in its sentence.
 
     `night` was judged, `last` is of the last good version. A file is named if its own rows break the contract, are

@@ -115,8 +115,10 @@ class ColumnProfile:
         return value
 
     def to_json(self) -> dict[str, Any]:
-        counts = {"bins": None if self.bins is None else [[b, self.bins[b]] for b in sorted(self.bins)],
-                  "buckets": self.buckets}  # fmt: skip
+        counts = {
+            "bins": None if self.bins is None else [[b, self.bins[b]] for b in sorted(self.bins)],
+            "buckets": self.buckets,
+        }
         return {name: counts[name] if name in counts else encoded(value) for name, value in vars(self).items()}
 
 

@@ -126,8 +126,12 @@ def answered(folder: Path, answer: Answer, who: str) -> Question:
     with alone(folder):
         question = read_question(folder)
         if question is None:
-            raise JobError("there is no open question", where=str(folder), why="nothing waits for an answer here",
-                           do="look at the run, or at rowmill inspect of the output")  # fmt: skip
+            raise JobError(
+                "there is no open question",
+                where=str(folder),
+                why="nothing waits for an answer here",
+                do="look at the run, or at rowmill inspect of the output",
+            )
         check_first_answer(question, answer)
         if question.answer is not None:
             return question
@@ -156,8 +160,12 @@ def already(question: Question) -> JobError:
 def too_late(question: Question) -> JobError:
     """The error for an answer after `run.ask_timeout`."""
     what = f"the question about {question.night} was open until {question.until}: its run was stopped"
-    return JobError(what, where=question.output, why="nobody answered within run.ask_timeout",
-                    do="run that date again: it goes on from what is done, and asks again")  # fmt: skip
+    return JobError(
+        what,
+        where=question.output,
+        why="nobody answered within run.ask_timeout",
+        do="run that date again: it goes on from what is done, and asks again",
+    )
 
 
 def now() -> str:
@@ -198,7 +206,8 @@ def refuse_open(staging: Staging) -> None:
 def waiting(question: Question) -> OpenQuestionError:
     """The error for whoever would work where a question is open."""
     return OpenQuestionError(
-        f"{question.night} waits for an answer, and nothing else may touch its work", where=question.output,
+        f"{question.night} waits for an answer, and nothing else may touch its work",
+        where=question.output,
         why=f"the gate asked at {question.asked_at}: {'; '.join(question.findings)}",
         do=f"answer it before {question.until}: {question.commands}; or set run.lock to wait",
-    )  # fmt: skip
+    )

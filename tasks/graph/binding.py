@@ -370,9 +370,10 @@ class Bound:
     def made_of_runs(self) -> frozenset[str]:
         """The keys of the steps whose values depend on other rows of their run; of grouped rows, all."""
         return frozenset(
-            s.key for s in self.steps.values()
+            s.key
+            for s in self.steps.values()
             if any(t.op.run_columns for t in [s, *self.needed_steps(s.inputs.values())])
-        )  # fmt: skip
+        )
 
     def _settle_depths(self) -> None:
         """Make every learned step wait for all filters that do not depend on it: it must not learn removed rows."""

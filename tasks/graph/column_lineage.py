@@ -48,10 +48,13 @@ class ColumnLineage:
         """The columns that decide which rows the output has, by filters and groups of the graph."""
         filters = self.bound.filters_for(self.bound.targets)
         groups = [step for step in self.bound.needed_steps(self.bound.targets) if step.op.groups_rows]
-        return _united(self._behind(
-            (step, step.inputs[name], "GROUP_BY" if step.op.groups_rows else "FILTER")
-            for step in (*filters, *groups) for name in _deciding(step.op) or step.unit
-        ))  # fmt: skip
+        return _united(
+            self._behind(
+                (step, step.inputs[name], "GROUP_BY" if step.op.groups_rows else "FILTER")
+                for step in (*filters, *groups)
+                for name in _deciding(step.op) or step.unit
+            )
+        )
 
     def operators(self, origin: Origin) -> list[str]:
         """The names of the operators between an origin and its column, in graph order."""

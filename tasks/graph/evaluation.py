@@ -26,9 +26,15 @@ class Evaluation:
     """The columns of one frame; `column(node, name)` computes a column, and the columns before it, when needed."""
 
     def __init__(
-        self, bound: Bound, source: Columns, state: State, context: Context, where: str = "",
-        failed: FailedCasts | None = None, notes: tuple[Mapping[str, Any], str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        bound: Bound,
+        source: Columns,
+        state: State,
+        context: Context,
+        where: str = "",
+        failed: FailedCasts | None = None,
+        notes: tuple[Mapping[str, Any], str] | None = None,
+    ) -> None:
         self.notes = notes  # the options that say where to note which user's function runs, and its rows in words
         context = replace(context, rules=state.rules)
         self.bound, self.state, self.context, self.where = bound, state, context, where
@@ -56,9 +62,11 @@ class Evaluation:
                 columns[name] = self.context.engine.cast(columns[name], dtype)
             except (pa.ArrowInvalid, ValueError) as error:
                 raise DataError(
-                    f"column {name!r} has times beyond {dtype}", where=self.where, why=str(error).split("\n")[0],
+                    f"column {name!r} has times beyond {dtype}",
+                    where=self.where,
+                    why=str(error).split("\n")[0],
                     do="leave such rows out with a filter, or write numbers: Lambda(expression=\"cast(_, 'int64')\")",
-                ) from None  # fmt: skip
+                ) from None
         return columns
 
     def inputs(self, step: Step, fitting: bool) -> Columns:

@@ -118,12 +118,13 @@ def _check_ids(matching: _Matching) -> None:
         now = (len(job.nodes) - 1, name)
         if matching.lineage(base, place, name, ids=True) != matching.lineage(job, *now, ids=True):
             raise JobError(
-                f"the ids of {name!r} would move", where=f"features that make the column {name!r}",
+                f"the ids of {name!r} would move",
+                where=f"features that make the column {name!r}",
                 why=f"it is {_as_text(base, place, name)} in the base, {_as_text(job, *now)} in the job; a model that "
                 "was trained on the ids of the base would read others",
                 do="make it as the base does, give the column another name (Rename), or begin anew: base: none, which "
                 "gives all values new ids",
-            )  # fmt: skip
+            )
 
 
 def _columns(matching: _Matching) -> list[str]:

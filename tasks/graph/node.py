@@ -83,8 +83,12 @@ def topological(final: Node) -> list[Node]:
 
     def visit(node: Node, depth: int) -> None:
         if depth > LONGEST:
-            raise JobError(f"more than {LONGEST} operators follow one another", where="features",
-                           why="each of them works on the result of the one before", do="use fewer")  # fmt: skip
+            raise JobError(
+                f"more than {LONGEST} operators follow one another",
+                where="features",
+                why="each of them works on the result of the one before",
+                do="use fewer",
+            )
         if id(node) not in seen:
             for parent in node.parents:
                 visit(parent, depth + 1)

@@ -132,9 +132,10 @@ def save_fitted(
     bound, graph = Bound(final, schema, state.values), graph_to_json(final)
     made_up, ancestors = list(notes.made_up), list(notes.ancestors)
     begun = {
-        c.name: before for c in bound.output.columns
+        c.name: before
+        for c in bound.output.columns
         if notes.since and Tags.CATEGORICAL.value in c.tags and (before := notes.since.get(c.name, len(ancestors)))
-    }  # fmt: skip
+    }
     for path in _of_the_script(graph):
         text = "the saved workflow names %s, which other processes lack: it is of this script; move it to a module"
         log.warning(text, path)

@@ -104,9 +104,12 @@ def together(passes: Sequence[Seen]) -> Seen:
 
 
 def sketched(
-    source: Mapping[str, Any], starts: Sequence[int], blocks: Sequence[int], engine: Kernels,
+    source: Mapping[str, Any],
+    starts: Sequence[int],
+    blocks: Sequence[int],
+    engine: Kernels,
     known: Mapping[str, Sequence[Moments]],
-) -> dict[str, Sketch]:  # fmt: skip
+) -> dict[str, Sketch]:
     """The sketches of columns of the source, of lists that of their elements; `known`: moments by column and block."""
     return {n: engine.sketch_leaves(column, starts, blocks, known.get(n)) for n, column in source.items()}
 

@@ -104,11 +104,14 @@ class State:
     """
 
     def __init__(
-        self, values: Mapping[str, dict[str, Any]] | None = None,
+        self,
+        values: Mapping[str, dict[str, Any]] | None = None,
         partials: Mapping[str, dict[str, Any]] | Callable[[], tuple[dict[str, dict[str, Any]], int]] | None = None,
-        changes: Mapping[str, Any] | Callable[[], dict[str, Any]] | None = None, rows: int = 0,
-        refit_tables: Mapping[str, pa.Table] | None = None, rules: int = VALUE_RULES,
-    ) -> None:  # fmt: skip
+        changes: Mapping[str, Any] | Callable[[], dict[str, Any]] | None = None,
+        rows: int = 0,
+        refit_tables: Mapping[str, pa.Table] | None = None,
+        rules: int = VALUE_RULES,
+    ) -> None:
         self.values: dict[str, dict[str, Any]] = dict(values or {})
         self._partials = partials if callable(partials) else dict(partials or {})
         self._changes = changes if callable(changes) else dict(changes or {})
@@ -591,10 +594,14 @@ def write_table(path: Path, table: pa.Table) -> dict[str, Any]:
         for field, column in zip(table.schema, table.columns, strict=True)
     ]
     pq.write_table(
-        pa.table(table.columns, schema=pa.schema(fields, table.schema.metadata)), unfinished, compression="lz4",
-        use_dictionary=False, write_statistics=False, column_encoding=dict.fromkeys(keys, "BYTE_STREAM_SPLIT") or None,
+        pa.table(table.columns, schema=pa.schema(fields, table.schema.metadata)),
+        unfinished,
+        compression="lz4",
+        use_dictionary=False,
+        write_statistics=False,
+        column_encoding=dict.fromkeys(keys, "BYTE_STREAM_SPLIT") or None,
         write_batch_size=BATCH,
-    )  # fmt: skip
+    )
     digest = _digest(unfinished)
     unfinished.replace(path)
     return {"table": path.name, "rows": table.num_rows, "sha256": digest}

@@ -43,9 +43,15 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
     digest = data.get("state") or hashlib.sha256(saved_files(folder)[0].read_bytes()).hexdigest()
     labels = targets_of(graph_from_json(data["graph"]), Schema.from_json(data["schema"]), Tags.SAMPLE_WEIGHT)
     applied = Fitted(
-        str(folder), digest, data["schema"], fit, made_up_of(data), tuple(data.get("ancestors", ())),
-        ids_since(data), discarded=bool(marked_folder(version)),  # so that the commit does not refuse it
-    )  # fmt: skip
+        str(folder),
+        digest,
+        data["schema"],
+        fit,
+        made_up_of(data),
+        tuple(data.get("ancestors", ())),
+        ids_since(data),
+        discarded=bool(marked_folder(version)),  # so that the commit does not refuse it
+    )
     return new_request(source, data["graph"], output, run, engine, labels, flow="apply", fitted=applied)
 
 
@@ -238,8 +244,12 @@ def labels_without(
             if name not in source:
                 raise _missing(name, source, f"{type(step.op).__name__} keeps rows by it", where)
     if len(left_out) == len(bound.targets):
-        raise DataError("the source has no column that the workflow needs", where=where,
-                        why="only labels are written, and these are missing", do=near(left_out[0], source))  # fmt: skip
+        raise DataError(
+            "the source has no column that the workflow needs",
+            where=where,
+            why="only labels are written, and these are missing",
+            do=near(left_out[0], source),
+        )
     return left_out
 
 

@@ -62,8 +62,9 @@ class BaseVersion:
         """What the job that wrote it said of its `output` (without the path), `checks` and `contract`, as far as it is
         noted: in the manifest, or in the `workflow.json` of a fit, which has none."""
         noted = {**self.data, **manifest_of(self.path)}
-        return {name: decoded(noted[name]) for name in ("output", "checks", "contract")
-                if isinstance(noted.get(name), dict)}  # fmt: skip
+        return {
+            name: decoded(noted[name]) for name in ("output", "checks", "contract") if isinstance(noted.get(name), dict)
+        }
 
     @property
     def day(self) -> str:
@@ -105,9 +106,12 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
         if not root.exists() or (root.is_dir() and not any(root.iterdir())):
             return BaseChoice(None)
         if not described_by(root):
-            raise JobError("the base is not an output of rowmill", where=f"base: {root}",
-                           why=f"it has no {MANIFEST}, no {FITTED} and no versions",
-                           do="give the folder that runs write, or base: none")  # fmt: skip
+            raise JobError(
+                "the base is not an output of rowmill",
+                where=f"base: {root}",
+                why=f"it has no {MANIFEST}, no {FITTED} and no versions",
+                do="give the folder that runs write, or base: none",
+            )
         versions = [root]
     damaged, discarded = dict[Path, str](), list[str]()
     for version in reversed(versions):
@@ -128,18 +132,22 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
             damaged[version] = f"{version.name}: {error.what}" + (f" ({error.why})" if error.why else "")
     if damaged:
         raise DataError(
-            "no version of the base is good", where=str(root), why="; ".join(damaged.values()),
+            "no version of the base is good",
+            where=str(root),
+            why="; ".join(damaged.values()),
             do="restore one from a copy; or begin anew: base: none, which gives all values new ids",
-        )  # fmt: skip
+        )
     return BaseChoice(None, {}, tuple(discarded))
 
 
 def _unknown(version: Path, why: str) -> HostError:
     return HostError(
-        f"it is not known whether {version.name} is whole", where=str(version), why=why,
+        f"it is not known whether {version.name} is whole",
+        where=str(version),
+        why=why,
         do="give this user read access, or mount its disk, and run the same job again; if it is lost: rowmill discard "
         f"{version}, or remove the folder if it is not a version",
-    )  # fmt: skip
+    )
 
 
 def check_readable(version: Path) -> None:
@@ -164,10 +172,12 @@ def set_aside(choice: BaseChoice, stops: bool) -> list[str]:
         night = _night_of(version)
         if stops:
             raise DataError(
-                "the newest version is damaged", where=str(version), why=what,
+                "the newest version is damaged",
+                where=str(version),
+                why=what,
                 do=f"restore it from a copy; or take it back (rowmill discard {version}), and run its night, {night}, "
                 "again",
-            )  # fmt: skip
+            )
         with no_space(version):
             mark(version, f"damaged: {what}", "rowmill")
         lines.append(
@@ -225,10 +235,11 @@ def check_not_discarded(request: Request) -> None:
     if request.base:
         what, do = "base", "it learns on top of the newest good version"
     raise JobError(
-        f"the {what} of this run was discarded: {version.name}", where=str(version),
+        f"the {what} of this run was discarded: {version.name}",
+        where=str(version),
         why=f"by {discarded_by(version)}, while the run worked; nothing is published",
         do=f"run the same job again: {do}",
-    )  # fmt: skip
+    )
 
 
 def learned_on_top_of(version: Path) -> list[Path]:

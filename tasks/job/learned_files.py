@@ -74,10 +74,11 @@ def check_new(
     if len(again) > SHOWN:
         lines.append(f"and {len(again) - SHOWN:,} more")
     raise DataError(
-        f"{len(again):,} of {len(files):,} files were already learned", where="\n         ".join(lines),
+        f"{len(again):,} of {len(files):,} files were already learned",
+        where="\n         ".join(lines),
         why="their rows would count twice",
         do="name only the new files in source.path, or learn these again: --again (refit.again: true)",
-    )  # fmt: skip
+    )
 
 
 def _version_text(workflow: str, nights: Sequence[Mapping[str, Any]]) -> str:

@@ -58,8 +58,15 @@ def _steps(seen: Seen, bound: Bound, failed: Sequence[Record]) -> dict[str, Step
     for key, step in by_key.items():
         met, failed_rows = seen.met.get(key, {}), casts.pop(titled(step), 0)
         if met or failed_rows:
-            profiles[key] = StepProfile(key, type(step.op).__name__, tuple(step.unit), met.get("rows", seen.rows),
-                                        met.get("out_of_vocabulary"), met.get("unmatched"), failed_rows)  # fmt: skip
+            profiles[key] = StepProfile(
+                key,
+                type(step.op).__name__,
+                tuple(step.unit),
+                met.get("rows", seen.rows),
+                met.get("out_of_vocabulary"),
+                met.get("unmatched"),
+                failed_rows,
+            )
     for entry, rows in casts.items():  # of `source.filter` and filters of the graph
         profiles[entry] = StepProfile(entry, entry.partition(" of ")[0], (), seen.rows, failed_casts=rows)
     return profiles

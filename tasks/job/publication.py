@@ -76,13 +76,32 @@ class Publication:
     def payload(self, folder: Path) -> dict[str, Any]:
         """The facts as plain values, for the output in a folder."""
         return {
-            "output": str(output_root(folder)), "version": version_name(folder), "path": str(folder),
-            "splits": [{"name": one.name, "path": str(folder / one.name), "rows": one.rows, "bytes": one.nbytes,
-                        "files": one.files, "manifest": one.manifest} for one in self.splits],
-            "rows": self.rows, "bytes": self.nbytes, "files": self.files, "manifest": self.manifest, "date": self.date,
-            "created": self.created, "gate": self.gate, "base": self.base, "ids_added": self.ids_added,
-            "flow": self.flow, "run": self.run,
-        }  # fmt: skip
+            "output": str(output_root(folder)),
+            "version": version_name(folder),
+            "path": str(folder),
+            "splits": [
+                {
+                    "name": one.name,
+                    "path": str(folder / one.name),
+                    "rows": one.rows,
+                    "bytes": one.nbytes,
+                    "files": one.files,
+                    "manifest": one.manifest,
+                }
+                for one in self.splits
+            ],
+            "rows": self.rows,
+            "bytes": self.nbytes,
+            "files": self.files,
+            "manifest": self.manifest,
+            "date": self.date,
+            "created": self.created,
+            "gate": self.gate,
+            "base": self.base,
+            "ids_added": self.ids_added,
+            "flow": self.flow,
+            "run": self.run,
+        }
 
 
 def output_root(folder: Path) -> Path:
@@ -105,16 +124,24 @@ def write_publication(request: Request, manifests: Mapping[str, Mapping[str, Any
     that it was made of."""
     new, first = request.staging.new, next(iter(manifests.values()))
     splits = [
-        SplitFacts(name, data["rows"]["out"], sum(part["bytes"] for part in data["parts"]), len(data["parts"]),
-                   data[DIGEST]) for name, data in manifests.items()
-    ]  # fmt: skip
+        SplitFacts(
+            name, data["rows"]["out"], sum(part["bytes"] for part in data["parts"]), len(data["parts"]), data[DIGEST]
+        )
+        for name, data in manifests.items()
+    ]
     base = _output_of(request.base.path) if request.base else None
     publication = Publication(
-        id=str(id_of(*(split.manifest for split in splits))), flow=request.flow, run=str(first["run"]),
-        created=str(first["created"]), splits=splits, date=request.dated.get("date"), gate=first.get("gate"),
-        base=base, ids_added=_ids_added(new / WORKFLOW) if base else None,
+        id=str(id_of(*(split.manifest for split in splits))),
+        flow=request.flow,
+        run=str(first["run"]),
+        created=str(first["created"]),
+        splits=splits,
+        date=request.dated.get("date"),
+        gate=first.get("gate"),
+        base=base,
+        ids_added=_ids_added(new / WORKFLOW) if base else None,
         upstream=list(dict.fromkeys(upstream)),
-    )  # fmt: skip
+    )
     write_json(new / PUBLISHED, dumped(publication))
 
 

@@ -42,9 +42,14 @@ class Features(NamedTuple):
 
 
 def refitting_request(
-    source: Source, base: BaseVersion, refit: Refitting, output: Output, run: Run, engine: str,
+    source: Source,
+    base: BaseVersion,
+    refit: Refitting,
+    output: Output,
+    run: Run,
+    engine: str,
     features: Features | None = None,
-) -> Request:  # fmt: skip
+) -> Request:
     """The request that learns from a source on top of a base, as of today; without `features` it has those of the base.
 
     A graph that differs from the base's is matched to it (`tasks.graph.matching`) once the columns of the source are
@@ -56,15 +61,32 @@ def refitting_request(
         features = Features(own, targets_of(graph_from_json(own), Schema.from_json(schema)))
     graph, is_changed = features.graph, features.graph != own
     return new_request(
-        with_values(source, fit.reading), graph, output, run, engine, features.labels,
+        with_values(source, fit.reading),
+        graph,
+        output,
+        run,
+        engine,
+        features.labels,
         base=RefitBase(
-            str(base.workflow), base.data["state"], schema, fit, made_up_of(base.data),
-            (*base.data.get("ancestors", ()), base.data["state"]), ids_since(base.data), version=base.name,
-            rows=base.rows, since=base.day, day=datetime.now(UTC).date().isoformat(),
-            settings=refit.settings, all=refit.all, again=refit.again, forget=refit.forget,
-            graph=own if is_changed else None, learn_from=refit.learn_from if is_changed else None,
+            str(base.workflow),
+            base.data["state"],
+            schema,
+            fit,
+            made_up_of(base.data),
+            (*base.data.get("ancestors", ()), base.data["state"]),
+            ids_since(base.data),
+            version=base.name,
+            rows=base.rows,
+            since=base.day,
+            day=datetime.now(UTC).date().isoformat(),
+            settings=refit.settings,
+            all=refit.all,
+            again=refit.again,
+            forget=refit.forget,
+            graph=own if is_changed else None,
+            learn_from=refit.learn_from if is_changed else None,
         ),
-    )  # fmt: skip
+    )
 
 
 def matched_to_base(request: Request, source: Schema) -> Matched | None:

@@ -278,15 +278,23 @@ class PlanOf:
         return files, plan.options["storage_options"]
 
     def set_plans(
-        self, plans: Mapping[str, Plan], origins: Mapping[str, Any], repeated: Mapping[str, Any] | None = None,
+        self,
+        plans: Mapping[str, Plan],
+        origins: Mapping[str, Any],
+        repeated: Mapping[str, Any] | None = None,
         division: Division | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Remember the plans, the files of the source where those of the plan are made of them, by split the rows that
         `source.unique` leaves out (path, digest, rows), and what a look at all rows says of the splits."""
         saved = {split: plan.to_json() for split, plan in plans.items()}
         digests = {split: fingerprint(plan, origins.get(split)) for split, plan in saved.items()}
-        self.data = {"plans": saved, "origins": dict(origins), "digests": digests, "repeated": dict(repeated or {}),
-                     "division": division and division.to_json()}  # fmt: skip
+        self.data = {
+            "plans": saved,
+            "origins": dict(origins),
+            "digests": digests,
+            "repeated": dict(repeated or {}),
+            "division": division and division.to_json(),
+        }
 
     def plan(self, split: str) -> Plan:
         split = self.source.plan_name(split)

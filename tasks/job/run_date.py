@@ -103,8 +103,12 @@ def parse_run_date(text: str, timezone: str, origin: Origin = "run.date") -> Run
         return RunDate(moment.astimezone(zone), timezone, origin)
     local = moment.replace(tzinfo=zone)
     if local.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != moment:
-        raise JobError(f"there is no {stripped} in {timezone}", where="run.date",
-                       why="the clocks went forward over it", do="give a time before or after it")  # fmt: skip
+        raise JobError(
+            f"there is no {stripped} in {timezone}",
+            where="run.date",
+            why="the clocks went forward over it",
+            do="give a time before or after it",
+        )
     return RunDate(local, timezone, origin)
 
 
@@ -178,8 +182,11 @@ def _replaced(inside: str, text: str, run_date: RunDate, where: str) -> str:
         raise JobError(f"there is no {{{inside}}}", where=where, why=f"in {text!r}", do=do)
     name, shift = match["name"], int((match["shift"] or "0").replace(" ", ""))
     if name == "hour" and not run_date.has_hour:
-        raise JobError(f"run.date has no hour, and {{{inside}}} needs one", where=where,
-                       do=f"write run.date with a time: {run_date.day}T02:00")  # fmt: skip
+        raise JobError(
+            f"run.date has no hour, and {{{inside}}} needs one",
+            where=where,
+            do=f"write run.date with a time: {run_date.day}T02:00",
+        )
     if abs(shift) > SHIFT_LIMIT:
         raise JobError(f"{{{inside}}} is out of reach", where=where, do=f"at most {SHIFT_LIMIT:,} days or hours")
     format = match["format"] or FORMATS[name]
@@ -203,11 +210,15 @@ def _check_format(format: str, name: str, inside: str, where: str) -> None:
         letter, known = match["letter"], DAY_DIRECTIVES | TIME_DIRECTIVES
         if letter not in known or (match["flag"] and letter not in WITHOUT_ZEROS):
             listed = " ".join(f"%{one}" for one in sorted(known))
-            raise JobError(f"{{{inside}}} has the unknown directive {match[0]!r}", where=where,
-                           do=f"there are: {listed}; %-d is without zeros")  # fmt: skip
+            raise JobError(
+                f"{{{inside}}} has the unknown directive {match[0]!r}",
+                where=where,
+                do=f"there are: {listed}; %-d is without zeros",
+            )
         if name == "date" and letter in TIME_DIRECTIVES:
-            raise JobError(f"{{{inside}}} is a day, and {match[0]!r} needs a time", where=where,
-                           do=f"write {{hour:{format}}}")  # fmt: skip
+            raise JobError(
+                f"{{{inside}}} is a day, and {match[0]!r} needs a time", where=where, do=f"write {{hour:{format}}}"
+            )
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,15 @@ def splitting_of(source: Source, split: str, division: Division | None = None) -
     rule = with_unit(rule, division.figures.get("unit") if division else None)
     if rule.looks_at_all_rows:
         known = division or Division()
-        return Splitting(split, column=rule.column, keys=tuple(rule.together), cuts=known.cuts, sets=known.sets,
-                         cut_type=known.cut_type, looks_back=rule.looks_back)  # fmt: skip
+        return Splitting(
+            split,
+            column=rule.column,
+            keys=tuple(rule.together),
+            cuts=known.cuts,
+            sets=known.sets,
+            cut_type=known.cut_type,
+            looks_back=rule.looks_back,
+        )
     if rule.by == "time":
         return Splitting(split, moment_conditions(rule), rule.column, looks_back=rule.looks_back)
     ends = [(name, value) for name in LATER_FIRST if (value := getattr(rule, name)) is not None]
@@ -106,8 +113,12 @@ def check_splitting(schema: Schema, source: Source) -> None:
     try:
         moments = moment_conditions(rule) if rule.by == "time" and not rule.by_shares else ()
     except ValueError as error:
-        raise JobError("valid and test are not times in ISO 8601", where="source.split", why=str(error),
-                       do="write them as 2020-01-31 or 2020-01-31T12:30:00") from None  # fmt: skip
+        raise JobError(
+            "valid and test are not times in ISO 8601",
+            where="source.split",
+            why=str(error),
+            do="write them as 2020-01-31 or 2020-01-31T12:30:00",
+        ) from None
     splitting = Splitting("train", moments) if moments else splitting_of(source, "train")
     for name, condition in splitting.parsed if splitting else ():
         try:
@@ -196,7 +207,11 @@ def with_weight(schema: Schema, source: Source) -> Schema:
     if name is None:
         return schema
     if name in schema:
-        raise JobError(f"the source has a column {name!r} already", where="source.downsample.weight",
-                       why="the weight of each row is a new column", do="choose another name for it")  # fmt: skip
+        raise JobError(
+            f"the source has a column {name!r} already",
+            where="source.downsample.weight",
+            why="the weight of each row is a new column",
+            do="choose another name for it",
+        )
     check_names([name], "source.downsample.weight")
     return Schema([*schema.columns, Column(name, pa.float32()).tagged(Tags.SAMPLE_WEIGHT)])

@@ -20,8 +20,14 @@ PLACES = 3  # of the source that texts are taken from: its first, middle and las
 TEXTS = 10_000  # of a place
 
 
-def check_text_order(source: Plan | FramePlan, plan: Plan, section: Source, pool: Pool, bound: Bound | None = None,
-                     output_sort: Sequence[str] = ()) -> None:  # fmt: skip
+def check_text_order(
+    source: Plan | FramePlan,
+    plan: Plan,
+    section: Source,
+    pool: Pool,
+    bound: Bound | None = None,
+    output_sort: Sequence[str] = (),
+) -> None:
     """A JobError for a column of texts that are times and do not sort as such, where a rule orders rows by it, and for
     any texts where `source.split` goes by time; with the expression that makes times of them, tried on a value.
 

@@ -30,9 +30,12 @@ class CountTables:
         self.engine = engine
 
     def seen(
-        self, columns: Mapping[str, str], of_rows: Mapping[str, Sequence[pa.Table]], fitted: Mapping[str, Any],
+        self,
+        columns: Mapping[str, str],
+        of_rows: Mapping[str, Sequence[pa.Table]],
+        fitted: Mapping[str, Any],
         partials: Mapping[str, Any],
-    ) -> Seen:  # fmt: skip
+    ) -> Seen:
         """What the counts say of the columns (step -> column): the tables of the new rows of a refit, which have no
         value in common, else what was learned in a phase."""
         start, seen, cores = time.thread_time(), Seen(), len(os.sched_getaffinity(0))

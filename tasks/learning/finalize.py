@@ -40,9 +40,13 @@ class Concluded:
 
 
 def conclude(
-    pool: Pool, observed: Handles, steps: Mapping[str, Step], base: growth.Base, engine: str,
+    pool: Pool,
+    observed: Handles,
+    steps: Mapping[str, Step],
+    base: growth.Base,
+    engine: str,
     known: Callable[[Mapping[str, Any]], None],
-) -> Concluded:  # fmt: skip
+) -> Concluded:
     """Finish all partials of a phase on top of what the base has learned.
 
     `observed` (handles of `Observed`) is consumed, so that workers free partials once they are merged. Tables of keys

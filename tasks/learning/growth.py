@@ -203,9 +203,13 @@ def working_here(pool: Pool, engine: str) -> str:
 
 
 def finish_tables(
-    pool: Pool, steps: Mapping[str, Step], tables: Mapping[str, Sequence[pa.Table]], base: Base, engine: str,
+    pool: Pool,
+    steps: Mapping[str, Step],
+    tables: Mapping[str, Sequence[pa.Table]],
+    base: Base,
+    engine: str,
     known: Callable[[Mapping[str, Any]], None],
-) -> dict[str, Finished]:  # fmt: skip
+) -> dict[str, Finished]:
     """What steps with tables of keys have learned, made in this process, which has the tables of the base.
 
     On a GPU if the engine has one here, else by threads; `known` is called with the values of each step, in a thread.

@@ -186,9 +186,12 @@ def _slices(pool: Pool, arranged: Handles, outlines: Sequence[Outline]) -> Handl
 
 
 def _finish(
-    op: Keyed, unit: Unit, sums: Mapping[str, Any], tables: Sequence[pa.Table],
+    op: Keyed,
+    unit: Unit,
+    sums: Mapping[str, Any],
+    tables: Sequence[pa.Table],
     known: Callable[[Mapping[str, Any]], None],
-) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """(fitted values, partials for a refit) of all rows in order, which come as the tables of the ranges."""
     fitted, for_refit = op.parted(None, op.finish(pa.concat_tables(tables).combine_chunks(), sums, unit))
     known(fitted)

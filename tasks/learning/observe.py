@@ -71,7 +71,7 @@ class LearningResult:
 
 def learn(
     work: Work, plan: Plan, pool: Pool, base: Base | None = None, options: PassOptions = PassOptions()
-) -> LearningResult:  # fmt: skip
+) -> LearningResult:
     """Learn a graph over all rows of the plan; with `base`, over these and all rows that the base has learned.
 
     A fit is a refit on an empty base. `work` has the graph, the source and its filter. A phase is one pass; steps whose

@@ -53,8 +53,9 @@ def behind(bound: Bound, step: Step) -> list[Step]:
     return sorted(learned.values(), key=lambda s: (s.node, s.key))
 
 
-def changed_tables(bound: Bound, old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]
-                   ) -> dict[str, str]:  # fmt: skip
+def changed_tables(
+    bound: Bound, old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
     """By step, a sentence on each side table that differs from what the base's fit read, and on the steps behind it.
 
     `old` and `new` are the learned values of the base and of now.
@@ -93,9 +94,13 @@ class _ModeDecision:
     """Decides step by step: what a step does depends on the steps that it is behind."""
 
     def __init__(
-        self, bound: Bound, steps: Mapping[str, Step], chosen: Mapping[str, tuple[str, str]], refit_all: bool,
+        self,
+        bound: Bound,
+        steps: Mapping[str, Step],
+        chosen: Mapping[str, tuple[str, str]],
+        refit_all: bool,
         new: Mapping[str, str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.bound, self.steps, self.chosen, self.refit_all, self.new = bound, steps, chosen, refit_all, new
         self.decided: dict[str, Mode] = {}
 

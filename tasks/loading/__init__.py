@@ -69,8 +69,10 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not (0 <= self.rank < self.ranks and 0 <= self.worker < self.workers):
-            raise JobError(f"there is no worker {self.worker} of {self.workers}, rank {self.rank} of {self.ranks}",
-                           do="count ranks and workers from 0")  # fmt: skip
+            raise JobError(
+                f"there is no worker {self.worker} of {self.workers}, rank {self.rank} of {self.ranks}",
+                do="count ranks and workers from 0",
+            )
 
     @property
     def number(self) -> int:
@@ -147,18 +149,27 @@ class Loader(PickledFields):
             raise JobError(f"ahead is {self.ahead}", do="give 0 or more batches to read ahead")
         object.__setattr__(self, "device", device_name(self.device))
         if self.global_batches and self.even:
-            raise JobError("even and global_batches do not go together",
-                           why="with global_batches all ranks have the same number of batches anyway",
-                           do="leave out even")  # fmt: skip
+            raise JobError(
+                "even and global_batches do not go together",
+                why="with global_batches all ranks have the same number of batches anyway",
+                do="leave out even",
+            )
         form = self.manifest.data["output"]["format"]
         for other in self.manifests:
             if (now := other.data["output"]["format"]) != form:
-                raise JobError("the versions are of several formats", where=other.path, why=f"{now} and {form}",
-                               do="name versions of one format")  # fmt: skip
+                raise JobError(
+                    "the versions are of several formats",
+                    where=other.path,
+                    why=f"{now} and {form}",
+                    do="name versions of one format",
+                )
         if form not in FORMATS:
-            raise JobError(f"rows of {form} files cannot be read by parts", where=self.path,
-                           why="a loader reads row groups, which parquet and arrow files have",
-                           do="write the output with output.format: parquet or arrow")  # fmt: skip
+            raise JobError(
+                f"rows of {form} files cannot be read by parts",
+                where=self.path,
+                why="a loader reads row groups, which parquet and arrow files have",
+                do="write the output with output.format: parquet or arrow",
+            )
         for name in self.columns or ():
             if name not in self.schema:
                 raise JobError(f"there is no column {name!r}", where=self.path, do=near(name, self.schema))
@@ -192,8 +203,9 @@ class Loader(PickledFields):
         """The folder of each file, and its path in it, by the name that a group has."""
         return {
             self._name(manifest, part["path"]): (opened, part["path"])
-            for manifest, opened in zip(self.manifests, self._opened, strict=True) for part in manifest.parts
-        }  # fmt: skip
+            for manifest, opened in zip(self.manifests, self._opened, strict=True)
+            for part in manifest.parts
+        }
 
     def _name(self, manifest: Manifest, part: str) -> str:
         return part if self.versions is None else os.path.relpath(Path(manifest.path) / part, self.manifest.path)
@@ -242,8 +254,9 @@ class Loader(PickledFields):
     def rows_of(self, shard: Shard) -> tuple[int, int]:
         """The part [first, last) of an epoch's sequence that a shard takes."""
         if self.global_batches:
-            raise JobError("with global_batches a shard has a part of every batch, not one run of rows",
-                           do="see Loader.span")  # fmt: skip
+            raise JobError(
+                "with global_batches a shard has a part of every batch, not one run of rows", do="see Loader.span"
+            )
         total, shards, number = self.rows, shard.shards, shard.number
         if self.even:
             each = total // shards
@@ -284,10 +297,14 @@ class Loader(PickledFields):
     def order_of(self, shard: Shard) -> dict[str, Any]:
         """What decides which rows the batches of a shard have; a state of another order is refused."""
         order: dict[str, Any] = {
-            "output": [manifest.data.get(DIGEST) for manifest in self.manifests], "rows": self.rows, "seed": self.seed,
-            "shuffle": self.shuffle, "batch_size": self.batch_size, "drop_last": self.drop_last,
+            "output": [manifest.data.get(DIGEST) for manifest in self.manifests],
+            "rows": self.rows,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
             "global_batches": self.global_batches,
-        }  # fmt: skip
+        }
         if not self.global_batches:
             order |= {"even": self.even, "rank": shard.rank, "ranks": shard.ranks}
         return order
@@ -305,9 +322,15 @@ class Batches(Iterator[Any]):
     """
 
     def __init__(
-        self, loader: Loader, epoch: int, shard: Shard, start: int = 0, *,
-        convert: Callable[[Any], Any] | None = None, stream: Callable[[], int] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        loader: Loader,
+        epoch: int,
+        shard: Shard,
+        start: int = 0,
+        *,
+        convert: Callable[[Any], Any] | None = None,
+        stream: Callable[[], int] | None = None,
+    ) -> None:
         self.loader, self.shard, self._convert, self._stream = loader, shard, convert or _same, stream
         self._device = _open_device(loader.device) if loader.device else None
         self._begin(epoch, start)
@@ -379,8 +402,12 @@ def check_order(state: Mapping[str, Any], order: Mapping[str, Any], path: str) -
             "the output was written anew" if name == "output" else f"{name} was {was.get(name)}, it is {order[name]}"
             for name in other
         ]
-        raise JobError("the state is of another order of rows", where=path, why="; ".join(parts),
-                       do="load it with the settings it was taken with, or begin the epoch anew")  # fmt: skip
+        raise JobError(
+            "the state is of another order of rows",
+            where=path,
+            why="; ".join(parts),
+            do="load it with the settings it was taken with, or begin the epoch anew",
+        )
 
 
 class _Sequence:
@@ -448,9 +475,14 @@ class _DeviceSequence(_Sequence):
     """
 
     def __init__(
-        self, loader: Loader, epoch: int, convert: Callable[[Any], Any], device: Any,
-        stream: Callable[[], int] | None, spans: Iterator[tuple[int, int]],
-    ) -> None:  # fmt: skip
+        self,
+        loader: Loader,
+        epoch: int,
+        convert: Callable[[Any], Any],
+        device: Any,
+        stream: Callable[[], int] | None,
+        spans: Iterator[tuple[int, int]],
+    ) -> None:
         super().__init__(loader, epoch, convert)
         self.device, self.stream, self.warned = device, stream, False
         self.needed = (at for span in spans for at, _, _ in self._places(*span))  # in ascending order
@@ -641,8 +673,11 @@ def device_name(device: object) -> str | None:
         raise JobError(f"device is {name!r}", do="give cpu, cuda or cuda:1, or None for batches in host memory")
     missing = [module for module in GPU_MODULES if find_spec(module) is None] if name != "cpu" else []
     if missing:
-        raise HostError("batches on a GPU need cuDF and CuPy", why=f"{' and '.join(missing)} cannot be imported",
-                        do="pip install 'rowmill[cuda13]' (or cuda12), or leave out device=")  # fmt: skip
+        raise HostError(
+            "batches on a GPU need cuDF and CuPy",
+            why=f"{' and '.join(missing)} cannot be imported",
+            do="pip install 'rowmill[cuda13]' (or cuda12), or leave out device=",
+        )
     return name
 
 
@@ -653,8 +688,11 @@ def _open_device(name: str) -> Any:
     try:
         kernels = engine("cudf")
     except Exception as error:  # cuDF looks at driver and GPU when it is imported, and says what it misses in many ways
-        raise HostError("batches on a GPU need a GPU that cuDF can use", why=f"{type(error).__name__}: {error}",
-                        do="look at nvidia-smi, or leave out device=") from error  # fmt: skip
+        raise HostError(
+            "batches on a GPU need a GPU that cuDF can use",
+            why=f"{type(error).__name__}: {error}",
+            do="look at nvidia-smi, or leave out device=",
+        ) from error
     number = name.partition(":")[2]
     return kernels.BatchDevice(int(number) if number else None)
 

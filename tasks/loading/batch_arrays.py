@@ -130,9 +130,10 @@ def jagged(columns: Mapping[str, Any], names: Sequence[str] | Mapping[str, str |
         for name in names
     ]
     form = {
-        "keys": list(names), "values": xp.concatenate([columns[name] for name in names]),
+        "keys": list(names),
+        "values": xp.concatenate([columns[name] for name in names]),
         "lengths": xp.concatenate(lengths).astype(np.int32),
-    }  # fmt: skip
+    }
     if weights:
         each = [columns[weights[n]] if n in weights else xp.ones(len(columns[n]), np.float32) for n in names]
         form["weights"] = xp.concatenate([values.astype(np.float32) for values in each])
@@ -244,8 +245,11 @@ def _numbers(name: str, values: pa.Array) -> np.ndarray:
     elif pa.types.is_temporal(dtype):
         values = values.cast(stored_type(dtype))
     elif not (pa.types.is_integer(dtype) or pa.types.is_floating(dtype)):
-        raise DataError(f"column {name!r} is {dtype}, which is not a number", why="arrays and tensors hold numbers",
-                        do=f"leave {name!r} out of columns=, or apply Categorify to it in the job")  # fmt: skip
+        raise DataError(
+            f"column {name!r} is {dtype}, which is not a number",
+            why="arrays and tensors hold numbers",
+            do=f"leave {name!r} out of columns=, or apply Categorify to it in the job",
+        )
     if values.null_count and not pa.types.is_floating(values.type):
         raise _null_error(name, dtype)
     numbers = values.to_numpy(zero_copy_only=False)
@@ -253,5 +257,8 @@ def _numbers(name: str, values: pa.Array) -> np.ndarray:
 
 
 def _null_error(name: str, dtype: pa.DataType) -> DataError:
-    return DataError(f"column {name!r} has nulls", why=f"{dtype} has no number for them",
-                     do="apply FillMissing or Categorify to it in the job")  # fmt: skip
+    return DataError(
+        f"column {name!r} has nulls",
+        why=f"{dtype} has no number for them",
+        do="apply FillMissing or Categorify to it in the job",
+    )

@@ -65,9 +65,10 @@ class Rows(IterableDataset):  # type: ignore[misc]
         self.loader = loader(path, columns, batch_size=batch_size, **settings)
         if self._on_gpu and not torch.backends.cuda.is_built():
             raise HostError(
-                f"tensors on {self.loader.device} need a PyTorch with CUDA", why=f"this one is {torch.__version__}",
+                f"tensors on {self.loader.device} need a PyTorch with CUDA",
+                why=f"this one is {torch.__version__}",
                 do="install one from pytorch.org; rowmill.loader(.., device=) gives arrays of CuPy without PyTorch",
-            )  # fmt: skip
+            )
         self.jagged = {} if not jagged else _jagged_columns(jagged)
         if self.jagged:
             _keyed_jagged_tensor()
@@ -99,9 +100,11 @@ class Rows(IterableDataset):  # type: ignore[misc]
         """
         if batches is None:
             if self._taken is None:
-                raise JobError("how many batches were taken is not known here",
-                               why="DataLoader workers read ahead of the training",
-                               do="give state_dict(batches=..)")  # fmt: skip
+                raise JobError(
+                    "how many batches were taken is not known here",
+                    why="DataLoader workers read ahead of the training",
+                    do="give state_dict(batches=..)",
+                )
             batches = self._taken
         order = self.loader.order_of(Shard(self.rank, self.ranks))
         if not self.loader.global_batches:
@@ -133,16 +136,21 @@ class Rows(IterableDataset):  # type: ignore[misc]
     def __iter__(self) -> Iterator[dict[str, Any]]:
         info = get_worker_info()
         if info and self._on_gpu:
-            raise JobError(f"a worker of a DataLoader makes no batches on {self.loader.device}",
-                           why="a process of its own has a GPU context of its own",
-                           do="give the DataLoader num_workers=0: a thread reads ahead")  # fmt: skip
+            raise JobError(
+                f"a worker of a DataLoader makes no batches on {self.loader.device}",
+                why="a process of its own has a GPU context of its own",
+                do="give the DataLoader num_workers=0: a thread reads ahead",
+            )
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         epoch, taken, by = self._place.tolist()
         self.loader.__dict__["groups"] = self.groups
         shards = [Shard(self.rank, self.ranks, number, workers) for number in range(workers)]
         if taken and by and by != workers:
-            raise JobError(f"the state was taken with {by} workers, there are {workers}", where=self.loader.path,
-                           do="take the same number of workers, or global_batches=True")  # fmt: skip
+            raise JobError(
+                f"the state was taken with {by} workers, there are {workers}",
+                where=self.loader.path,
+                do="take the same number of workers, or global_batches=True",
+            )
         counts, turn = _turns([self.loader.batches_of(shard) for shard in shards], taken)
         mine = (worker + turn) % workers  # the DataLoader begins with its worker 0
         if info is None:
@@ -158,8 +166,10 @@ class Rows(IterableDataset):  # type: ignore[misc]
         if not self._on_gpu:
             return self.loader, None
         if not torch.cuda.is_available():
-            raise HostError(f"PyTorch sees no GPU for tensors on {self.loader.device}",
-                            do="look at nvidia-smi and CUDA_VISIBLE_DEVICES, or leave out device=")  # fmt: skip
+            raise HostError(
+                f"PyTorch sees no GPU for tensors on {self.loader.device}",
+                do="look at nvidia-smi and CUDA_VISIBLE_DEVICES, or leave out device=",
+            )
         device = torch.device(str(self.loader.device))
         number = torch.cuda.current_device() if device.index is None else device.index
         return self.loader.changed(device=f"cuda:{number}"), lambda: int(torch.cuda.current_stream(number).cuda_stream)
@@ -187,8 +197,11 @@ def _jagged_columns(jagged: Any) -> dict[str, Features]:
         return {"jagged": dict(jagged)}
     if weighted:
         one, other = next(iter(weighted)), next(name for name in jagged if name not in weighted)
-        raise JobError("jagged has columns beside names of tensors", why=f"{one!r} names one column, {other!r} several",
-                       do=f"jagged={{'{other}': .., 'ids': {{'{one}': {jagged[one]!r}}}}}")  # fmt: skip
+        raise JobError(
+            "jagged has columns beside names of tensors",
+            why=f"{one!r} names one column, {other!r} several",
+            do=f"jagged={{'{other}': .., 'ids': {{'{one}': {jagged[one]!r}}}}}",
+        )
     return {key: _features(value) for key, value in jagged.items()}
 
 
@@ -206,8 +219,11 @@ def _with_columns(loader: Loader, jagged: Mapping[str, Features]) -> Loader:
     inside = [name for features in jagged.values() for pair in features.items() for name in pair if name]
     for key in jagged:
         if key in {*loader.names} - {*inside}:
-            raise JobError(f"a jagged tensor and a column are both called {key!r}", where=loader.path,
-                           do="name the tensor otherwise: jagged={'ids': [..]}")  # fmt: skip
+            raise JobError(
+                f"a jagged tensor and a column are both called {key!r}",
+                where=loader.path,
+                do="name the tensor otherwise: jagged={'ids': [..]}",
+            )
     loader = loader.changed(columns=tuple(dict.fromkeys([*loader.names, *inside])))
     for name, weight in (pair for features in jagged.values() for pair in features.items()):
         if weight is not None:
@@ -218,14 +234,19 @@ def _with_columns(loader: Loader, jagged: Mapping[str, Features]) -> Loader:
 def _check_weights(loader: Loader, name: str, weight: str) -> None:
     values, weights = loader.schema[name].dtype, loader.schema[weight].dtype
     if kind_of(leaf_type(weights)) != "number":
-        raise JobError(f"the weights of {name!r} are not numbers", where=loader.path,
-                       why=f"{weight!r} is {dtype_name(weights)}", do="name a column of numbers")  # fmt: skip
+        raise JobError(
+            f"the weights of {name!r} are not numbers",
+            where=loader.path,
+            why=f"{weight!r} is {dtype_name(weights)}",
+            do="name a column of numbers",
+        )
     if is_list(values) != is_list(weights):
         raise JobError(
-            f"{name!r} and its weights, {weight!r}, are not both lists", where=loader.path,
+            f"{name!r} and its weights, {weight!r}, are not both lists",
+            where=loader.path,
             why=f"{name} is {dtype_name(values)}, {weight} is {dtype_name(weights)}",
             do="name weights of which there is one for each value",
-        )  # fmt: skip
+        )
 
 
 def _keyed_jagged_tensor() -> Any:
@@ -234,9 +255,10 @@ def _keyed_jagged_tensor() -> Any:
         from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
     except (ImportError, OSError) as error:
         raise HostError(
-            "jagged tensors need TorchRec", why=str(error),
+            "jagged tensors need TorchRec",
+            why=str(error),
             do="pip install 'rowmill[torchrec]'; without it rowmill.jagged gives keys, values and lengths as arrays",
-        ) from None  # fmt: skip
+        ) from None
     return KeyedJaggedTensor
 
 

@@ -143,9 +143,12 @@ class Operator(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", arbitrary_types_allowed=True, ser_json_inf_nan="constants",
+        frozen=True,
+        extra="forbid",
+        arbitrary_types_allowed=True,
+        ser_json_inf_nan="constants",
         json_schema_extra=_described,
-    )  # fmt: skip
+    )
 
     registry: ClassVar[dict[str, type[Operator]]] = {}
     takes: ClassVar[frozenset[str]] = frozenset({"number"})  # kinds of column: number, string, bool, time, list, other
@@ -553,11 +556,13 @@ def refuse_infinite(operator: str, names: Sequence[str], columns: Columns, conte
 def _cast_hint(kind: str, takes: frozenset[str]) -> str:
     """What to do with a column of a kind that an operator does not take: the cast that makes one of another kind."""
     casts = {
-        ("string", "number"): "cast(_, 'float64')", ("time", "number"): "cast(_, 'int64')",
-        ("bool", "number"): "cast(_, 'int64')", ("number", "time"): "cast(cast(_, 'int64'), 'timestamp[s]')",
+        ("string", "number"): "cast(_, 'float64')",
+        ("time", "number"): "cast(_, 'int64')",
+        ("bool", "number"): "cast(_, 'int64')",
+        ("number", "time"): "cast(cast(_, 'int64'), 'timestamp[s]')",
         ("string", "time"): "cast(_, 'timestamp[us]')",
         **{(other, "string"): "cast(_, 'string')" for other in ("number", "time")},
-    }  # fmt: skip
+    }
     cast = next((casts[kind, to] for to in ("number", "time", "string") if to in takes and (kind, to) in casts), "")
     lambda_ = f', or cast this one first with Lambda(expression="{cast}")' if cast else ""
     return f"choose other columns{lambda_}"

@@ -148,10 +148,13 @@ class DataStats(Learned):
         if pa.types.is_temporal(leaf) and std is not None:
             std *= _tick(leaf)
         return {
-            "min": _shown(low, leaf), "max": _shown(high, leaf), "mean": _shown(_known(mean), leaf), "std": _known(std),
+            "min": _shown(low, leaf),
+            "max": _shown(high, leaf),
+            "mean": _shown(_known(mean), leaf),
+            "std": _known(std),
             "quantiles": {f"{q:g}": _shown(v, leaf) for q, v in zip(FRACTIONS, quantiles, strict=False)},
             "histogram": self._histogram(values, 1 << partial["sample"].level, low, high, leaf),
-        }  # fmt: skip
+        }
 
     def _histogram(self, values: Any, each: int, low: Any, high: Any, leaf: pa.DataType) -> dict[str, Any]:
         """The bins between the extremes, and the values in each; a value of the sample stands for `each`."""

@@ -118,11 +118,20 @@ class PCA(_Together):
         shares = (singular / (singular[0] or 1.0)) ** 2  # of the largest: these are all in range
         k = self.n_components
         loadings = {name: axes[:, i] if i < rank else np.zeros(len(unit)) for i, name in enumerate(self.names)}
-        components = {"component": self.names, "singular_value": singular[:k], "variance": variances[:k],
-                      "share": shares[:k] / (shares.sum() or 1.0)}  # fmt: skip
+        components = {
+            "component": self.names,
+            "singular_value": singular[:k],
+            "variance": variances[:k],
+            "share": shares[:k] / (shares.sum() or 1.0),
+        }
         means = {"column": list(unit), "mean": partial.mean[0], "mean_rest": partial.mean[1]}
-        return {"n": partial.n, "left_out": partial.left_out, "total_variance": total,
-                "components": pa.table(components), "loadings": pa.table(means | loadings)}  # fmt: skip
+        return {
+            "n": partial.n,
+            "left_out": partial.left_out,
+            "total_variance": total,
+            "components": pa.table(components),
+            "loadings": pa.table(means | loadings),
+        }
 
     def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
         table = fitted["loadings"]
@@ -218,8 +227,12 @@ class PairwiseRegression(_Together):
             columns[name] = pa.array(values[order], from_pandas=True)
         columns["n"] = pa.array(np.full(len(first), partial.n))
         collinear = columns.pop("collinear")
-        return {"n": partial.n, "left_out": partial.left_out, "collinear": int(fits["collinear"].sum()),
-                "pairs": pa.table(columns | {"collinear": collinear})}  # fmt: skip
+        return {
+            "n": partial.n,
+            "left_out": partial.left_out,
+            "collinear": int(fits["collinear"].sum()),
+            "pairs": pa.table(columns | {"collinear": collinear}),
+        }
 
     def transform(self, column: object, fitted: Any) -> Any:
         return column

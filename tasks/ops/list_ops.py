@@ -151,8 +151,10 @@ class EqualLengths(Operator):
     def check(self, unit: Unit, schema: Schema) -> None:
         super().check(unit, schema)
         if len(unit) < 2:
-            raise JobError(f"EqualLengths compares two columns or more, only {unit[0]!r} is selected",
-                           do="select all columns whose lists belong together")  # fmt: skip
+            raise JobError(
+                f"EqualLengths compares two columns or more, only {unit[0]!r} is selected",
+                do="select all columns whose lists belong together",
+            )
 
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         engine, xp = context.engine, context.engine.xp

@@ -88,9 +88,14 @@ class SideFrame:
             return dict(self._facts)
         digest = hashlib.sha256()
         pq.write_table(
-            self.table.combine_chunks(), pa.PythonFile(_Hashed(digest), "w"), row_group_size=1 << 20,
-            compression="none", use_dictionary=False, write_statistics=False, store_schema=False,
-        )  # fmt: skip
+            self.table.combine_chunks(),
+            pa.PythonFile(_Hashed(digest), "w"),
+            row_group_size=1 << 20,
+            compression="none",
+            use_dictionary=False,
+            write_statistics=False,
+            store_schema=False,
+        )
         columns = {field.name: dtype_name(field.type) for field in self.table.schema}
         return {"frame": digest.hexdigest(), "rows": self.table.num_rows, "columns": columns}
 
@@ -251,8 +256,11 @@ def _existing(path: str, read: Mapping[str, Any] | None) -> Path:
     if not file.exists():
         raise JobError(f"there is no side table {path!r}", do="give the path of a Parquet, CSV or JSON lines file")
     if file.is_dir() and read:
-        raise JobError(f"the side table {path!r} is a folder, which takes no settings of a source", where="read",
-                       do="give the path of a file, or leave read out for a folder of Parquet files")  # fmt: skip
+        raise JobError(
+            f"the side table {path!r} is a folder, which takes no settings of a source",
+            where="read",
+            do="give the path of a file, or leave read out for a folder of Parquet files",
+        )
     return file
 
 

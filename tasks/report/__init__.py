@@ -4,5 +4,15 @@ from tasks.core.units import amount, rate
 from tasks.report.artifact import stage_markdown, stage_table
 from tasks.report.phrases import Markdown, escaped, escaped_rows, learned_tables, markdown_table, stage_line
 
-__all__ = ["Markdown", "amount", "escaped", "escaped_rows", "learned_tables", "markdown_table", "rate", "stage_line",
-           "stage_markdown", "stage_table"]  # fmt: skip
+__all__ = [
+    "Markdown",
+    "amount",
+    "escaped",
+    "escaped_rows",
+    "learned_tables",
+    "markdown_table",
+    "rate",
+    "stage_line",
+    "stage_markdown",
+    "stage_table",
+]

@@ -46,9 +46,16 @@ def growth(folder: Path, target: Path) -> dict[str, Any]:
         one.sizes = [known[0]["old_size"], *(each["new_size"] for each in known)]
         new = one.newcomers
         rows.append(
-            {"columns": one.columns, "before": one.sizes[-2], "now": one.sizes[-1], "new": new[-1],
-             "waiting": one.waiting, "nights": len(new), "bars": svg.bars(new)}
-        )  # fmt: skip
+            {
+                "columns": one.columns,
+                "before": one.sizes[-2],
+                "now": one.sizes[-1],
+                "new": new[-1],
+                "waiting": one.waiting,
+                "nights": len(new),
+                "bars": svg.bars(new),
+            }
+        )
         if one.sizes[0] and len(curves) < MOST_CURVES:
             curves[one.columns] = [(float(night), 100 * size / one.sizes[0]) for night, size in enumerate(one.sizes)]
     return {"rows": rows, "base": nights[-1].get("base", ""), "picture": _picture(curves)} if rows else {}

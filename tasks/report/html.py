@@ -39,9 +39,15 @@ class ReportWriter:
     """
 
     def __init__(
-        self, folder: Path, target: Path, splits: Sequence[str], plan_of: Callable[[str], Plan],
-        job: Mapping[str, Any], run_page: str = "", wanted: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        target: Path,
+        splits: Sequence[str],
+        plan_of: Callable[[str], Plan],
+        job: Mapping[str, Any],
+        run_page: str = "",
+        wanted: bool = True,
+    ) -> None:
         self.folder, self.target, self.splits, self.plan_of = folder, target, splits, plan_of
         self.job, self.run_page, self.wanted = job, run_page, wanted
         self.sources: dict[str, tuple[list[ColumnSummary], str]] = {}
@@ -60,9 +66,13 @@ class ReportWriter:
             log.debug("the report has no sample of the source: %s: %s", type(error).__name__, error)
 
     def write(
-        self, folder: Path, results: Sequence[StageResult], manifests: Mapping[str, Mapping[str, Any]],
-        bound: Bound, values: Mapping[str, Mapping[str, Any]],
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        results: Sequence[StageResult],
+        manifests: Mapping[str, Mapping[str, Any]],
+        bound: Bound,
+        values: Mapping[str, Mapping[str, Any]],
+    ) -> None:
         """Write a `_report.html` into the folder of every output, from the manifests that it will have."""
         if self.performance:
             (folder / PERFORMANCE).write_text(self.performance)
@@ -74,9 +84,21 @@ class ReportWriter:
                 source, note = self.sources.get(split, ([], ""))
                 beside = f"{'../' if split else ''}{PERFORMANCE}" if self.performance else ""
                 facts = page.Facts(
-                    manifest, bound, values, split, results, samples, source, note, job_text(self.job), self.run_page,
-                    str(self.target / split), beside, *_nights(folder / WORKFLOW), self.upstream,
-                )  # fmt: skip
+                    manifest,
+                    bound,
+                    values,
+                    split,
+                    results,
+                    samples,
+                    source,
+                    note,
+                    job_text(self.job),
+                    self.run_page,
+                    str(self.target / split),
+                    beside,
+                    *_nights(folder / WORKFLOW),
+                    self.upstream,
+                )
                 page.write(facts, folder / split)
         except Exception as error:
             log.warning("the report could not be made: %s: %s", type(error).__name__, error)
@@ -90,8 +112,12 @@ def reports_of(out: Path, again: bool = False) -> list[Path]:
     """
     folders = outputs(out) if out.exists() else []
     if not folders:
-        raise DataError("this is not an output of rowmill", where=str(out), why="it has no readable manifest",
-                        do="give the folder that a finished run wrote (output.path of the job)")  # fmt: skip
+        raise DataError(
+            "this is not an output of rowmill",
+            where=str(out),
+            why="it has no readable manifest",
+            do="give the folder that a finished run wrote (output.path of the job)",
+        )
     return [
         _written(folder) if again or not (folder / page.REPORT).exists() else folder / page.REPORT for folder in folders
     ]
@@ -103,8 +129,15 @@ def _written(folder: Path) -> Path:
     columns = Schema(c for c in saved.schema.columns if c.name != ROW)
     bound = Bound(*_subject(saved.final, columns, manifest), saved.state.values)
     lines, nights, growth = _nights(fitted_folder(folder))
-    facts = page.Facts(redacted(manifest.data), bound, saved.state.values, target=str(folder.resolve()),
-                       history=lines, nights=nights, growth=growth)  # fmt: skip
+    facts = page.Facts(
+        redacted(manifest.data),
+        bound,
+        saved.state.values,
+        target=str(folder.resolve()),
+        history=lines,
+        nights=nights,
+        growth=growth,
+    )
     with no_space(folder):
         return page.write(facts, folder)
 

@@ -239,19 +239,26 @@ def learned(facts: Facts) -> dict[str, Any]:
 def embeddings(bound: Bound) -> list[dict[str, Any]]:
     """Output columns of ids with the size of their embedding tables."""
     return [
-        {"name": c.name, "ids": c.properties["cardinality"], "dimension": c.properties["embedding"]["dimension"],
-         "size": amount(4 * c.properties["embedding"]["rows"] * c.properties["embedding"]["dimension"])}
+        {
+            "name": c.name,
+            "ids": c.properties["cardinality"],
+            "dimension": c.properties["embedding"]["dimension"],
+            "size": amount(4 * c.properties["embedding"]["rows"] * c.properties["embedding"]["dimension"]),
+        }
         for c in bound.output.columns
         if c.properties.get("embedding")
-    ]  # fmt: skip
+    ]
 
 
 @functools.cache
 def template() -> jinja2.Template:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
+    )
     environment.filters |= {"amount": amount, "n": "{:,}".format, "share_text": share, "bars": svg.bars, "rate": rate}
     environment.filters |= {"reading": reading_lines, "made_up": made_up_text, "dated": dated_lines}
     return environment.get_template("page.html.j2")

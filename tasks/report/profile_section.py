@@ -194,8 +194,10 @@ def _add_vocabulary(profile: ColumnSummary, fitted: Mapping[str, Any]) -> None:
     known = fitted.get("occurrences") or int(pc.sum(table["count"]).as_py() or 0)
     nulls = int(fitted.get("nulls", 0))
     profile.distinct = distinct_values(fitted)
-    profile.top = [(shown(v), n / max(known, 1)) for v, n in zip(
-        listed(table.column(0).slice(0, TOP)), table["count"].slice(0, TOP).to_pylist(), strict=True)]  # fmt: skip
+    profile.top = [
+        (shown(v), n / max(known, 1))
+        for v, n in zip(listed(table.column(0).slice(0, TOP)), table["count"].slice(0, TOP).to_pylist(), strict=True)
+    ]
     profile.exact |= {"distinct", "top"}
     if not profile.dtype.startswith("list<"):  # of lists it counts the elements
         profile.nulls = nulls / max(known + nulls, 1)

@@ -39,8 +39,10 @@ def by_gpu(workers: Workers) -> dict[str, dict[str, Any]]:
 
 def level(workers: Workers, field: str, zero: float) -> dict[str, Curve]:
     """A quantity over time for each worker, or of all together where they are many; seconds from `zero`."""
-    curves = {n: [(s.at - zero, float(_value(s, field))) for s in workers[a]["samples"] if _value(s, field) is not None]
-              for a, n in named(workers).items()}  # fmt: skip
+    curves = {
+        n: [(s.at - zero, float(_value(s, field))) for s in workers[a]["samples"] if _value(s, field) is not None]
+        for a, n in named(workers).items()
+    }
     return _few({name: curve for name, curve in curves.items() if curve}, added=True)
 
 
@@ -184,13 +186,19 @@ def worker_rows(workers: Workers, seconds: float) -> list[dict[str, Any]]:
     for address, w in workers.items():
         one = {address: w}
         gpu = highest(one, "device")
-        rows.append({
-            "worker": names[address], "threads": w["threads"], "rows": int(grown(one, "rows")),
-            "rows/s": round(grown(one, "rows") / max(seconds, 1e-9)), "computed": f"{grown(one, 'cpu'):,.1f} s",
-            "host memory": amount(highest(one, "rss") or 0), **({"GPU memory": amount(gpu)} if gpu is not None else {}),
-            "spilled": amount(max((s.to_host + s.to_disk for s in w["samples"]), default=0)),
-            "sent": _sent_text(one, w["transport"]),
-        })  # fmt: skip
+        rows.append(
+            {
+                "worker": names[address],
+                "threads": w["threads"],
+                "rows": int(grown(one, "rows")),
+                "rows/s": round(grown(one, "rows") / max(seconds, 1e-9)),
+                "computed": f"{grown(one, 'cpu'):,.1f} s",
+                "host memory": amount(highest(one, "rss") or 0),
+                **({"GPU memory": amount(gpu)} if gpu is not None else {}),
+                "spilled": amount(max((s.to_host + s.to_disk for s in w["samples"]), default=0)),
+                "sent": _sent_text(one, w["transport"]),
+            }
+        )
     return rows
 
 
@@ -218,8 +226,13 @@ def per_second(value: float) -> str:
     return f"{value:g}"
 
 
-def plots(workers: Workers, zero: float, span: tuple[float, float], bands: Sequence[tuple[str, float, float]] = (),
-          few: bool = False) -> list[str]:  # fmt: skip
+def plots(
+    workers: Workers,
+    zero: float,
+    span: tuple[float, float],
+    bands: Sequence[tuple[str, float, float]] = (),
+    few: bool = False,
+) -> list[str]:
     """Throughput, memory, computing, spill and bytes moved as pictures; `few`: throughput and memory alone.
 
     What never happened (spilling, moving between workers) has no picture.

@@ -24,12 +24,17 @@ def verdict_rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     begins."""
     rows = [
         {
-            "column": one.column, "check": one.check, "yesterday": shown(one.before), "today": shown(one.now),
-            "figure": shown(one.figure), "threshold": shown(one.threshold),
-            "then": one.level, "begins in": ", ".join(one.files),
+            "column": one.column,
+            "check": one.check,
+            "yesterday": shown(one.before),
+            "today": shown(one.now),
+            "figure": shown(one.figure),
+            "threshold": shown(one.threshold),
+            "then": one.level,
+            "begins in": ", ".join(one.files),
         }
         for one in findings[:ROWS]
-    ]  # fmt: skip
+    ]
     if len(findings) > ROWS:
         rows.append(dict.fromkeys(rows[0], "") | {"column": f"and {len(findings) - ROWS:,} more"})
     return rows
@@ -135,8 +140,9 @@ def _shares(now: ColumnProfile, before: ColumnProfile | None) -> tuple[list[str]
         groups = [every[start : start + step] for start in range(0, len(every), step)]
         names = [f"{bin_edges(group[0])[0]:.3g}" for group in groups]
         names = [name if names.index(name) == place else f"{name} " for place, name in enumerate(names)]
-        counts = [dict(zip(names, (sum(one.get(b, 0) for b in group) for group in groups), strict=True))
-                  for one in bins]  # fmt: skip
+        counts = [
+            dict(zip(names, (sum(one.get(b, 0) for b in group) for group in groups), strict=True)) for one in bins
+        ]
     rows = [one.rows if one and one.rows else 1 for one in both]
     shares = [(counts[0].get(name, 0) / rows[0], counts[1].get(name, 0) / rows[1]) for name in names]
     if any(one and one.nulls for one in both):

@@ -75,7 +75,10 @@ def make_exchange(kind: str, pool: Pool, name: str, folder: Path, need: int) -> 
     there = sum(f.stat().st_size for f in place.glob("*.arrow")) if place.exists() else 0
     free = shutil.disk_usage(existing(folder)).free
     if need - there > free:
-        raise GiveUpError("the scratch disk is too small for the exchange", where=str(folder),
-                          why=f"about {amount(need)} are needed, {amount(free)} are free",
-                          do="set run.scratch to a larger disk that all workers share")  # fmt: skip
+        raise GiveUpError(
+            "the scratch disk is too small for the exchange",
+            where=str(folder),
+            why=f"about {amount(need)} are needed, {amount(free)} are free",
+            do="set run.scratch to a larger disk that all workers share",
+        )
     return DiskExchange(pool, place)

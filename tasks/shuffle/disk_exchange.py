@@ -70,8 +70,14 @@ def scratch_partition(scratch: Scratch, partition: Partition) -> dict[str, Any]:
     with no_space(path), partial_file(path) as partial:
         offsets = write_scratch(partial, [kernels.pieces_to_host(p) for p in cut.pieces])
         of_cut = summary(cut)
-        content = {**of_cut.to_json(), "seen": of_cut.seen.packed(), "offsets": offsets,
-                   "bytes": partial.stat().st_size, "xxh3_128": digest(partial), "path": str(path)}  # fmt: skip
+        content = {
+            **of_cut.to_json(),
+            "seen": of_cut.seen.packed(),
+            "offsets": offsets,
+            "bytes": partial.stat().st_size,
+            "xxh3_128": digest(partial),
+            "path": str(path),
+        }
     write_json(note, {**content, "mtime": path.stat().st_mtime_ns})
     return content
 

@@ -65,9 +65,13 @@ def write_block(table: pa.Table, path: Path) -> KeyBlock:
 
 
 def keyed_plan(
-    plan: Plan, schema: Schema, written: Sequence[KeyBlock], keys: Sequence[str],
-    sort_by: Sequence[str], size: int,
-) -> Plan:  # fmt: skip
+    plan: Plan,
+    schema: Schema,
+    written: Sequence[KeyBlock],
+    keys: Sequence[str],
+    sort_by: Sequence[str],
+    size: int,
+) -> Plan:
     files: list[File] = []
     blocks: list[Block] = []
     first = 0

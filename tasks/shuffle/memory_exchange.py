@@ -102,8 +102,11 @@ class DaskMemory:
         """Cut every partition, and move the pieces to where they will be written; the summaries in the order of the
         partitions."""
         if not self.pool.workers:
-            raise TransientError("no worker is left for the shuffle", why="the Dask cluster has none at this moment",
-                                 do="start workers, or wait until some have come, then run it again")  # fmt: skip
+            raise TransientError(
+                "no worker is left for the shuffle",
+                why="the Dask cluster has none at this moment",
+                do="start workers, or wait until some have come, then run it again",
+            )
         published = self._there()
         if not published.pieces:
             published = PublishedPieces(shares_of(cutting.order.ranges, len(self.pool.workers)))
@@ -139,7 +142,7 @@ class DaskMemory:
                 together, [next(packed) for _ in group], priority=MOVING, **self.pool.preferring(self._worker(w))
             )
             for (first, w), group in cuts.items()
-        }  # fmt: skip
+        }
 
     def _worker(self, number: int) -> str:
         return self.pool.workers[number % len(self.pool.workers)]

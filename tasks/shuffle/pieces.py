@@ -128,9 +128,15 @@ class CutSummary:
 def summary(cut: PartitionPieces) -> CutSummary:
     """The summary of one partition's pieces."""
     return CutSummary(
-        np.asarray(cut.counts), cut.rows_in, cut.rows_out, cut.nbytes, len(cut.pieces) - 1, added(cut.failed),
-        rows_seen.added(cut.seen), rows_seen.summed(cut.left_out),
-    )  # fmt: skip
+        np.asarray(cut.counts),
+        cut.rows_in,
+        cut.rows_out,
+        cut.nbytes,
+        len(cut.pieces) - 1,
+        added(cut.failed),
+        rows_seen.added(cut.seen),
+        rows_seen.summed(cut.left_out),
+    )
 
 
 def totals(summaries: Sequence[CutSummary]) -> CutSummary:

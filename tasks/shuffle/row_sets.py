@@ -156,8 +156,10 @@ def unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
         why = f"{written[0]} may be a time as {digits} writes it"
         expression = f"parse_time(cast({number}, 'string'), '{digits}')"
     elif most:
-        counts = [f"{n} {f'counts {u} since 1970' if u else 'is not a time from 1973 to 2286 in any unit'}"
-                  for n, u in zip(written, units, strict=True)]  # fmt: skip
+        counts = [
+            f"{n} {f'counts {u} since 1970' if u else 'is not a time from 1973 to 2286 in any unit'}"
+            for n, u in zip(written, units, strict=True)
+        ]
         why = " and ".join(dict.fromkeys(counts))
         if units[0] and units[1]:
             border, times = 10**10 * PER_SECOND[units[0]], PER_SECOND[units[1]] // PER_SECOND[units[0]]
@@ -192,8 +194,12 @@ def _refuse_empty(rule: SplitRule, counts: dict[str, int]) -> None:
         why = f"no key of {', '.join(rule.together)} has more rows with a time than valid and test take"
     else:
         why = f"too few rows differ in {rule.column}: all rows of one moment are in one split"
-    raise DataError(f"source.split gives {' and '.join(empty)} no row", where="source.split",
-                    why=f"{why} (rows: {rows})", do="change valid and test, or leave out the split")  # fmt: skip
+    raise DataError(
+        f"source.split gives {' and '.join(empty)} no row",
+        where="source.split",
+        why=f"{why} (rows: {rows})",
+        do="change valid and test, or leave out the split",
+    )
 
 
 def _keyless(rows: KeyRows) -> np.ndarray:
@@ -227,9 +233,12 @@ def _last_rows(rule: SplitRule, rows: KeyRows) -> Arrays:
     of_valid = divides[codes] & ~of_test & (behind < valid + test)
     short = ~divides & ~without[starts]
     figures = _figures(
-        rows, keys_in_train=int(short.sum()), rows_of_keys_in_train=int(lengths[short].sum()),
-        without_key=int(without.sum()), null_in_train=int((null & ~without & divides[codes]).sum()),
-    )  # fmt: skip
+        rows,
+        keys_in_train=int(short.sum()),
+        rows_of_keys_in_train=int(lengths[short].sum()),
+        without_key=int(without.sum()),
+        null_in_train=int((null & ~without & divides[codes]).sum()),
+    )
     return _by_name(rows, {"valid": of_valid, "test": of_test}) | figures
 
 

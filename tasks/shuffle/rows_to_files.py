@@ -46,8 +46,17 @@ class RowsToFiles:
     def writing(self, folder: Path, notes: Path, fingerprint: str = "", on_host: bool = False) -> Writing:
         """What the files of `folder`, whose records go to `notes`, have in common."""
         cutting = self.cutting
-        return Writing(str(folder), str(notes), cutting.work.engine, self.output, cutting.order, self.schema,
-                       fingerprint, cutting.floor, on_host)  # fmt: skip
+        return Writing(
+            str(folder),
+            str(notes),
+            cutting.work.engine,
+            self.output,
+            cutting.order,
+            self.schema,
+            fingerprint,
+            cutting.floor,
+            on_host,
+        )
 
 
 def rows_to_files(work: Work, plan: Plan, output: Output, workers: int, floor: int = 0) -> RowsToFiles:

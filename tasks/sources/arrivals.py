@@ -155,9 +155,11 @@ def load_seen(path: Path) -> dict[str, Sight]:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            "what the watch has seen cannot be read", where=str(path), why=str(error),
+            "what the watch has seen cannot be read",
+            where=str(path),
+            why=str(error),
             do="remove that file; all files that are there are then announced once more",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def load_strays(path: Path) -> set[str]:

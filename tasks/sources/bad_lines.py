@@ -60,17 +60,23 @@ def target_of(source: Source, output: Path | None = None) -> Path | None:
     path = Path(local_path(source.bad_lines))
     check_replaceable(path, where, _is_own, "write source.bad_lines: skip to keep none of these lines")
     if output is not None and Path(os.path.realpath(output)) in (real := Path(os.path.realpath(path)), *real.parents):
-        raise JobError("the file for bad lines is inside the output", where=where,
-                       why="a run publishes its own files only", do="choose a path outside the output")  # fmt: skip
+        raise JobError(
+            "the file for bad lines is inside the output",
+            where=where,
+            why="a run publishes its own files only",
+            do="choose a path outside the output",
+        )
     for part in (source.path, source.valid):
         if part:
             try:
                 refuse_inside(part, str(path))
             except JobError as error:
                 raise JobError(
-                    "the file for bad lines is inside the source", where=where, why=error.why,
+                    "the file for bad lines is inside the source",
+                    where=where,
+                    why=error.why,
                     do="choose a path outside the source, or a name that begins with _",
-                ) from None  # fmt: skip
+                ) from None
     return path
 
 

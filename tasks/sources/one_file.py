@@ -49,8 +49,9 @@ def _table(source: Source, path: str) -> pa.Table:
     types = {f.name: pa.string() if pa.types.is_null(f.type) else f.type for f in item.schema}
     for column, dtype in (source.schema_ or {}).items():
         if column not in types:
-            raise JobError(f"read.schema names a column {column!r} that is not there", where=path,
-                           do=near(column, types))  # fmt: skip
+            raise JobError(
+                f"read.schema names a column {column!r} that is not there", where=path, do=near(column, types)
+            )
         types[column] = plain_type(parse_dtype(dtype))
     schema, pieces = pa.schema(types.items()), [unit.piece for unit in item.units]
     options |= {"names": item.schema.names, "other_names": {}, NUMBER_TEXTS: item.number_texts}

@@ -95,8 +95,9 @@ def make_plan(
     full = [item for item in inspected if item.rows]
     bad_lines: dict[str, tuple[int, int, str, list[Any]]] = {
         item.file.path: (item.bad.count, item.bad.line, item.bad.why, item.file.to_json())
-        for item in inspected if item.bad
-    }  # fmt: skip
+        for item in inspected
+        if item.bad
+    }
     if not full:
         raise NoRowsError(
             "the input has no rows at all",
@@ -125,8 +126,11 @@ def make_plan(
     whole = united(full, {**texts, **declared}, null_types or {}, source.missing, folders)
     paths = [*(item.file.path for item in full), *left]
     named = _folder_columns(_named(paths, source), source)
-    outside = {name: [path for path, value in zip(paths, values, strict=True) if value == OUTSIDE]
-               for name, values in _named(paths, source, OUTSIDE).items() if name in folders}  # fmt: skip
+    outside = {
+        name: [path for path, value in zip(paths, values, strict=True) if value == OUTSIDE]
+        for name, values in _named(paths, source, OUTSIDE).items()
+        if name in folders
+    }
     whole = whole.with_outside(outside, [item.file.path for item in full], source.missing)
     schema = Schema([*whole.schema.columns, *(named[n] for n in folders)])
     schema = Schema([*schema.columns, *(_of_type(schema[n], types.get(n)) for n in fields)])

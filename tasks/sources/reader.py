@@ -46,9 +46,11 @@ class FramePlan:
 
 
 def read(
-    source: Plan | FramePlan, partition: int | Partition, columns: Sequence[str] | None = None,
+    source: Plan | FramePlan,
+    partition: int | Partition,
+    columns: Sequence[str] | None = None,
     plain: Collection[str] = (),
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     """The rows of a partition (its number, or itself: halves too) as a table, in the plan's order and types.
 
     Strings are dictionary<int32, string>, with one dictionary per column; those of the columns `plain` may be plain,

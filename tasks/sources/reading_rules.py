@@ -19,8 +19,14 @@ from tasks.storage.files import COMPRESSIONS
 
 ROWS = ("filter", "strict", "keys", "sort_by")  # which rows, and which of them together
 VALUES = ("null_values", "schema", *ROWS)
-DEFAULTS: dict[str, Any] = {"null_values": [""], "schema": {}, "filter": None, "strict": False, "keys": [],
-                            "sort_by": []}  # fmt: skip
+DEFAULTS: dict[str, Any] = {
+    "null_values": [""],
+    "schema": {},
+    "filter": None,
+    "strict": False,
+    "keys": [],
+    "sort_by": [],
+}
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,13 @@ def reading_of(
     text |= {name: value for name, value in format_settings(source).items() if name in FORMATS[format].layout}
     if source.columns is not None:
         text.pop("header", None)
-    reading = {"format": format, "by_suffix": None if named == [format] else named, **text, "schema": source.schema_,
-               "number_texts": dict(number_texts or {})}  # fmt: skip
+    reading = {
+        "format": format,
+        "by_suffix": None if named == [format] else named,
+        **text,
+        "schema": source.schema_,
+        "number_texts": dict(number_texts or {}),
+    }
     return {name: value for name, value in reading.items() if value is not None and value != {}}
 
 
@@ -111,8 +122,11 @@ def differences(source: Source, fit: Mapping[str, Any], format: str) -> list[str
         if name == "null_values" and (format not in UNTYPED or (name not in fit and fit.get("format") not in UNTYPED)):
             continue
         if name == "schema":
-            lines += [f"source.schema.{column} is {dtype}, in the fit {was[column]}"
-                      for column, dtype in now.items() if was.get(column, dtype) != dtype]  # fmt: skip
+            lines += [
+                f"source.schema.{column} is {dtype}, in the fit {was[column]}"
+                for column, dtype in now.items()
+                if was.get(column, dtype) != dtype
+            ]
         elif (sorted(now) != sorted(was)) if name == "null_values" else now != was:
             lines.append(f"source.{name} is {_shown(now)}, in the fit {_shown(was)}")
     return lines
@@ -124,8 +138,11 @@ def reading_lines(fit: Mapping[str, Any]) -> list[str]:
     >>> reading_lines({"format": "csv", "null_values": ["", "NA"], "header": False, "filter": "x > 0"})
     ['format: csv', "null_values: ['', 'NA']", 'header: false', 'filter: x > 0']
     """
-    return [f"{name}: {str(value).lower() if isinstance(value, bool) else value}" for name, value in fit.items()
-            if name != "by_suffix"]  # fmt: skip
+    return [
+        f"{name}: {str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in fit.items()
+        if name != "by_suffix"
+    ]
 
 
 def checked_reading(saved: object, where: str) -> dict[str, Any]:
@@ -142,8 +159,12 @@ def checked_reading(saved: object, where: str) -> dict[str, Any]:
                 return dict(saved)
         except ValueError:
             pass
-    raise DataError("workflow.json is damaged", where=where, why="what it says of the source it was fitted on is not "
-                    "what a source can say", do="restore the folder or fit again")  # fmt: skip
+    raise DataError(
+        "workflow.json is damaged",
+        where=where,
+        why="what it says of the source it was fitted on is not what a source can say",
+        do="restore the folder or fit again",
+    )
 
 
 def _by_suffix(files: Sequence[File]) -> list[str]:

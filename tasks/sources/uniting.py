@@ -239,9 +239,10 @@ def with_missing(plan: Plan, rules: Mapping[str, str]) -> Plan:
             if rules.get(name) == "freeze":
                 raise DataError(
                     f"column {name!r} is missing in a file, and the contract forbids that (freeze)",
-                    where=plan.files[int(number)].path, why="other files have it",
+                    where=plan.files[int(number)].path,
+                    why="other files have it",
                     do="fix the file, or allow it in the contract: missing: evolve reads nulls there",
-                )  # fmt: skip
+                )
             if rules.get(name) == "evolve" and apart.get(name, [""])[0] == missing_text(name):
                 del apart[name]
     options = {**plan.options, APART: apart} if apart else {k: v for k, v in plan.options.items() if k != APART}

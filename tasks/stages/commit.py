@@ -207,14 +207,19 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
     reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.source)}
     learned_from = [
         {name: value for name, value in one.items() if name != "fit"}
-        for one in plans.made_up if (request.base or bool(request.fitted) == bool(one.get("fit"))) and "of" not in one
-    ]  # fmt: skip
+        for one in plans.made_up
+        if (request.base or bool(request.fitted) == bool(one.get("fit"))) and "of" not in one
+    ]
     is_fit, origin = request.flow == "fit", request.origin
     notes = FittedNotes(
-        reading, learned_from, request.dated if is_fit else None,
-        None if request.fitted else history_of(request, state.values), request.gate_note if is_fit else {},
-        origin.ancestors if origin else (), origin.ids_since if origin else {},
-    )  # fmt: skip
+        reading,
+        learned_from,
+        request.dated if is_fit else None,
+        None if request.fitted else history_of(request, state.values),
+        request.gate_note if is_fit else {},
+        origin.ancestors if origin else (),
+        origin.ids_since if origin else {},
+    )
     save_fitted(request.final, schema, state, folder, notes, request.staging.folder / "state")
 
 
@@ -299,8 +304,11 @@ def _check_rows(rows: int, written: WriteResult) -> None:
     """Check that all rows of the plan were transformed, and that all rows of transform are in the files."""
     for verb, count, wanted in (("transformed", written.rows_in, rows), ("written", written.rows, written.rows_out)):
         if count != wanted:
-            raise DataError(f"{count:,} of {wanted:,} rows were {verb}", why="the output would not be whole",
-                            do="run the same job again; if it stays, report it")  # fmt: skip
+            raise DataError(
+                f"{count:,} of {wanted:,} rows were {verb}",
+                why="the output would not be whole",
+                do="run the same job again; if it stays, report it",
+            )
 
 
 def describe(

@@ -165,9 +165,12 @@ def _digested(plan: Plan, storage_options: Any, pool: Pool) -> list[list[Any]]:
 
 
 def _plan(
-    request: Request, pool: Pool, paths: Mapping[str, Any], listed: Mapping[str, Mapping[str, File]],
+    request: Request,
+    pool: Pool,
+    paths: Mapping[str, Any],
+    listed: Mapping[str, Mapping[str, File]],
     sample: list[dict[str, Any]],
-) -> tuple[bool, list[str], list[str]]:  # fmt: skip
+) -> tuple[bool, list[str], list[str]]:
     """Write the plans of all splits to `plan.json`; (whether those of an earlier start are still right, sentences on
     columns that the contract takes or leaves out, sentences on columns about which files differ)."""
     saved = PlanOf(request)
@@ -233,16 +236,20 @@ def naming_valid(split: str) -> Iterator[None]:
     except (NoInputError, NoRowsError) as error:
         if split == LEARN_FROM:
             raise DataError(
-                "there are no rows to learn from", where=f"refit.learn_from: {error.where}",
-                why=error.why or error.what, do="correct refit.learn_from, or leave it out",
-            ) from None  # fmt: skip
+                "there are no rows to learn from",
+                where=f"refit.learn_from: {error.where}",
+                why=error.why or error.what,
+                do="correct refit.learn_from, or leave it out",
+            ) from None
         if split != "valid":
             raise
         kind = NoInputError if isinstance(error, NoInputError) else NoValidationRowsError
         raise kind(
-            "there are no validation data", where=f"source.valid: {error.where}", why=error.why or error.what,
+            "there are no validation data",
+            where=f"source.valid: {error.where}",
+            why=error.why or error.what,
             do="correct source.valid, or leave it out",
-        ) from None  # fmt: skip
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -326,9 +333,12 @@ def check_columns(request: Request, bound: Bound) -> None:
     source, output = request.source, request.output
     check_runs(bound, source.keys)
     if source.sort_by and not source.keys:
-        raise JobError("source.sort_by belongs to source.keys", where="source.sort_by",
-                       why="it is the order of the rows that the keys bring together",
-                       do="name the keys, or leave it out; shuffle: key with output.sort_by sorts files")  # fmt: skip
+        raise JobError(
+            "source.sort_by belongs to source.keys",
+            where="source.sort_by",
+            why="it is the order of the rows that the keys bring together",
+            do="name the keys, or leave it out; shuffle: key with output.sort_by sorts files",
+        )
     if source.unique:
         check_unique(bound.source, source.unique)
     check_splitting(bound.source, source)

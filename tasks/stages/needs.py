@@ -77,8 +77,9 @@ class Needs:
         return lines | {f"disk_{i}": f"{d.path}: {d.text}" for i, d in enumerate(self.disks, 1)}
 
 
-def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample: Sampled | None = None,
-          scale: float = 1.0) -> Needs:  # fmt: skip
+def needs(
+    request: Request, plans: Mapping[str, Plan], workers: Workers, sample: Sampled | None = None, scale: float = 1.0
+) -> Needs:
     """The estimate for all splits of a request; with a sample from its rows, else from the widths of the types.
 
     `scale` is the number of rows of the run for each row of the plans: above 1 for look-alike data not yet made.
@@ -111,8 +112,12 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
         decoded = min(each * len(workers.workers), int(learned.nbytes * scale))
     if on_gpu and workers.device_memory:
         working = min(working, work_limit(workers.device_memory))  # further partitions wait
-    finding = [exchange_of(p, look.columns, run.exchange, workers, request.engine) for p in plans.values()
-               for look in looks(source) if look.by_keys]  # fmt: skip
+    finding = [
+        exchange_of(p, look.columns, run.exchange, workers, request.engine)
+        for p in plans.values()
+        for look in looks(source)
+        if look.by_keys
+    ]
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
     noted = sum(p.rows for p in plans.values()) * max((look.noted for look in looks(source)), default=0)
     waiting = [need + noted for where, need in finding if where == "disk"]
@@ -196,6 +201,9 @@ def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers)
 
 def too_small(disk: Disk) -> GiveUpError:
     """Why a run is refused before it starts."""
-    return GiveUpError("the disk is too small for this run", where=disk.path,
-                       why=f"{disk.text} (measured on some of the rows)",
-                       do="free some space, or choose another output.path or run.scratch")  # fmt: skip
+    return GiveUpError(
+        "the disk is too small for this run",
+        where=disk.path,
+        why=f"{disk.text} (measured on some of the rows)",
+        do="free some space, or choose another output.path or run.scratch",
+    )

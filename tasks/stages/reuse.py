@@ -61,8 +61,18 @@ def prepared(request: Request, split: str) -> Prepared:
     training = split in ("", "train") and not request.fitted
     cache = taking_key(request, plan) if training else None
     source, first_row = request.source, request.first_row if training else 0
-    work = Work(plan, final, schema, request.engine, state, source.filter, training, cache=cache, first_row=first_row,
-                rules=row_rules(source, plans, split))  # fmt: skip
+    work = Work(
+        plan,
+        final,
+        schema,
+        request.engine,
+        state,
+        source.filter,
+        training,
+        cache=cache,
+        first_row=first_row,
+        rules=row_rules(source, plans, split),
+    )
     if request.run.profile:
         names = _read_columns(request, work, plan)
         known = profiles.saved(request, profiles.STATISTICS) if training else None
@@ -102,9 +112,12 @@ class PiecesNote:
     def write(self, request: Request, split: str) -> None:
         kind, because, on_host = self.choice
         content = {
-            **self.summary.to_json(), "fingerprint": self.fingerprint, "exchange": kind, "because": because,
+            **self.summary.to_json(),
+            "fingerprint": self.fingerprint,
+            "exchange": kind,
+            "because": because,
             "on_host": on_host,
-        }  # fmt: skip
+        }
         write_json(_pieces_note(request, split), seal(content))
 
 

@@ -95,7 +95,11 @@ def _records(parts: Sequence[Part], writing: Writing) -> list[dict[str, Any]]:
     for name in (part.name(writing.suffix) for part in parts):
         of_part = written(Path(writing.notes) / f"{name}.json", Path(writing.folder), writing.fingerprint)
         if of_part is None:
-            raise DataError("a file that was written is gone", where=str(Path(writing.folder) / name),
-                            why="something else removed or changed it", do="run the same job again")  # fmt: skip
+            raise DataError(
+                "a file that was written is gone",
+                where=str(Path(writing.folder) / name),
+                why="something else removed or changed it",
+                do="run the same job again",
+            )
         records += of_part
     return records

@@ -166,8 +166,13 @@ def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
         return base
     plans, subject_ = PlanOf(request), subject(request, source)
     plan, rest = plans.plan(LEARN_FROM), {key: Mode("frozen") for key in base.modes if key not in new}
-    work = Work(plan, *subject_, request.engine, filter=request.source.filter,
-                rules=row_rules(request.source, plans, LEARN_FROM))  # fmt: skip
+    work = Work(
+        plan,
+        *subject_,
+        request.engine,
+        filter=request.source.filter,
+        rules=row_rules(request.source, plans, LEARN_FROM),
+    )
     passes = observe.PassOptions(request.run.min_partition_size)
     state = observe.learn(work, plan, pool, replace(base, modes={**base.modes, **rest}), passes).state
     check_unchanged(*plans.sources(LEARN_FROM))
@@ -177,8 +182,10 @@ def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
     )
     assert request.base
     ordinary = modes(Bound(*subject_), request.base.settings, request.base.all)
-    on_top = {key: replace(ordinary[key], why=f"{ordinary[key].why}; new, and learned from refit.learn_from first")
-              for key in new}  # fmt: skip
+    on_top = {
+        key: replace(ordinary[key], why=f"{ordinary[key].why}; new, and learned from refit.learn_from first")
+        for key in new
+    }
     return replace(base, state=State(values, partials, rows=base.state.rows), modes={**base.modes, **on_top})
 
 

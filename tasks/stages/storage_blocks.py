@@ -25,8 +25,11 @@ def from_block(name: str) -> Mapping[str, Any] | None:
     kind, _, block = name.rpartition("/")
     kind = kind or "secret"
     if kind not in BLOCKS:
-        raise JobError(f"blocks of the type {kind!r} hold no storage options", where="source.storage_options",
-                       do=f"name a block of one of these types: {', '.join(BLOCKS)}")  # fmt: skip
+        raise JobError(
+            f"blocks of the type {kind!r} hold no storage options",
+            where="source.storage_options",
+            do=f"name a block of one of these types: {', '.join(BLOCKS)}",
+        )
     with prefect_client(None), get_prefect_client(sync_client=True) as client:
         try:
             document = client.read_block_document_by_name(block, kind, include_secrets=True)

@@ -90,12 +90,21 @@ def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool, origin
             "shuffle_write": _figures(done - between, pieces.rows_out, sum(r["bytes"] for r in records)),
         }
         sample = made_up(file.path for file in plan.files)
-        data = describe(plan.rows, records, work.bound.output, output, work.engine, exchange="memory", stages=stages,
-                        fingerprints={"source": plan.fingerprint}, seconds=round(time.perf_counter() - started, 3),
-                        **({"reading": plan.reading} if plan.reading else {}),
-                        **({"row_rules": counted(origin.row_rules, pieces.left_out)} if origin.row_rules else {}),
-                        **({"made_up": sample} if sample else {}),
-                        **({"left_out": list(origin.left_out)} if origin.left_out else {}))  # fmt: skip
+        data = describe(
+            plan.rows,
+            records,
+            work.bound.output,
+            output,
+            work.engine,
+            exchange="memory",
+            stages=stages,
+            fingerprints={"source": plan.fingerprint},
+            seconds=round(time.perf_counter() - started, 3),
+            **({"reading": plan.reading} if plan.reading else {}),
+            **({"row_rules": counted(origin.row_rules, pieces.left_out)} if origin.row_rules else {}),
+            **({"made_up": sample} if sample else {}),
+            **({"left_out": list(origin.left_out)} if origin.left_out else {}),
+        )
         if output.metadata_file:
             data["footers"] = write_footers(staging.new, records)
         write_json(staging.new / MANIFEST, seal(data))

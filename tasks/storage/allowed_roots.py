@@ -33,8 +33,12 @@ def allowed_roots() -> tuple[str, ...] | None:
     roots = tuple(root for root in (part.strip() for part in BETWEEN.split(text)) if root)
     for root in roots:
         if not root.startswith("/") and "://" not in root:
-            raise JobError(f"{root!r} is not a root", where=VARIABLE, why="it is neither an absolute path nor a URL",
-                           do="the host's administrator writes /data:/scratch:s3://bucket/logs")  # fmt: skip
+            raise JobError(
+                f"{root!r} is not a root",
+                where=VARIABLE,
+                why="it is neither an absolute path nor a URL",
+                do="the host's administrator writes /data:/scratch:s3://bucket/logs",
+            )
     return roots
 
 
@@ -56,8 +60,12 @@ def check_path(path: str | os.PathLike[str], field: str) -> None:
     `[` count here, and every file that it finds when it is found.
     """
     if "\0" in os.fsdecode(path):
-        raise JobError("a path holds the character NUL", where=f"{field} = {os.fsdecode(path)!r}",
-                       why="no file has one in its name", do="remove it")  # fmt: skip
+        raise JobError(
+            "a path holds the character NUL",
+            where=f"{field} = {os.fsdecode(path)!r}",
+            why="no file has one in its name",
+            do="remove it",
+        )
     for roots in (allowed_roots(), _also.get()):
         if roots is not None:
             _check(os.fspath(path), field, roots)
@@ -110,9 +118,12 @@ def _check(path: str, field: str, roots: tuple[str, ...]) -> None:
         leads = path
     elsewhere = f", which leads to {leads}" if leads not in (path, _absolute(path)) else ""
     named = f"the allowed roots are {', '.join(roots)}" if roots else "no root is allowed"
-    raise HostError("the path is outside the allowed roots", where=f"{field} = {path}{elsewhere}",
-                   why=f"{named} ({VARIABLE} of the host that runs this)",
-                   do="choose a path inside them, or ask whoever runs the host to add one")  # fmt: skip
+    raise HostError(
+        "the path is outside the allowed roots",
+        where=f"{field} = {path}{elsewhere}",
+        why=f"{named} ({VARIABLE} of the host that runs this)",
+        do="choose a path inside them, or ask whoever runs the host to add one",
+    )
 
 
 def _outside(path: str, field: str, roots: tuple[str, ...]) -> str | None:
@@ -141,9 +152,12 @@ def _before_magic(path: str, field: str) -> str:
     parts = Path(path).parts
     first = next(i for i, part in enumerate(parts) if MAGIC.search(part))
     if ".." in parts[first:]:
-        raise JobError("a pattern with `..` after its first sign", where=f"{field} = {path}",
-                       why=f"{VARIABLE} is set: where it leads is not known before",
-                       do="write the path without `..`")  # fmt: skip
+        raise JobError(
+            "a pattern with `..` after its first sign",
+            where=f"{field} = {path}",
+            why=f"{VARIABLE} is set: where it leads is not known before",
+            do="write the path without `..`",
+        )
     return str(Path(*parts[:first]))
 
 

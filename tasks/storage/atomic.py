@@ -102,9 +102,13 @@ def no_space(path: Path) -> Iterator[None]:
         if number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
             disk = shutil.disk_usage(existing(path))
             why = f"{amount(disk.free)} of {amount(disk.total)} are free there"
-            raise GiveUpError("there is no space left", where=str(path), why=why,
-                              do="free some space, or choose another output.path or run.scratch; "
-                              "then run the same job again: what is done is kept") from error  # fmt: skip
+            raise GiveUpError(
+                "there is no space left",
+                where=str(path),
+                why=why,
+                do="free some space, or choose another output.path or run.scratch; "
+                "then run the same job again: what is done is kept",
+            ) from error
         if number == errno.EFBIG or "File too large" in str(error):
             limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
             bound = (
@@ -112,9 +116,13 @@ def no_space(path: Path) -> Iterator[None]:
                 if limit > 0
                 else "the file system's bound"
             )
-            raise GiveUpError("a file would become larger than it may be", where=str(path), why=bound,
-                              do="raise the limit for the process that runs the workers, or write more and smaller "
-                              "files (output.files); then run the same job again") from error  # fmt: skip
+            raise GiveUpError(
+                "a file would become larger than it may be",
+                where=str(path),
+                why=bound,
+                do="raise the limit for the process that runs the workers, or write more and smaller "
+                "files (output.files); then run the same job again",
+            ) from error
         if number in UNWRITABLE:
             why = getattr(error, "strerror", "") or str(error)
             do = "choose another output.path or run.scratch, or give this user write access"

@@ -38,8 +38,12 @@ def json_object(value: object, where: str) -> Mapping[str, Any]:
     except ValueError as error:
         options, why = None, getattr(error, "msg", "")
     if not isinstance(options, Mapping):
-        raise JobError("storage options are a JSON object", where=where, why=why,
-                       do='write {"key": "..", "secret": ".."}, as the storage calls them')  # fmt: skip
+        raise JobError(
+            "storage options are a JSON object",
+            where=where,
+            why=why,
+            do='write {"key": "..", "secret": ".."}, as the storage calls them',
+        )
     return options
 
 
@@ -149,5 +153,8 @@ def masked_error(error: Exception, options: Mapping[str, Any] | None) -> Excepti
     if isinstance(error, RowmillError):
         parts = {name: masked(getattr(error, name), options) for name in ("where", "why", "do")}
         return type(error)(masked(error.what, options), **parts)
-    return TransientError(masked(f"{type(error).__name__}: {error}", options), why="a remote storage, or its options",
-                          do="check source.path and the options of the storage; run the same job again")  # fmt: skip
+    return TransientError(
+        masked(f"{type(error).__name__}: {error}", options),
+        why="a remote storage, or its options",
+        do="check source.path and the options of the storage; run the same job again",
+    )

@@ -98,10 +98,11 @@ def check_discarded(version: Path, named: Path) -> None:
         return
     if version != named and marked.parent == named:
         raise DataError(
-            "no good version is left in this output", where=str(named),
+            "no good version is left in this output",
+            where=str(named),
             why=f"{marked.name}, the newest one, was discarded, and so was every good one before it",
             do=f"run it again; or name a version, to read it all the same: {marked}",
-        )  # fmt: skip
+        )
     warn_of(marked)
 
 

@@ -39,12 +39,23 @@ CHUNK = 2**20  # bytes that are fetched at once of a file that is read from its 
 MOST_NAMES = 10_000  # of a folder that are looked at for near ones
 LOOKUPS_AT_ONCE = 16  # files of a storage that are looked at again
 STEP = 16 * 2**20  # bytes that are decompressed at a time
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli", ".xz": "xz",
-                ".zip": "zip"}  # fmt: skip
+COMPRESSIONS = {
+    ".gz": "gzip",
+    ".zst": "zstd",
+    ".bz2": "bz2",
+    ".lz4": "lz4",
+    ".br": "brotli",
+    ".xz": "xz",
+    ".zip": "zip",
+}
 SIGNATURES = {
-    "gzip": rb"\x1f\x8b\x08", "zstd": rb"\x28\xb5\x2f\xfd", "bz2": rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",
-    "xz": rb"\xfd7zXZ\0", "lz4": rb"\x04\x22\x4d\x18", "zip": rb"PK(?:\x03\x04|\x05\x06)",
-}  # fmt: skip
+    "gzip": rb"\x1f\x8b\x08",
+    "zstd": rb"\x28\xb5\x2f\xfd",
+    "bz2": rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",
+    "xz": rb"\xfd7zXZ\0",
+    "lz4": rb"\x04\x22\x4d\x18",
+    "zip": rb"PK(?:\x03\x04|\x05\x06)",
+}
 LONGEST_SIGNATURE = 10
 PLAIN = re.compile(rb"(?:\xef\xbb\xbf)?[\t\r\n\x20-\x7e]*")
 _codecs: dict[File, str | None] = {}  # of files that this process has looked at
@@ -60,8 +71,11 @@ def local_folder(path: str | os.PathLike[str], what: str, where: str) -> str:
 
     scheme, colon, rest = os.fspath(path).partition(":")
     if colon and rest.startswith("/") and scheme.lower() in known_implementations and scheme not in ("file", "local"):
-        raise JobError(f"{what} is not a local folder", where=f"{where} = {os.fspath(path)}",
-                       do="give a folder of this host, or a mounted one")  # fmt: skip
+        raise JobError(
+            f"{what} is not a local folder",
+            where=f"{where} = {os.fspath(path)}",
+            do="give a folder of this host, or a mounted one",
+        )
     return os.fspath(path).removeprefix("file://")
 
 
@@ -183,9 +197,11 @@ def _expand_local(path: str) -> list[File]:
         return files
     except OSError as error:
         raise DataError(
-            "the source cannot be listed", where=error.filename or path, why=error.strerror or str(error),
+            "the source cannot be listed",
+            where=error.filename or path,
+            why=error.strerror or str(error),
             do="give this user read access, fix or remove a broken link, or leave it out of source.path",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _compare(folder: str, path: str, sizes: Mapping[str, int], outputs: Mapping[str, str | None]) -> None:
@@ -217,8 +233,12 @@ def _compare(folder: str, path: str, sizes: Mapping[str, int], outputs: Mapping[
     if wrong:
         pattern = os.path.join(os.path.dirname(own[0]), "*" + os.path.splitext(own[0])[1]) if own else ""
         named = f"move {own[0]} away, or read it as well, by a pattern: {pattern}; " if own else ""
-        raise DataError("an output is not as its manifest says", where=folder, why="; ".join(wrong[:5]),
-                        do=f"{named}see all that is damaged: rowmill verify {folder}")  # fmt: skip
+        raise DataError(
+            "an output is not as its manifest says",
+            where=folder,
+            why="; ".join(wrong[:5]),
+            do=f"{named}see all that is damaged: rowmill verify {folder}",
+        )
 
 
 def _means(path: str, file: str) -> bool:
@@ -321,9 +341,11 @@ def _newest(folder: str) -> str:
         if not any(map(described_by, Path(folder).glob("v[0-9]*"))):
             return folder
         raise DataError(
-            f"{LATEST} names no version of this output", where=f"{folder}/{LATEST}", why=f"it says {name[:100]!r}",
+            f"{LATEST} names no version of this output",
+            where=f"{folder}/{LATEST}",
+            why=f"it says {name[:100]!r}",
             do=f"name a version, such as {folder}/v0001, or all of them: {folder}/v*",
-        )  # fmt: skip
+        )
     check_discarded(Path(version), Path(folder))
     return version
 
@@ -353,8 +375,12 @@ def _remote(url: str, options: Mapping[str, Any] | None) -> tuple[Any, str]:
 
 
 def _unreachable(url: str, error: Exception, options: Mapping[str, Any] | None) -> DataError:
-    return DataError("the storage cannot be read", where=url, why=masked(f"{type(error).__name__}: {error}", options),
-                     do="check the URL, the network, and the options that source.storage_options names")  # fmt: skip
+    return DataError(
+        "the storage cannot be read",
+        where=url,
+        why=masked(f"{type(error).__name__}: {error}", options),
+        do="check the URL, the network, and the options that source.storage_options names",
+    )
 
 
 def _listed(fs: Any, path: str, url: str) -> list[File]:
@@ -400,8 +426,12 @@ def check_unchanged(files: Sequence[File], options: Mapping[str, Any] | None = N
 
 
 def _gone(file: File, why: str) -> DataError:
-    return DataError("a source file disappeared during the run", where=file.path, why=why,
-                     do="bring it back, or run the same job again without it")  # fmt: skip
+    return DataError(
+        "a source file disappeared during the run",
+        where=file.path,
+        why=why,
+        do="bring it back, or run the same job again without it",
+    )
 
 
 def open_binary(path: str | File, options: Mapping[str, Any] | None = None) -> BinaryIO:
@@ -548,9 +578,12 @@ def _decompressing(path: str, packed: Any, codec: str) -> Iterator[tuple[str, An
         with zipfile.ZipFile(packed) as archive:
             members = [member for member in archive.infolist() if not member.is_dir() and _visible(member.filename)]
             if not members:
-                raise DataError("a zip file holds no data file", where=path,
-                                why="names that begin with _ or . do not count",
-                                do="put a file into it, or leave it out of source.path")  # fmt: skip
+                raise DataError(
+                    "a zip file holds no data file",
+                    where=path,
+                    why="names that begin with _ or . do not count",
+                    do="put a file into it, or leave it out of source.path",
+                )
             for member in members:
                 yield member.filename, archive.open(member)
     elif codec == "xz":

@@ -126,11 +126,12 @@ def open_output(folder: Path, manifest: Mapping[str, Any]) -> OpenFolder:
 def gone(folder: Path) -> DataError:
     """The error for a reader whose output was replaced longer ago than `run.keep_replaced`, or removed."""
     return DataError(
-        "the output that is read is gone", where=str(folder),
+        "the output that is read is gone",
+        where=str(folder),
         why="it was replaced or removed meanwhile, and run.keep_replaced is over",
         do="begin anew with what is there now; a longer run.keep_replaced in the job that writes it leaves readers "
         "more time",
-    )  # fmt: skip
+    )
 
 
 def open_outputs(files: Iterable[str]) -> list[OpenFolder]:

@@ -40,9 +40,12 @@ def check_columns(names: Sequence[str], written: Mapping[str, Column]) -> None:
         if names.count(name) > 1:
             raise JobError(f"column {name!r} is named twice", where=WHERE, do="name each column once")
         if name.startswith(("_", ".")) or any(c in name for c in "=/\0"):
-            raise JobError(f"column {name!r} cannot name folders", where=WHERE,
-                           why="readers of folders overlook names that begin with _ or ., and cut names at =",
-                           do="give it another name with the operator Rename")  # fmt: skip
+            raise JobError(
+                f"column {name!r} cannot name folders",
+                where=WHERE,
+                why="readers of folders overlook names that begin with _ or ., and cut names at =",
+                do="give it another name with the operator Rename",
+            )
         dtype = written[name].dtype
         if not (
             pa.types.is_string(dtype)
@@ -50,12 +53,19 @@ def check_columns(names: Sequence[str], written: Mapping[str, Column]) -> None:
             or pa.types.is_boolean(dtype)
             or pa.types.is_date32(dtype)
         ):
-            raise JobError(f"column {name!r} cannot name folders", where=WHERE,
-                           why=f"it is {dtype_name(dtype)}, the values of which are not names",
-                           do="give a column of text, integers, bools or dates: " + _instead(dtype))  # fmt: skip
+            raise JobError(
+                f"column {name!r} cannot name folders",
+                where=WHERE,
+                why=f"it is {dtype_name(dtype)}, the values of which are not names",
+                do="give a column of text, integers, bools or dates: " + _instead(dtype),
+            )
     if names and len(names) == len(written):
-        raise JobError("no column is left for the files", where=WHERE, why="every column of the output names folders",
-                       do="leave one out")  # fmt: skip
+        raise JobError(
+            "no column is left for the files",
+            where=WHERE,
+            why="every column of the output names folders",
+            do="leave one out",
+        )
 
 
 def _instead(dtype: pa.DataType) -> str:
@@ -83,8 +93,12 @@ def folder_name(name: str, value: object) -> str:
     folder = f"{name}={quote(text, safe='')}"
     if text == NULL or len(folder.encode()) > MOST_NAME:
         why = "readers take this text for null" if text == NULL else f"a folder's name has at most {MOST_NAME} bytes"
-        raise DataError(f"a value of column {name!r} cannot name a folder", where=f"{WHERE}: {text[:80]!r}", why=why,
-                        do="replace the value, or do not partition on this column")  # fmt: skip
+        raise DataError(
+            f"a value of column {name!r} cannot name a folder",
+            where=f"{WHERE}: {text[:80]!r}",
+            why=why,
+            do="replace the value, or do not partition on this column",
+        )
     return folder
 
 
@@ -97,9 +111,12 @@ def check_number(columns: pa.Table, where: str) -> None:
 
 def _too_many(columns: pa.Table, number: int, where: str) -> JobError:
     names = ", ".join(columns.column_names)
-    return JobError(f"{number:,} folders would be made of {names}", where=f"{WHERE}, {where}",
-                    why=f"{columns.num_rows:,} rows have that many values; at most {MOST_FOLDERS:,} are allowed",
-                    do="take fewer columns, or ones of fewer values: HashBucket and Bucketize make them")  # fmt: skip
+    return JobError(
+        f"{number:,} folders would be made of {names}",
+        where=f"{WHERE}, {where}",
+        why=f"{columns.num_rows:,} rows have that many values; at most {MOST_FOLDERS:,} are allowed",
+        do="take fewer columns, or ones of fewer values: HashBucket and Bucketize make them",
+    )
 
 
 def folders(columns: pa.Table, where: str = "") -> tuple[np.ndarray, list[tuple[str, int, int]]]:
@@ -148,8 +165,10 @@ def advice(parts: Sequence[Mapping[str, Any]], files: int) -> str:
     rows = sum(part["rows"] for part in parts)
     if len(parts) <= 1000 or rows // len(parts) >= 10_000:
         return ""
-    return (f"{len(parts):,} parts of {rows // len(parts):,} rows on average: folders times files ({files:,}); "
-            "fewer output.files, or partition_on with fewer values, make fewer and larger ones")  # fmt: skip
+    return (
+        f"{len(parts):,} parts of {rows // len(parts):,} rows on average: folders times files ({files:,}); "
+        "fewer output.files, or partition_on with fewer values, make fewer and larger ones"
+    )
 
 
 # Reading
@@ -220,11 +239,17 @@ def constant(value: str | None, dtype: pa.DataType, rows: int, declared: bool = 
     try:
         typed = pa.scalar(value).cast(dtype)
         if pa.types.is_integer(dtype) and not declared and str(typed) != value:
-            raise DataError(f"{value!r} in a folder's name would be the same as {str(typed)!r}", where="source.path",
-                            why=f"the column is {dtype_name(dtype)}",
-                            do=f"rename the folder, or name the type of the column in source.schema: "
-                            f"{dtype_name(dtype)} takes them as one value, string keeps them apart")  # fmt: skip
+            raise DataError(
+                f"{value!r} in a folder's name would be the same as {str(typed)!r}",
+                where="source.path",
+                why=f"the column is {dtype_name(dtype)}",
+                do=f"rename the folder, or name the type of the column in source.schema: "
+                f"{dtype_name(dtype)} takes them as one value, string keeps them apart",
+            )
         return pa.repeat(typed, rows)
     except pa.ArrowInvalid:
-        raise DataError(f"{value!r} in a folder's name is not of type {dtype_name(dtype)}", where="source.path",
-                        do="give the column another type in source.schema") from None  # fmt: skip
+        raise DataError(
+            f"{value!r} in a folder's name is not of type {dtype_name(dtype)}",
+            where="source.path",
+            do="give the column another type in source.schema",
+        ) from None

@@ -172,9 +172,11 @@ def known_files(root: Path) -> dict[str, Known]:
     """The files that an output, a fitted workflow or a folder of versions should have, by their paths in it."""
     if (root / LATEST).is_file():
         drafts = [
-            p.name for name in (LATEST, REMOVED) for p in root.glob(f"{name}*")
+            p.name
+            for name in (LATEST, REMOVED)
+            for p in root.glob(f"{name}*")
             if re.fullmatch(rf"{re.escape(name)}{TEMPORARY}", p.name)
-        ]  # fmt: skip
+        ]
         known = {name: Known(None, 0, None) for name in drafts}
         for version in _folders(root):
             if VERSION.fullmatch(version.name):
@@ -195,9 +197,11 @@ def known_files(root: Path) -> dict[str, Known]:
 def _notes_of(root: Path) -> dict[str, Known]:
     """The notes of an output that are younger than the output: that it was announced, that it was taken back."""
     drafts = [
-        path.name for name in (DISCARDED, PUBLISHED) for path in root.glob(f"{name}.*")
+        path.name
+        for name in (DISCARDED, PUBLISHED)
+        for path in root.glob(f"{name}.*")
         if re.fullmatch(rf"{re.escape(name)}{TEMPORARY}", path.name)
-    ]  # fmt: skip
+    ]
     return {name: Known(None, 0, None) for name in (DISCARDED, PUBLISHED, *drafts)}
 
 

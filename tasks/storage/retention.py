@@ -35,8 +35,9 @@ def publish(staging: Staging, output: Output, anew: bool = False) -> Path:
     if anew and (lost := _noted(staging.target)):
         log.warning(
             "the ids begin anew: %s night(s) that output.keep_versions has removed are not among them, and count as "
-            "missing", f"{len(lost):,}",
-        )  # fmt: skip
+            "missing",
+            f"{len(lost):,}",
+        )
         write_json(staging.target / REMOVED, {"format": 1, "nights": []})
     path = staging.publish(output.on_existing)
     if output.keep_versions is not None:

@@ -86,9 +86,11 @@ def raise_changed(file: File, now: File) -> None:
     """A DataError that names the file and what is different."""
     if what := difference(file, now):
         raise DataError(
-            "a source file changed during the run", where=file.path, why=what,
+            "a source file changed during the run",
+            where=file.path,
+            why=what,
             do="run the same job again once nothing writes to the source: it reads all files anew",
-        )  # fmt: skip
+        )
 
 
 def difference(file: File, now: File) -> str:

@@ -67,8 +67,11 @@ class Staging:
     @property
     def olds(self) -> list[Path]:
         """The replaced outputs that are still here, the newest last."""
-        replaced = [(until, path) for path in self.target.parent.glob(f"{_escaped(self.old.name)}-*")
-                 if (until := until_of(path)) is not None]  # fmt: skip
+        replaced = [
+            (until, path)
+            for path in self.target.parent.glob(f"{_escaped(self.old.name)}-*")
+            if (until := until_of(path)) is not None
+        ]
         return [path for _, path in sorted(replaced)]
 
     @property
@@ -102,8 +105,12 @@ class Staging:
                 return
             if strangers or not known:
                 what = "the output holds files that rowmill did not write, so it is not replaced"
-                raise JobError(what, where=str(self.target), why=f"such as {', '.join(strangers)}" if strangers else "",
-                               do="choose another output.path, or move these files away")  # fmt: skip
+                raise JobError(
+                    what,
+                    where=str(self.target),
+                    why=f"such as {', '.join(strangers)}" if strangers else "",
+                    do="choose another output.path, or move these files away",
+                )
 
     def open(self) -> None:
         """Make the folders of the work in progress, and check that this run can write there.
@@ -306,9 +313,12 @@ class Staging:
     def check_owner(self, owner: str) -> None:
         """A GiveUpError if another run has the lock: this run gave no sign of life for too long."""
         if owner and not self.owned_by(owner):
-            raise GiveUpError("another run took over", where=str(self.target),
-                              why="the flow that started this stage is gone, or gave no sign of life for a minute",
-                              do="follow the run that holds the lock")  # fmt: skip
+            raise GiveUpError(
+                "another run took over",
+                where=str(self.target),
+                why="the flow that started this stage is gone, or gave no sign of life for a minute",
+                do="follow the run that holds the lock",
+            )
 
     def in_use(self) -> bool:
         """True while a run has the lock that lives, or showed a sign of life within `STALE_SECONDS`."""
@@ -361,9 +371,12 @@ class Staging:
             if not wait:
                 self._drop_empty()
                 who = f"process {holder.get('pid')} on {holder.get('host')}"
-                raise JobError("another run is working on this output", where=str(self.target),
-                               why=f"{who} has held it since {holder.get('since')}",
-                               do="wait for it, choose another output.path, or set run.lock to wait")  # fmt: skip
+                raise JobError(
+                    "another run is working on this output",
+                    where=str(self.target),
+                    why=f"{who} has held it since {holder.get('since')}",
+                    do="wait for it, choose another output.path, or set run.lock to wait",
+                )
             time.sleep(0.2)
 
     def _drop_stale(self, path: Path) -> dict[str, Any] | None:

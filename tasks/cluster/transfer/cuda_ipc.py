@@ -262,9 +262,11 @@ def _checked(result: tuple[Any, ...]) -> Any:
         raise MemoryError("the GPU's memory is full")
     if int(error):
         raise GiveUpError(
-            "memory cannot be shared between GPUs", where=f"GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '0')}",
-            why=error.name, do="set cluster.cuda_ipc to false: pieces then go through the host",
-        )  # fmt: skip
+            "memory cannot be shared between GPUs",
+            where=f"GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '0')}",
+            why=error.name,
+            do="set cluster.cuda_ipc to false: pieces then go through the host",
+        )
     return values[0] if values else None
 
 

@@ -60,8 +60,11 @@ def _dump_pieces(result: PiecesResult, kind: str, context: Context) -> tuple[dic
         return host_memory.dump(result, context)
     dumped = [serialize(piece, serializers=(kind,), on_error="raise", context=context) for piece in result.pieces]
     rest = {name: value for name, value in result.__dict__.items() if name != "pieces"}
-    header = {"rest": pickle.dumps((type(result), rest)), "pieces": [header for header, _ in dumped],
-              "frames": [len(frames) for _, frames in dumped]}  # fmt: skip
+    header = {
+        "rest": pickle.dumps((type(result), rest)),
+        "pieces": [header for header, _ in dumped],
+        "frames": [len(frames) for _, frames in dumped],
+    }
     return header, [frame for _, frames in dumped for frame in frames]
 
 

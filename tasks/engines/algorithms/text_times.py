@@ -15,18 +15,41 @@ import pyarrow.compute as pc
 
 from tasks.errors import near
 
-MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
-          "december")  # fmt: skip
+MONTHS = (
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+)
 MICROSECONDS_A_DAY = 86_400_000_000
 
 _NAMES = "|".join(month[:3] for month in MONTHS)
 _OFFSET = r"Z|UTC|[+-]\d\d(?::?\d\d)?"
 # Sign after % -> what it matches. Each is the name of a group, but those that are passed over: names of weekdays.
 DIRECTIVES = {
-    "Y": r"\d{4}", "y": r"\d{2}", "m": r"\d{1,2}", "d": r"\d{1,2}", "H": r"\d{1,2}", "I": r"\d{1,2}", "M": r"\d{1,2}",
-    "S": r"\d{1,2}", "f": r"\d{1,9}", "j": r"\d{1,3}", "p": r"[AaPp]\.?[Mm]\.?", "b": f"(?i:(?:{_NAMES})[a-z]*\\.?)",
-    "z": _OFFSET, "s": r"-?\d{1,12}",
-}  # fmt: skip
+    "Y": r"\d{4}",
+    "y": r"\d{2}",
+    "m": r"\d{1,2}",
+    "d": r"\d{1,2}",
+    "H": r"\d{1,2}",
+    "I": r"\d{1,2}",
+    "M": r"\d{1,2}",
+    "S": r"\d{1,2}",
+    "f": r"\d{1,9}",
+    "j": r"\d{1,3}",
+    "p": r"[AaPp]\.?[Mm]\.?",
+    "b": f"(?i:(?:{_NAMES})[a-z]*\\.?)",
+    "z": _OFFSET,
+    "s": r"-?\d{1,12}",
+}
 _PASSED = {"a": r"[A-Za-z]+\.?", "A": r"[A-Za-z]+\.?"}
 _SHORT = {"F": "%Y-%m-%d", "T": "%H:%M:%S", "R": "%H:%M", "D": "%m/%d/%y", "B": "%b", "e": "%d"}
 ISO = (

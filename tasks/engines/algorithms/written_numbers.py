@@ -46,9 +46,14 @@ class Written:
         others = other.dtype == text or larger if self.dtype != text else False
         return Written(
             other.path if others else self.path,
-            min(self.low, other.low), max(self.high, other.high), self.point or other.point, self.odd or other.odd,
-            self.power or other.power, self.padded or other.padded, self.nested,
-        )  # fmt: skip
+            min(self.low, other.low),
+            max(self.high, other.high),
+            self.point or other.point,
+            self.odd or other.odd,
+            self.power or other.power,
+            self.padded or other.padded,
+            self.nested,
+        )
 
     @property
     def dtype(self) -> pa.DataType:
@@ -88,8 +93,10 @@ class Written:
     def sentence(self, name: str) -> str:
         """The sentence on a column that stays text: an example, where, and the setting that makes numbers of it."""
         if self.nested is not None:
-            return (f"numbers in column {name!r} stay text ({dtype_name(self.nested)}) since {self.path} has some that "
-                    "floating-point numbers do not hold; source.schema takes another type")  # fmt: skip
+            return (
+                f"numbers in column {name!r} stay text ({dtype_name(self.nested)}) since {self.path} has some that "
+                "floating-point numbers do not hold; source.schema takes another type"
+            )
         floating = self.point or self.odd or self.power or self._needs_more_bits
         if self.padded and not (self.point and not self._is_hex):
             example, why = self.padded, f"a number is not written with {'0x' if self._is_hex else 'leading zeros'}"
@@ -124,9 +131,12 @@ def written(texts: pa.ChunkedArray, values: pa.ChunkedArray, path: str, decimal:
     row, first = padded_row(texts), pc.index(power, pa.scalar(True)).as_py()
     lowest = pc.min(values.filter(pc.is_finite(values))).as_py()
     return replace(
-        seen, odd=_any(pc.and_not(odd, power)), power=texts[first].as_py() if first >= 0 else "",
-        padded=texts[row].as_py() if row is not None else "", low=min(seen.low, -1 if (lowest or 0) < 0 else 0),
-    )  # fmt: skip
+        seen,
+        odd=_any(pc.and_not(odd, power)),
+        power=texts[first].as_py() if first >= 0 else "",
+        padded=texts[row].as_py() if row is not None else "",
+        low=min(seen.low, -1 if (lowest or 0) < 0 else 0),
+    )
 
 
 def of_tokens(tokens: Sequence[str], path: str) -> Written:
@@ -137,9 +147,12 @@ def of_tokens(tokens: Sequence[str], path: str) -> Written:
     """
     whole = [_number(token) for token in tokens if token.lstrip("-").isdigit()]
     return Written(
-        path, min([0, *whole]), max([0, *whole]), any("." in t or "e-" in t.lower() for t in tokens),
+        path,
+        min([0, *whole]),
+        max([0, *whole]),
+        any("." in t or "e-" in t.lower() for t in tokens),
         power=next((t for t in tokens if "e" in t.lower() and "." not in t and "e-" not in t.lower()), ""),
-    )  # fmt: skip
+    )
 
 
 def padded_row(texts: pa.ChunkedArray) -> int | None:

@@ -54,10 +54,11 @@ def _as_stored(table: pa.Table, writing: FileWriting) -> pa.Table:
         named = [c.name for c in writing.schema.columns if c.stored_dtype != c.dtype]
         raise DataError(
             f"the lists of {' or '.join(map(repr, named))} have other lengths than those of the fit",
-            where="output", why=str(error).partition("\n")[0],
+            where="output",
+            why=str(error).partition("\n")[0],
             do="give lists of that length, or fit all rows again with source.schema: "
             f"{{{named[0]}: {dtype_name(writing.schema[named[0]].dtype)}}}, which takes lists of any length",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def file_schema(writing: FileWriting) -> pa.Schema:

@@ -109,9 +109,10 @@ def _check_cudf_holds(name: str, values: pa.ChunkedArray) -> None:
         cudf.Series.from_arrow(values.slice(0, 0).combine_chunks())
     except LACKED:
         raise DataError(
-            f"cuDF frames cannot hold column {name!r}", why=f"it is {dtype_name(values.type)}",
-            do="write it with to_parquet, leave it out, or take engine='pandas'"
-        ) from None  # fmt: skip
+            f"cuDF frames cannot hold column {name!r}",
+            why=f"it is {dtype_name(values.type)}",
+            do="write it with to_parquet, leave it out, or take engine='pandas'",
+        ) from None
 
 
 def to_frame(table: pa.Table, engine: str) -> Any:

@@ -27,7 +27,7 @@ FEW = 8  # bytes of all integers of a range in which each is counted by a compar
 
 def sketch_column(
     column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
-) -> Sketch:  # fmt: skip
+) -> Sketch:
     """The sketch of a column without lists, whose rows [starts[i], starts[i + 1]) are those of the block blocks[i].
 
     `known`: the moments of each block, if an operator has computed them already.
@@ -54,7 +54,7 @@ def sketch_column(
 
 def sketch_leaves(
     column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
-) -> Sketch:  # fmt: skip
+) -> Sketch:
     """The sketch of a column, of lists that of their elements; a null list counts as a null element.
 
     The elements of all blocks count as those of the first one.
@@ -182,7 +182,7 @@ def _counted_bytes(values: np.ndarray) -> np.ndarray:
 
 def _times(
     values: np.ndarray, nulls: int, valid: np.ndarray | None, starts: Sequence[int], blocks: Sequence[int]
-) -> Sketch:  # fmt: skip
+) -> Sketch:
     """The sketch of times, as integers without the null ones; `starts` counts those, too."""
     if not len(values):
         return sketches.empty("time", nulls, nulls)
@@ -221,9 +221,12 @@ def _time_moments(part: np.ndarray, low: int, high: int, ahead: np.ndarray, numb
 
 
 def _floats(
-    values: np.ndarray, valid: np.ndarray | None, starts: Sequence[int], blocks: Sequence[int],
+    values: np.ndarray,
+    valid: np.ndarray | None,
+    starts: Sequence[int],
+    blocks: Sequence[int],
     known: Sequence[Moments] | None,
-) -> Sketch:  # fmt: skip
+) -> Sketch:
     out, extremes, nulls = sketches.empty("float", len(values), 0), list[float](), len(values)
     for i, block in enumerate(blocks):
         moments: Moments = (0, 0.0, 0.0, 0.0, 0.0)

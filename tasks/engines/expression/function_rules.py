@@ -35,16 +35,35 @@ from tasks.errors import JobError, near
 
 CHOSEN = ("bool", "int", "float", "string", "time")  # families of values that where, case and coalesce choose from
 NUMBERS = {"bool", "int", "float"}
-PERIODS = {"second": ("s", 1), "minute": ("s", 60), "hour": ("s", 3600), "day": ("day", 1), "week": ("day", 7),
-           "month": ("month", 1), "quarter": ("month", 3), "year": ("month", 12)}  # fmt: skip
+PERIODS = {
+    "second": ("s", 1),
+    "minute": ("s", 60),
+    "hour": ("s", 3600),
+    "day": ("day", 1),
+    "week": ("day", 7),
+    "month": ("month", 1),
+    "quarter": ("month", 3),
+    "year": ("month", 12),
+}
 MOST_PATTERN = 5_000  # of regex_size: a column of long texts then takes seconds, not hours
 CASTS = {"bool": "bool", "int": "int64", "float": "float64", "string": "string", "time": "timestamp[us]"}
-CASTABLE = {"bool": NUMBERS | {"string"}, "int": NUMBERS | {"string", "time"}, "float": NUMBERS | {"string"},
-            "string": NUMBERS | {"string", "time"}, "time": {"int", "string", "time"},
-            "decimal": {"float", "int", "string"}}  # fmt: skip
+CASTABLE = {
+    "bool": NUMBERS | {"string"},
+    "int": NUMBERS | {"string", "time"},
+    "float": NUMBERS | {"string"},
+    "string": NUMBERS | {"string", "time"},
+    "time": {"int", "string", "time"},
+    "decimal": {"float", "int", "string"},
+}
 
-RESULTS = {"bool": BOOL, "int64": INT64, "float64": FLOAT64, "string": STRING, "list of string": pa.list_(STRING),
-           "timestamp[us]": pa.timestamp("us")}  # fmt: skip
+RESULTS = {
+    "bool": BOOL,
+    "int64": INT64,
+    "float64": FLOAT64,
+    "string": STRING,
+    "list of string": pa.list_(STRING),
+    "timestamp[us]": pa.timestamp("us"),
+}
 
 
 def _nonempty(text: str) -> str:
@@ -61,8 +80,10 @@ def _sign(text: str) -> str:
 
 def _pattern(text: str) -> str:
     if (size := regex_size(text)) > MOST_PATTERN:
-        raise ValueError(f"a pattern that stands for {size:,} characters: at most {MOST_PATTERN:,}",
-                         "repeat less in it ({1000} counts a thousand times); compare whole texts by `in`")  # fmt: skip
+        raise ValueError(
+            f"a pattern that stands for {size:,} characters: at most {MOST_PATTERN:,}",
+            "repeat less in it ({1000} counts a thousand times); compare whole texts by `in`",
+        )
     if error := regex_error(text) or (regex_error(f"({text})") and r"\Q has no \E"):
         raise ValueError(error, "patterns are those of RE2, without lookaround and backreferences")
     return text
@@ -104,9 +125,17 @@ COLUMNS = {
 }
 WHOLE = {"int": (1 - 2**31, 2**31 - 1), "digits": (0, 15), "seed": (0, 2**32 - 1)}
 LITERALS: dict[str, Callable[[str], Any]] = {
-    "str": str, "nonempty": _nonempty, "sign": _sign, "pattern": _pattern, "format": _format, "zone": check_zone,
-    "path": json_path, "unit": _unit, "period": _period, "dtype": _dtype,
-}  # fmt: skip
+    "str": str,
+    "nonempty": _nonempty,
+    "sign": _sign,
+    "pattern": _pattern,
+    "format": _format,
+    "zone": check_zone,
+    "path": json_path,
+    "unit": _unit,
+    "period": _period,
+    "dtype": _dtype,
+}
 
 
 class FunctionRules:
@@ -224,8 +253,10 @@ class FunctionRules:
         is_end, is_time = node.verb in ("min", "max"), family(column.dtype) == "time"
         if not (is_time and is_end) and (not self.is_number(column) or column.dtype == BOOL):
             what = f"{node.verb} learns from a column of {'numbers or times' if is_end else 'numbers'}"
-            hints = {"time": 'make a column of its seconds first: Lambda(expression="epoch(_)")',
-                     "string": "make a column of numbers first: Lambda(expression=\"cast(_, 'float64')\")"}  # fmt: skip
+            hints = {
+                "time": 'make a column of its seconds first: Lambda(expression="epoch(_)")',
+                "string": "make a column of numbers first: Lambda(expression=\"cast(_, 'float64')\")",
+            }
             raise self.fail(column, f"{what}, this is {column.dtype}", hints.get(family(column.dtype), ""))
         dtype = plain_type(column.dtype) if is_end else FLOAT64
         return Typed("learned", (), dtype, learned_name(node), node.place)

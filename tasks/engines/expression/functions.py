@@ -405,7 +405,12 @@ LEARNED = (
 )
 
 GROUPS = {
-    "Choice and types": CHOICE, "Numbers": NUMBERS, "Texts": TEXTS, "Reading texts": PARSING, "Times": TIMES,
-    "Lists": LISTS, "Learned values": LEARNED,
-}  # fmt: skip
+    "Choice and types": CHOICE,
+    "Numbers": NUMBERS,
+    "Texts": TEXTS,
+    "Reading texts": PARSING,
+    "Times": TIMES,
+    "Lists": LISTS,
+    "Learned values": LEARNED,
+}
 FUNCTIONS = {function.name: function for group in GROUPS.values() for function in group}

@@ -114,14 +114,40 @@ MAX_LENGTH = 20_000
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%"}
 _COMPARE = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _CALCULATING = {
-    "column", "literal", "negate", "+", "-", "*", "/", *_COMPARE.values(), "and", "or", "not", "in", "is None", "abs",
-    "log", "exp", "sqrt", "least", "greatest", "where", "case", "coalesce", "is_null", "between",
-}  # fmt: skip
+    "column",
+    "literal",
+    "negate",
+    "+",
+    "-",
+    "*",
+    "/",
+    *_COMPARE.values(),
+    "and",
+    "or",
+    "not",
+    "in",
+    "is None",
+    "abs",
+    "log",
+    "exp",
+    "sqrt",
+    "least",
+    "greatest",
+    "where",
+    "case",
+    "coalesce",
+    "is_null",
+    "between",
+}
 _INSTEAD = {
-    ast.IfExp: "write where(condition, a, b)", ast.Pow: "write x * x, or exp(y * log(x))", ast.BitAnd: "write and",
-    ast.BitOr: "write or", ast.Invert: "write not", ast.Attribute: 'write lower(x); odd names are written col("a.b")',
+    ast.IfExp: "write where(condition, a, b)",
+    ast.Pow: "write x * x, or exp(y * log(x))",
+    ast.BitAnd: "write and",
+    ast.BitOr: "write or",
+    ast.Invert: "write not",
+    ast.Attribute: 'write lower(x); odd names are written col("a.b")',
     ast.Subscript: 'odd column names are written col("a[0]")',
-}  # fmt: skip
+}
 
 
 _SIGNS = {
@@ -182,8 +208,13 @@ def parse(text: str, learned: bool = False) -> Expression:
     if len(text) > MAX_LENGTH:
         raise JobError(f"an expression of {len(text)} characters is too long", why=f"the limit is {MAX_LENGTH}")
     if len(lines) > 1 and "#" in text:
-        raise failure("a sign # in an expression of several lines", text, (text.index("#"), text.index("#") + 1),
-                      why="the text after it would be a comment", do="write it in one line")  # fmt: skip
+        raise failure(
+            "a sign # in an expression of several lines",
+            text,
+            (text.index("#"), text.index("#") + 1),
+            why="the text after it would be a comment",
+            do="write it in one line",
+        )
     tree = _syntax_tree(text)
     _refuse_depth(tree, text)
     root = _Reader(text, learned).read(tree)
@@ -220,8 +251,13 @@ def _refuse_depth(tree: ast.expr, text: str) -> None:
         level = [child for node in level for child in ast.iter_child_nodes(node)]
         if not level:
             return
-    raise failure("is nested too deeply", text, (0, 1), why=f"the limit is {MAX_DEPTH} levels",
-                  do="split it over several Lambda operators")  # fmt: skip
+    raise failure(
+        "is nested too deeply",
+        text,
+        (0, 1),
+        why=f"the limit is {MAX_DEPTH} levels",
+        do="split it over several Lambda operators",
+    )
 
 
 def _conjuncts(node: ExpressionNode) -> list[ExpressionNode]:
@@ -348,8 +384,13 @@ class _Reader:
             raise self.fail(tree.func, f"there is no function {name!r}", near(name, FUNCTIONS))
         function = FUNCTIONS[name]
         if function.runs == "learned" and not self.learned:
-            raise failure(f"{name} is a learned value, which cannot stand here", self.text, place, why=LEARNED_WHY,
-                          do="make a column of it with Lambda, and filter by that column")  # fmt: skip
+            raise failure(
+                f"{name} is a learned value, which cannot stand here",
+                self.text,
+                place,
+                why=LEARNED_WHY,
+                do="make a column of it with Lambda, and filter by that column",
+            )
         args = self.arguments(tree, function)
         if function.runs == "learned":
             self.check_learned(tree, args)
@@ -358,8 +399,12 @@ class _Reader:
     def check_learned(self, tree: ast.Call, args: tuple[ExpressionNode, ...]) -> None:
         assert isinstance(tree.func, ast.Name)
         if args[0].verb != "column":
-            raise failure(f"{tree.func.id} learns from one column", self.text, args[0].place,
-                          "make a column of it first, with a Lambda of its own")  # fmt: skip
+            raise failure(
+                f"{tree.func.id} learns from one column",
+                self.text,
+                args[0].place,
+                "make a column of it first, with a Lambda of its own",
+            )
         for q in args[1:]:
             if not (q.verb == "literal" and type(q.value) in (int, float) and 0 <= q.value <= 1):
                 raise failure("q is a literal number from 0 to 1", self.text, q.place, "write quantile(x, 0.5)")

@@ -120,11 +120,19 @@ def _unread(texts: pa.Array, values: pa.Array) -> np.ndarray | None:
 
 
 ON_HOST: dict[str, Callable[..., pa.Array | Answer]] = {
-    "strip": strip, "replace": pc.replace_substring, "substring": pc.utf8_slice_codeunits, "split": pc.split_pattern,
-    "split_part": split_part, "endswith": pc.ends_with, "matches": pc.match_substring_regex,
-    "regex_extract": regex_extract, "regex_replace": pc.replace_substring_regex, "parse_time": parse_time,
-    "parse_number": parse_number, "parse_json": parse_json,
-}  # fmt: skip
+    "strip": strip,
+    "replace": pc.replace_substring,
+    "substring": pc.utf8_slice_codeunits,
+    "split": pc.split_pattern,
+    "split_part": split_part,
+    "endswith": pc.ends_with,
+    "matches": pc.match_substring_regex,
+    "regex_extract": regex_extract,
+    "regex_replace": pc.replace_substring_regex,
+    "parse_time": parse_time,
+    "parse_number": parse_number,
+    "parse_json": parse_json,
+}
 
 
 def apply(name: str, texts: pa.Array, parameters: tuple[Any, ...]) -> Answer:

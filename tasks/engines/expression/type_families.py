@@ -14,9 +14,15 @@ def family(dtype: pa.DataType) -> str:
     """The family of a type, by which the rules decide: bool, int, float, string, time, decimal, list, none or other."""
     if pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype):
         return "time"
-    tests = {"bool": pa.types.is_boolean, "int": pa.types.is_integer, "float": pa.types.is_floating,
-             "none": pa.types.is_null, "string": pa.types.is_string, "decimal": pa.types.is_decimal,
-             "list": is_list}  # fmt: skip
+    tests = {
+        "bool": pa.types.is_boolean,
+        "int": pa.types.is_integer,
+        "float": pa.types.is_floating,
+        "none": pa.types.is_null,
+        "string": pa.types.is_string,
+        "decimal": pa.types.is_decimal,
+        "list": is_list,
+    }
     return next((name for name, test in tests.items() if test(dtype)), "other")
 
 

@@ -36,10 +36,13 @@ class _Rules(FunctionRules):
         super().__init__(text)
         self.schema = schema
         self.operators: dict[str, Callable[..., Typed]] = {
-            "is None": self.is_null_, "in": self.is_in, "negate": self.negate, "+": self.add,
+            "is None": self.is_null_,
+            "in": self.is_in,
+            "negate": self.negate,
+            "+": self.add,
             **dict.fromkeys(("-", "*", "/", "//", "%"), self.arithmetic),
             **dict.fromkeys(("and", "or", "not"), self.logic),
-        }  # fmt: skip
+        }
 
     def type(self, node: ExpressionNode) -> Typed:
         if node.verb == "column":

@@ -34,7 +34,7 @@ FIRST = 1 << 16  # values whose least hashes say which of the others may count
 
 def sketch_column(
     column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
-) -> Sketch:  # fmt: skip
+) -> Sketch:
     """The sketch of a column without lists, whose rows [starts[i], starts[i + 1]) are those of the block blocks[i].
 
     `known`: the moments of each block, if an operator has computed them already.
@@ -59,7 +59,7 @@ def sketch_column(
 
 def sketch_leaves(
     column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
-) -> Sketch:  # fmt: skip
+) -> Sketch:
     """The sketch of a column, of lists that of their elements; a null list counts as a null element.
 
     The elements of all blocks count as those of the first one.
@@ -176,9 +176,13 @@ def _times(values: cupy.ndarray, valid: object, starts: Sequence[int], blocks: S
 
 
 def _floats(
-    column: Column, values: cupy.ndarray, valid: object, starts: Sequence[int], blocks: Sequence[int],
+    column: Column,
+    values: cupy.ndarray,
+    valid: object,
+    starts: Sequence[int],
+    blocks: Sequence[int],
     known: Sequence[Moments] | None,
-) -> Sketch:  # fmt: skip
+) -> Sketch:
     out = sketches.empty("float", len(values), 0)
     if known is not None and all(math.isfinite(figure) for moments in known for figure in moments):
         out.nulls = len(values) - sum(moments[0] for moments in known)  # no value is infinite

@@ -28,9 +28,15 @@ from tasks.engines.gpu.columns import (
 
 FORMS = {10: "%Y-%m-%d", 19: "%Y-%m-%d %H:%M:%S"}  # length -> form, and the same with a T
 PARTS = {
-    "hour": "hour", "minute": "minute", "second": "second", "weekday": "weekday", "day": "day", "month": "month",
-    "year": "year", "dayofyear": "day_of_year",
-}  # fmt: skip
+    "hour": "hour",
+    "minute": "minute",
+    "second": "second",
+    "weekday": "weekday",
+    "day": "day",
+    "month": "month",
+    "year": "year",
+    "dayofyear": "day_of_year",
+}
 
 
 def text(values: Column) -> Column:

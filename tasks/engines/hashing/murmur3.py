@@ -215,5 +215,8 @@ def _has_nan(array: pa.Array) -> bool:
 def refuse_nested(dtype: pa.DataType) -> None:
     """JobError for a type whose values consist of other values."""
     if is_list(dtype) or pa.types.is_nested(dtype):
-        raise JobError(f"a column of type {dtype} cannot be hashed", why="only single values have canonical bytes",
-                       do="hash single values; Categorify codes the elements of lists")  # fmt: skip
+        raise JobError(
+            f"a column of type {dtype} cannot be hashed",
+            why="only single values have canonical bytes",
+            do="hash single values; Categorify codes the elements of lists",
+        )

@@ -75,12 +75,27 @@ class Format:
 
 
 def _delimited(kind: Delimited) -> Format:
-    layout = ("delimiter", "header", "columns", "skip_rows", "skip_initial_space", "decimal", "encoding", "quote",
-              "escape", "comment")  # fmt: skip
+    layout = (
+        "delimiter",
+        "header",
+        "columns",
+        "skip_rows",
+        "skip_initial_space",
+        "decimal",
+        "encoding",
+        "quote",
+        "escape",
+        "comment",
+    )
     return Format(
-        kind.survey, kind.read, ranged=True, dialect=lambda options: kind.of(options).dialect, untyped=True,
-        layout=layout, bad_lines=kind.bad_lines,
-    )  # fmt: skip
+        kind.survey,
+        kind.read,
+        ranged=True,
+        dialect=lambda options: kind.of(options).dialect,
+        untyped=True,
+        layout=layout,
+        bad_lines=kind.bad_lines,
+    )
 
 
 DELIMITED = {"csv": CSV, "tsv": TSV}
@@ -187,8 +202,12 @@ def check_settings(source: Source, name: str, inherited: bool = False) -> None:
 def _check_signs(source: Source, name: str) -> None:
     """A JobError where one character is two signs of a text file."""
     quote = DELIMITED[name].quote if source.quote is None else source.quote
-    signs = {"delimiter": source.delimiter or DELIMITED[name].delimiter, "quote": quote,
-             "escape": source.escape, "comment": source.comment}  # fmt: skip
+    signs = {
+        "delimiter": source.delimiter or DELIMITED[name].delimiter,
+        "quote": quote,
+        "escape": source.escape,
+        "comment": source.comment,
+    }
     keys: dict[str, str] = {}
     for key, sign in signs.items():
         if not sign:

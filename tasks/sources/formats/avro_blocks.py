@@ -116,8 +116,10 @@ def checked_blocks(
         records, length = number(source), number(source)
         at = source.tell() + shift
         if records < 0 or not 0 <= length <= stop - at - SYNC:
-            raise ValueError(f"the block at byte {place:,} promises {records:,} records in {length:,} bytes, "
-                             f"of which {max(0, stop - at - SYNC):,} are there")  # fmt: skip
+            raise ValueError(
+                f"the block at byte {place:,} promises {records:,} records in {length:,} bytes, "
+                f"of which {max(0, stop - at - SYNC):,} are there"
+            )
         data = source.read(length)
         if source.read(SYNC) != begun.sync:
             raise ValueError(f"the block at byte {place:,} does not end with the file's marker")

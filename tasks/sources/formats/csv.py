@@ -87,9 +87,12 @@ class Delimited:
         """The same with the signs that a source names."""
         quote = options.get("quote", self.quote)
         return Delimited(
-            options.get("delimiter") or self.delimiter, quote, options.get("escape"), options.get("comment"),
+            options.get("delimiter") or self.delimiter,
+            quote,
+            options.get("escape"),
+            options.get("comment"),
             bool(options.get("skip_initial_space")),
-        )  # fmt: skip
+        )
 
     def of_columns(self, columns: int) -> Delimited:
         """The same for so many columns: an empty line is a null of the only one, else it is not a row."""
@@ -156,11 +159,15 @@ class Delimited:
         types, grown, number_texts = seen or inferred([bool(c.units) for c in counted])
         return [
             Inspected(
-                h.file, pa.schema([(n, types.get(n, pa.null())) for n in names[i]]), counted[i].units,
-                grown=grown, bad=counted[i].bad, number_texts=number_texts,
+                h.file,
+                pa.schema([(n, types.get(n, pa.null())) for n in names[i]]),
+                counted[i].units,
+                grown=grown,
+                bad=counted[i].bad,
+                number_texts=number_texts,
             )
             for i, h in enumerate(heads)
-        ]  # fmt: skip
+        ]
 
     def _head(self, options: dict[str, Any], file: File) -> text_ranges.Head:
         return text_ranges.head(options, replace(self.dialect, blank=False), options["header"], file)
@@ -190,9 +197,12 @@ class Delimited:
 
     def _reader(self, text: str, delimiter: str) -> Iterator[list[str]]:
         return csv.reader(
-            io.StringIO(text, newline=""), delimiter=delimiter, quotechar=self.quote or None,
-            escapechar=self.escape, quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
-        )  # fmt: skip
+            io.StringIO(text, newline=""),
+            delimiter=delimiter,
+            quotechar=self.quote or None,
+            escapechar=self.escape,
+            quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
+        )
 
     def _infer(
         self, options: dict[str, Any], sampled: tuple[text_ranges.Head, int]
@@ -280,9 +290,14 @@ class Delimited:
             raise
 
     def _converted(
-        self, data: bytes, names: list[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any],
+        self,
+        data: bytes,
+        names: list[str],
+        types: dict[str, pa.DataType],
+        wanted: list[str],
+        options: dict[str, Any],
         by_texts: Sequence[str] = (),
-    ) -> pa.Table:  # fmt: skip
+    ) -> pa.Table:
         """The table. Numbers of columns whose types are inferred are checked: none may have become another one's.
 
         The columns `by_texts` are read as texts first: of times where texts say an offset and the type has no zone, or
@@ -301,8 +316,13 @@ class Delimited:
         for name in texts:
             row = padded_row(columns[name]) if name in whole else None
             if row is not None:
-                raise _Misfit(name, row, columns[name][row].as_py(), "as a number it would be the same as another text",
-                              merged_advice(name, types[name]))  # fmt: skip
+                raise _Misfit(
+                    name,
+                    row,
+                    columns[name][row].as_py(),
+                    "as a number it would be the same as another text",
+                    merged_advice(name, types[name]),
+                )
             columns[name] = _of_texts(columns[name], types[name], name, options.get("decimal") or ".")
         for name in types:
             if pa.types.is_floating(types[name]) and name in columns and is_large(columns[name]):
@@ -326,8 +346,13 @@ class Delimited:
         if row >= 0:
             raise _Misfit(name, row, texts[row].as_py(), "it is beyond the range of the type")
         if exact and (place := long_row(texts, values)) is not None:
-            raise _Misfit(name, place, texts[place].as_py(), "floating-point numbers are exact up to 2^53 only",
-                          merged_advice(name, values.type))  # fmt: skip
+            raise _Misfit(
+                name,
+                place,
+                texts[place].as_py(),
+                "floating-point numbers are exact up to 2^53 only",
+                merged_advice(name, values.type),
+            )
 
     def _misfits(self, names: list[str], options: dict[str, Any], data: bytes) -> dict[int, str]:
         """The rows of a text of whole records with a value that does not fit the type of its column, and why."""
@@ -426,8 +451,13 @@ def _own_names(names: Sequence[str], lines: int) -> str:
     """Advice for a header in which a name is there twice; its line and those before are so many."""
     seen, own = {*names}, list[str]()
     for name in names:
-        own.append(next(n for n in (name, *(f"{name}_{i}" for i in range(2, len(names) + 2))) if n not in own
-                        and (n == name or n not in seen)))  # fmt: skip
+        own.append(
+            next(
+                n
+                for n in (name, *(f"{name}_{i}" for i in range(2, len(names) + 2)))
+                if n not in own and (n == name or n not in seen)
+            )
+        )
     listed = json.dumps(own, ensure_ascii=False) if len(own) <= 100 else "[.., a name for each]"
     return f"name the columns and skip the header: source.columns: {listed} and source.skip_rows: {lines}"
 

@@ -63,11 +63,15 @@ def survey(
     lacking = dict(zip(full, parallel_map(partial(_lacking, options, keys), full), strict=True)) if keys else {}
     return [
         Inspected(
-            h.file, pa.schema([(n, t) for n, t in types.items() if n not in lacking.get(h, ())]), c.units,
-            grown=grown, bad=c.bad, number_texts=number_texts,
+            h.file,
+            pa.schema([(n, t) for n, t in types.items() if n not in lacking.get(h, ())]),
+            c.units,
+            grown=grown,
+            bad=c.bad,
+            number_texts=number_texts,
         )
         for h, c in zip(heads, counted, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _sieve(options: dict[str, Any]) -> JsonSieve | None:
@@ -165,8 +169,10 @@ def _check_exact(table: pa.Table, data: bytes, declared: Collection[str]) -> Non
         for number, row in enumerate(_rows(data)):
             for name, dtype in types.items():
                 if token := _inexact(row.get(name), dtype):
-                    raise pa.ArrowInvalid(f"Column(/{name}) has {token}, and floating-point numbers are exact up to "
-                                          f"2^53 only, in row {number}")  # fmt: skip
+                    raise pa.ArrowInvalid(
+                        f"Column(/{name}) has {token}, and floating-point numbers are exact up to "
+                        f"2^53 only, in row {number}"
+                    )
 
 
 def _inexact(value: object, dtype: pa.DataType) -> str:

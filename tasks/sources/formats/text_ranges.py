@@ -83,10 +83,11 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
         if (named := named_delimiter(data)) and dialect.quoted and named != dialect.delimiter:
             raise DataError(
                 f"a text file says that {named!r} is between its values, and {dialect.delimiter!r} is expected",
-                where=f"{file.path}, line 1", why="its first line is the one by which Excel names the delimiter",
+                where=f"{file.path}, line 1",
+                why="its first line is the one by which Excel names the delimiter",
                 do=f"set source.delimiter to {named!r}, or take out this line; files with other delimiters are sources "
                 "of their own",
-            )  # fmt: skip
+            )
         if dialect.in_order:
             start, stop = first_in_order(data, begin, dialect, whole)
         else:
@@ -176,9 +177,11 @@ def _as_utf8(data: bytes, path: str, options: dict[str, Any], final: bool) -> by
         return codecs.getincrementaldecoder(codec)().decode(data, final).encode()
     except UnicodeError as error:
         raise DataError(
-            f"a text file is not {encoding.upper()}", where=path, why=str(error),
+            f"a text file is not {encoding.upper()}",
+            where=path,
+            why=str(error),
             do="fix the file, or say its encoding in source.encoding",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def first_record(data: bytes, cuts: Sequence[Cut], dialect: Dialect) -> tuple[int, int]:
@@ -220,9 +223,11 @@ def has_rows(options: dict[str, Any], head: Head) -> bool:
 
 
 def types_of(
-    heads: Sequence[Head], infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType | Written]],
-    parallel_map: Callable[..., Any], also: Sequence[Head] = (),
-) -> tuple[dict[str, pa.DataType], dict[str, str], dict[str, str]]:  # fmt: skip
+    heads: Sequence[Head],
+    infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType | Written]],
+    parallel_map: Callable[..., Any],
+    also: Sequence[Head] = (),
+) -> tuple[dict[str, pa.DataType], dict[str, str], dict[str, str]]:
     """(The columns (name -> type) of the first file, as `infer((head, bytes))` returns them, or how their numbers are
     written; a sentence for each whose type grew in another file; a sentence for each whose numbers stay text).
 
@@ -309,9 +314,13 @@ class CountedLines:
 
 
 def count(
-    heads: Sequence[Head], options: dict[str, Any], dialect: Dialect, limits: Limits,
-    parallel_map: Callable[..., Any], sieves: Sequence[Sieve | None],
-) -> list[CountedLines]:  # fmt: skip
+    heads: Sequence[Head],
+    options: dict[str, Any],
+    dialect: Dialect,
+    limits: Limits,
+    parallel_map: Callable[..., Any],
+    sieves: Sequence[Sieve | None],
+) -> list[CountedLines]:
     """The units of each file, all ranges of all files counted by one parallel pass; by a second one what the sieves of
     the files leave. A file whose records can only be followed in order is counted from its beginning by one task."""
     tallies: dict[int, list[Tally]] = {}
@@ -340,8 +349,9 @@ def _cuts(
     ]
     batches = _batches([r for file in ranges for r in file], limits.range_bytes)
     scans = iter([s for batch in parallel_map(partial(_scan_batch, options, dialect), batches) for s in batch])
-    return [_joined(h, [next(scans) for _ in file], file, options, dialect)
-            for h, file in zip(heads, ranges, strict=True)]  # fmt: skip
+    return [
+        _joined(h, [next(scans) for _ in file], file, options, dialect) for h, file in zip(heads, ranges, strict=True)
+    ]
 
 
 def _without_gaps(head: Head, tallies: Sequence[Tally]) -> list[Range]:
@@ -375,9 +385,14 @@ def _tally(file: File, data: bytes, start: int, sieve: Sieve, options: dict[str,
         raise record_too_long(file.path, most)
     first = sifted.bad[0] if sifted.bad else None
     return Tally(
-        start, start + len(data), sifted.rows, len(sifted.bad), line_ends(data),
-        line_ends(data[: first.start]) if first else 0, first.why if first else "",
-    )  # fmt: skip
+        start,
+        start + len(data),
+        sifted.rows,
+        len(sifted.bad),
+        line_ends(data),
+        line_ends(data[: first.start]) if first else 0,
+        first.why if first else "",
+    )
 
 
 def _sifted(options: dict[str, Any], item: tuple[Range, Sieve]) -> Tally:
@@ -565,8 +580,9 @@ def _one_text(texts: Sequence[tuple[str, bytes]], path: str, options: dict[str, 
         if head != heads[0]:
             shown = [line[:200].decode(errors="replace") for line in (heads[0], head)]
             raise DataError(
-                "the files in a zip file have different headers", where=f"{path}, {name}",
+                "the files in a zip file have different headers",
+                where=f"{path}, {name}",
                 why=f"{shown[1]!r} here, {shown[0]!r} in {texts[0][0]}",
                 do="unpack it: files of a folder are united by the names of their columns",
-            )  # fmt: skip
+            )
     return b"".join(rows)

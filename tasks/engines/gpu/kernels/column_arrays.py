@@ -10,12 +10,24 @@ import numpy as np
 import pylibcudf as plc
 
 KINDS = {
-    "BOOL8": "?", "INT8": "i1", "INT16": "i2", "INT32": "i4", "INT64": "i8",
-    "UINT8": "u1", "UINT16": "u2", "UINT32": "u4", "UINT64": "u8", "FLOAT32": "f4", "FLOAT64": "f8",
-    **{f"{kind}_{unit}": "i8" for kind in ("TIMESTAMP", "DURATION")
-       for unit in ("SECONDS", "MILLISECONDS", "MICROSECONDS", "NANOSECONDS")},
+    "BOOL8": "?",
+    "INT8": "i1",
+    "INT16": "i2",
+    "INT32": "i4",
+    "INT64": "i8",
+    "UINT8": "u1",
+    "UINT16": "u2",
+    "UINT32": "u4",
+    "UINT64": "u8",
+    "FLOAT32": "f4",
+    "FLOAT64": "f8",
+    **{
+        f"{kind}_{unit}": "i8"
+        for kind in ("TIMESTAMP", "DURATION")
+        for unit in ("SECONDS", "MILLISECONDS", "MICROSECONDS", "NANOSECONDS")
+    },
     "TIMESTAMP_DAYS": "i4",
-}  # fmt: skip
+}
 DTYPES = {int(plc.TypeId[name]): np.dtype(kind) for name, kind in KINDS.items()}
 FLOATS = {int(plc.TypeId.FLOAT32): 4, int(plc.TypeId.FLOAT64): 8}  # and their bytes
 PLAIN = {int(plc.TypeId[n]) for n in KINDS if not n.startswith(("TIME", "DURATION"))} | {int(plc.TypeId.STRING)}
