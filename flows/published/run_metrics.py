@@ -17,7 +17,13 @@ from tasks.manifest import Manifest
 from tasks.report import series
 
 VERDICTS = ("pass", "warn", "published by hand", "ask", "stop")
-SUFFIXES = {"s": "_seconds", "By": "_bytes", "1": "_ratio"}  # of Prometheus, by unit
+SUFFIXES = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "J": "_joules"}  # of Prometheus, by unit
+USED = {  # what a stage took, as far as it is known: name, unit, meaning
+    "core_seconds": ("cpu_time", "s", "CPU time of the workers"),
+    "gpu_seconds": ("gpu_time", "s", "time that the GPUs were used"),
+    "energy_joules": ("energy", "J", "energy of the GPUs"),
+    "cost": ("cost", "{price}", "run.price_per_hour times the hours of the stage"),
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,8 @@ def _of_stage(run: ObservedRun, result: StageResult) -> Iterator[Metric]:
         ("spilled", "By", "most bytes that lay spilled to the host or to disk, of all workers", sum(spilled)),
         ("moved", "By", "bytes that workers sent to each other", sum(series.moved(workers).values())),
     ]
-    for name, unit, text, value in figures if workers else figures[:-2]:
+    used = [(*USED[name], value) for name, value in result.resources.items()]
+    for name, unit, text, value in [*(figures if workers else figures[:-2]), *used]:
         yield Metric(f"rowmill.stage.{name}", unit, text, value, {"stage": result.stage, "split": result.split})
 
 

@@ -265,6 +265,7 @@ def test_figures_lie_in_a_file_of_prometheus_also_of_a_run_that_fails(tmp_path: 
         50,
     )
     assert figures["rowmill_stage_duration_seconds", "statistics"] > 0
+    assert figures["rowmill_stage_cpu_time_seconds", "statistics"] > 0
     assert any(name == "rowmill_out_of_vocabulary_ratio" for name, _ in figures)
     days(tmp_path)
     with pytest.raises(GateStoppedError):
