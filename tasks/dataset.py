@@ -53,7 +53,7 @@ from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.formats import LAYOUT
-from tasks.sources.frames import Facts, Frames, frame_here, frames_of, measured
+from tasks.sources.frames import FrameFacts, Frames, frame_here, frames_of, measured
 from tasks.sources.planning import make_plan, partition_size
 from tasks.sources.reader import FramePlan, checked_names, read
 from tasks.sources.reading_rules import ROWS, Fit, differences, with_values
@@ -841,7 +841,7 @@ def _within(partition: Partition) -> tuple[Block, ...]:
     return tuple(replace(block, pieces=(Piece(number, row, row + block.rows),)) for block, row in places)
 
 
-def _measured(engine: str, alone: Partition) -> Facts:
+def _measured(engine: str, alone: Partition) -> FrameFacts:
     """The figures of a frame, on the worker that has it."""
     gpu_setup.prepare(engine)
     return measured(frame_here(alone.inputs[0].frame), engine)

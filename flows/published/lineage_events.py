@@ -25,7 +25,7 @@ from tasks.core.versions import rowmill_version
 from tasks.engines.expression.syntax import parse
 from tasks.gate.notes import GateNote
 from tasks.gate.output_profile import ColumnProfile, Profile
-from tasks.graph.column_lineage import INDIRECT, ColumnLineage, Origin
+from tasks.graph.column_lineage import INDIRECT, ColumnLineage, ColumnOrigin
 from tasks.graph.saved_workflow import load_fitted
 from tasks.job.publication import paths_of, sources_of
 from tasks.job.request import Request
@@ -155,7 +155,7 @@ def _column_lineage(
         one = _dataset(event.InputDataset, path)
         return one.namespace, one.name
 
-    def fields(origins: Iterable[Origin]) -> list[facet.column_lineage_dataset.InputField]:
+    def fields(origins: Iterable[ColumnOrigin]) -> list[facet.column_lineage_dataset.InputField]:
         how_by: dict[tuple[str, str], list[Any]] = {}
         for origin in origins:
             learned = [] if request.fitted else train  # what is applied was learned by another run
@@ -167,7 +167,7 @@ def _column_lineage(
         return [kinds.InputField(*where(path), name, how) for (path, name), how in how_by.items()]
 
     filtered = parse(source.filter).columns if source.filter else ()
-    of_rows = [*(Origin(name, influence="FILTER") for name in filtered), *lineage.of_rows()]
+    of_rows = [*(ColumnOrigin(name, influence="FILTER") for name in filtered), *lineage.of_rows()]
     columns = {name: kinds.Fields(fields(origins)) for name, origins in lineage.outputs().items() if name in schema}
     return kinds.ColumnLineageDatasetFacet(columns, fields(of_rows))
 

@@ -17,7 +17,7 @@ INDIRECT = WEAKER[3:]  # they decide which values come together, and are not amo
 
 
 @dataclass(frozen=True)
-class Origin:
+class ColumnOrigin:
     """A column of the source, or of the side table in `file`, that a column depends on.
 
     `influence` is called as in the column lineage of OpenLineage; AGGREGATION is learned from all rows. `nodes` are the
@@ -35,16 +35,16 @@ class ColumnLineage:
 
     def __init__(self, bound: Bound) -> None:
         self.bound = bound
-        self._known: dict[tuple[int, str], list[Origin]] = {}
+        self._known: dict[tuple[int, str], list[ColumnOrigin]] = {}
         for step in bound.needed_steps(bound.targets):  # in graph order: then no call waits for many others
             for column in step.outputs:
                 self.of(step.node, column.name)
 
-    def outputs(self) -> dict[str, list[Origin]]:
+    def outputs(self) -> dict[str, list[ColumnOrigin]]:
         """The origins of each output column, by name, in the order of the output."""
         return {name: self.of(place, name) for place, name in self.bound.targets}
 
-    def of_rows(self) -> list[Origin]:
+    def of_rows(self) -> list[ColumnOrigin]:
         """The columns that decide which rows the output has, by filters and groups of the graph."""
         filters = self.bound.filters_for(self.bound.targets)
         groups = [step for step in self.bound.needed_steps(self.bound.targets) if step.op.groups_rows]
@@ -56,24 +56,24 @@ class ColumnLineage:
             )
         )
 
-    def operators(self, origin: Origin) -> list[str]:
+    def operators(self, origin: ColumnOrigin) -> list[str]:
         """The names of the operators between an origin and its column, in graph order."""
         return [type(self.bound.nodes[number].op).__name__ for number in origin.nodes]
 
-    def of(self, place: int, name: str) -> list[Origin]:
+    def of(self, place: int, name: str) -> list[ColumnOrigin]:
         """The origins of the column at a place of the graph."""
         place, name = self.bound.origin(place, name)
         if place == SOURCE:
-            return [Origin(name)]
+            return [ColumnOrigin(name)]
         if (place, name) not in self._known:
             step = self.bound.steps[place, name]
             origins = [*self._behind((step, at, influence) for at, influence in _uses(step, name))]
             if isinstance(step.op, JoinExternal) and name not in step.unit:
-                origins += [Origin(name, file, nodes=(step.node,)) for file in step.op.files]
+                origins += [ColumnOrigin(name, file, nodes=(step.node,)) for file in step.op.files]
             self._known[place, name] = _united(origins)
         return self._known[place, name]
 
-    def _behind(self, used: Iterable[tuple[Step, tuple[int, str], Influence]]) -> Iterator[Origin]:
+    def _behind(self, used: Iterable[tuple[Step, tuple[int, str], Influence]]) -> Iterator[ColumnOrigin]:
         """The origins of columns that steps use, as those of what the steps make."""
         for step, at, influence in used:
             for origin in self.of(*at):
@@ -104,9 +104,9 @@ def _deciding(op: Operator) -> tuple[str, ...]:
     return op.extra_columns(fitting=False)
 
 
-def _united(origins: Iterable[Origin]) -> list[Origin]:
+def _united(origins: Iterable[ColumnOrigin]) -> list[ColumnOrigin]:
     """Each origin once, with the nodes of all ways from it."""
-    nodes: dict[Origin, set[int]] = {}
+    nodes: dict[ColumnOrigin, set[int]] = {}
     for origin in origins:
         nodes.setdefault(replace(origin, nodes=()), set()).update(origin.nodes)
     return [replace(origin, nodes=tuple(sorted(numbers))) for origin, numbers in nodes.items()]

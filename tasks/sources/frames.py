@@ -26,7 +26,7 @@ CHUNK = 1 << 14  # values that stay in the first levels of cache with what is co
 
 
 @dataclass(frozen=True)
-class Facts:
+class FrameFacts:
     """A frame in figures: its rows, bytes and types, hashes of its columns, and its index ("" for row numbers)."""
 
     rows: int
@@ -36,7 +36,7 @@ class Facts:
     index: str
 
 
-Measure = Callable[[Sequence[Partition]], list[Facts]]  # the facts of the frame of each partition, on the workers
+Measure = Callable[[Sequence[Partition]], list[FrameFacts]]  # the facts of the frame of each partition, on the workers
 
 
 @dataclass(frozen=True)
@@ -164,14 +164,14 @@ def _device_columns(frame: Any, types: Mapping[str, pa.DataType], engine: Kernel
     return {name: engine.finite(column) for name, column in adopted.items()}
 
 
-def measured(frame: Any, engine: str) -> Facts:
+def measured(frame: Any, engine: str) -> FrameFacts:
     """The facts of a partition of a Dask frame, or of a cuDF frame on the GPU."""
     on_gpu = engine == "cudf" and libraries.library(frame) == "cudf"
     kernels, table = engines.engine("cudf" if on_gpu else "pandas"), to_table(frame.head(0) if on_gpu else frame)
     types = {field.name: plain_type(field.type) for field in table.schema}
     columns = _device_columns(frame, types, kernels) if on_gpu else kernels.from_arrow(_in_plain_types(table))
     hashes, size = {n: content_hash(c, kernels) for n, c in columns.items()}, nbytes(frame if on_gpu else table)
-    return Facts(len(frame), size, table.schema.remove_metadata(), hashes, index_of(frame))
+    return FrameFacts(len(frame), size, table.schema.remove_metadata(), hashes, index_of(frame))
 
 
 def index_of(frame: Any) -> str:
@@ -213,7 +213,7 @@ def frames_of(source: Any, engine: str = "pandas", index: str | None = None, mea
         frames = [with_index(frame, index) for frame in frames] if index is not None else frames
         if engine != "cudf" or any(libraries.library(frame) != "cudf" for frame in frames):
             pairs = [(frame, to_table(frame)) for frame in frames]
-            facts = [Facts(t.num_rows, t.nbytes, t.schema.remove_metadata(), {}, index_of(f)) for f, t in pairs]
+            facts = [FrameFacts(t.num_rows, t.nbytes, t.schema.remove_metadata(), {}, index_of(f)) for f, t in pairs]
             return _frames([table for _, table in pairs], [], facts)
     inputs = [Input(number, frame) for number, frame in enumerate(frames)]
     alone = [Partition(one.number, (), (one,)) for one in inputs]
@@ -236,7 +236,7 @@ def to_table(frame: Any, columns: Sequence[str] | None = None) -> pa.Table:
     return table
 
 
-def _frames(tables: Sequence[pa.Table], inputs: Sequence[Input], facts: Sequence[Facts]) -> Frames:
+def _frames(tables: Sequence[pa.Table], inputs: Sequence[Input], facts: Sequence[FrameFacts]) -> Frames:
     schemas = [of_frame.schema for of_frame in facts]
     if not any(of_frame.rows for of_frame in facts):
         raise DataError("the input has no rows at all", where="Dataset", do="give a frame with rows")

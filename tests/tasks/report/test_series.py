@@ -95,7 +95,7 @@ def gpu(uuid: str, energy: list[int | None], begin: float = 100.0, **more: Any) 
     return worker(samples, gpu="H200", gpu_uuid=uuid, **more)
 
 
-@pytest.mark.promise("A GPU or a process that several workers share counts once", "flows/README.md#what-a-run-took")
+@pytest.mark.promise("A GPU or a process that several workers share counts once", "flows/OPERATIONS.md#what-a-run-took")
 def test_workers_that_share_a_gpu_or_a_process_count_it_once() -> None:
     two_of_one = {"a": gpu("GPU-0", [10, 20, 30], pid=1), "b": gpu("GPU-0", [10, 21, 29], pid=2)}
     assert series.resources(two_of_one) == {"core_seconds": 4.0, "gpu_seconds": 2.0, "energy_joules": 20.0}
