@@ -105,8 +105,8 @@ def test_a_run_that_goes_on_has_the_figures_of_the_start_that_did_the_work(
         assert series.resources(samples[name])["core_seconds"] == stage["core_seconds"]
     (report,) = reports_of(out, again=True)
     text = report.read_text()
-    assert f"<p>The stages together: {Manifest.load(out).data['core_seconds']:,.1f} core seconds.</p>" in text
-    assert f'<td class="small">{stages["transform"]["core_seconds"]:,.1f} core seconds</td>' in text
+    assert f"<p>The stages together: {Manifest.load(out).data['core_seconds']:,.1f} core seconds" in text
+    assert f'<td class="small">{stages["transform"]["core_seconds"]:,.1f} core seconds' in text
 
 
 def test_a_report_loads_nothing_and_links_the_page_of_the_run(outs: list[Path]) -> None:

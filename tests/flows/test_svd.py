@@ -120,7 +120,7 @@ def test_u_as_a_folder_of_parquet_files(folder: Path, tmp_path: Path) -> None:
     u, _, _ = host(result := svd(Dataset(folder, engine="pandas"), NAMES, k=2))
     frame = dd.from_dask_array(result.u.map_blocks(on_host), columns=["u_0", "u_1"])
     frame.to_parquet(tmp_path / "u", write_index=False, name_function="{:06}.parquet".format)
-    assert np.array_equal(Dataset(tmp_path / "u").to_dask_array().compute(), u)
+    assert np.array_equal(on_host(Dataset(tmp_path / "u").to_dask_array().compute()), u)
 
 
 @pytest.mark.parametrize("k", [None, 1, 2])

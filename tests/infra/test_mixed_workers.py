@@ -51,7 +51,7 @@ def workers(folder: Path, commands: Sequence[list[str]]) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A worker that offers `parsing`, and two that offer `operators`."""
-    worker = [*DASK, "worker", "--nthreads", "1", "--resources"]
+    worker = ["env", "CUDA_VISIBLE_DEVICES=", *DASK, "worker", "--nthreads", "1", "--resources"]
     kinds = ["parsing=1", "operators=1", "operators=1"]
     with workers(tmp_path_factory.mktemp("mixed"), [[*worker, kind] for kind in kinds]) as client:
         yield client
@@ -136,7 +136,7 @@ def test_eight_workers_on_cores_count_text_for_one_on_a_gpu(
         assert run_job(text, tmp_path / "learned", at(client, resources), **options).is_completed()
     assert run_job(text, tmp_path / "one", {"kind": "cuda", "workers": 1}, **options).is_completed()
     assert digests(tmp_path / "mixed") == digests(tmp_path / "learned") == digests(tmp_path / "one")
-    assert Manifest.load(tmp_path / "mixed").engine == "cudf"
+    assert Manifest.load(tmp_path / "mixed").data["engine"] == "cudf"
 
 
 WORKERS = {"a": {"resources": {"CPU": 1}}, "b": {"resources": {"CPU": 1}}, "c": {"resources": {"GPU": 1}}}
