@@ -142,7 +142,7 @@ def _checked(spec: object, where: str) -> str:
     """The full name of a deployment; a JobError where Prefect would refuse it, or find nothing to run."""
     if not isinstance(spec, dict) or not (spec.get("name") and spec.get("entrypoint")):
         raise JobError("a deployment needs a name and an entrypoint", where=where)
-    what, where = "a deployment is not right", f"{where} ({spec['name']})"
+    what, where = "a deployment is not valid", f"{where} ({spec['name']})"
     if "schedule" in spec:
         raise JobError(what, where=where, why="schedule is not read", do="write schedules: [..]")
     try:

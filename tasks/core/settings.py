@@ -635,7 +635,7 @@ class Checks(Section):
 
     on_finding: Level = Field("warn", description="warn and publish, stop, or ask whether to publish")
     nights: int = Field(7, ge=3, le=60, description="number of good versions before derived thresholds count")
-    rows: Check = Field(Check(), description="rows, against the rows that the nights before lead to expect")
+    rows: Check = Field(Check(), description="rows, against the number that the nights before predict")
     nulls: Check = Field(Check(), description="share of nulls")
     out_of_vocabulary: Check = Field(Check(), description="share of values that have no id")
     unmatched: Check = Field(Check(), description="share of rows without a match in JoinExternal")

@@ -181,9 +181,9 @@ class Rolling(_RunOperator):
     @model_validator(mode="after")
     def _lengths(self) -> Rolling:
         if self.window < 1:
-            raise ValueError(f"window has to be 1 or more, it is {self.window}")
+            raise ValueError(f"window must be 1 or more, not {self.window}")
         if self.min_periods is not None and not 1 <= self.min_periods <= self.window:
-            raise ValueError(f"min_periods has to be from 1 to window ({self.window}), it is {self.min_periods}")
+            raise ValueError(f"min_periods must be from 1 to window ({self.window}), not {self.min_periods}")
         return self
 
     def _named(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
@@ -303,9 +303,9 @@ class History(_RunOperator):
     @model_validator(mode="after")
     def _lengths(self) -> History:
         if self.length < 1:
-            raise ValueError(f"length has to be 1 or more, it is {self.length}")
+            raise ValueError(f"length must be 1 or more, not {self.length}")
         if not 0 <= self.min_length <= self.length:
-            raise ValueError(f"min_length has to be from 0 to length ({self.length}), it is {self.min_length}")
+            raise ValueError(f"min_length must be from 0 to length ({self.length}), not {self.min_length}")
         return self
 
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
@@ -411,7 +411,7 @@ class Groupby(_RunOperator):
     def _lengths(self) -> Groupby:
         for name, length in (("min_length", self.min_length), ("max_length", self.max_length)):
             if length is not None and length < 1:
-                raise ValueError(f"{name} has to be 1 or more, it is {length}")
+                raise ValueError(f"{name} must be 1 or more, not {length}")
         if self.last and self.max_length is None:
             raise ValueError("last needs max_length, the number of last rows")
         return self

@@ -78,7 +78,7 @@ def make_exchange(kind: str, pool: Pool, name: str, folder: Path, need: int) -> 
         raise GiveUpError(
             "the scratch disk is too small for the exchange",
             where=str(folder),
-            why=f"about {amount(need)} are needed, {amount(free)} are free",
+            why=f"about {amount(need)} is needed, {amount(free)} is free",
             do="set run.scratch to a larger disk that all workers share",
         )
     return DiskExchange(pool, place)

@@ -34,7 +34,7 @@ def written(folder: Path, more: str) -> Path:
     ],
 )
 def test_parameters_are_looked_at_before_a_server_is_asked(tmp_path: Path, more: str, said: str) -> None:
-    with pytest.raises(JobError, match="a deployment is not right") as caught:
+    with pytest.raises(JobError, match="a deployment is not valid") as caught:
         read_file(written(tmp_path, more))
     assert said in str(caught.value)
     assert len(str(caught.value)) < 1000

@@ -270,9 +270,9 @@ def test_lists_of_items_and_of_the_next_items_stand_side_by_side(engine: str) ->
     [
         (lambda: ops.Lag("k", 0), "a shift of 0 is the row itself"),
         (lambda: ops.Lag("k", []), "at least one is needed"),
-        (lambda: ops.History(0, "k"), "length has to be 1 or more, it is 0"),
-        (lambda: ops.History(2, "k", min_length=3), r"min_length has to be from 0 to length \(2\), it is 3"),
-        (lambda: ops.History(2, "k", min_length=-1), r"min_length has to be from 0 to length \(2\), it is -1"),
+        (lambda: ops.History(0, "k"), "length must be 1 or more, not 0"),
+        (lambda: ops.History(2, "k", min_length=3), r"min_length must be from 0 to length \(2\), not 3"),
+        (lambda: ops.History(2, "k", min_length=-1), r"min_length must be from 0 to length \(2\), not -1"),
         (lambda: ops.History(2, []), "at least one is needed"),
         (lambda: ops.History(2, "k", pad="middle"), "pad"),
     ],

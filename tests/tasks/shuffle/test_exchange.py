@@ -209,7 +209,7 @@ def test_a_scratch_disk_that_is_too_small_is_refused_with_figures(
     monkeypatch.setattr(choice.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(GiveUpError) as caught:
         choice.make_exchange("disk", LocalPool(1), "x", tmp_path, 2 * 10**9)
-    assert caught.value.why == "about 2.0 GB are needed, 1.0 GB are free"
+    assert caught.value.why == "about 2.0 GB is needed, 1.0 GB is free"
     assert "run.scratch" in caught.value.do
 
 
