@@ -205,7 +205,7 @@ def test_no_base_learns_anew(tmp_path: Path, night: Any, cluster: Any, caplog: p
 def test_keep_versions_warns_that_days_go(tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         night(0, output={"path": str(tmp_path / "out"), "on_existing": "version", "keep_versions": 2})
-    assert "output.keep_versions: 2 removes days" in caplog.text
+    assert "output.keep_versions: 2 removes data" in caplog.text
 
 
 def test_a_day_that_came_late_is_learned_behind_the_later_one(

@@ -105,7 +105,7 @@ def test_workers_lost_in_every_attempt_with_and_without_their_gpus(host: Any) ->
     told = in_every_attempt("transform", 3, before)
     assert type(told) is TransientError
     assert told.what == "a worker was lost in each of 3 attempts of transform"
-    assert "there were 2 worker(s) of 16 thread(s) with 64.0 GB of memory each, " in told.why
+    assert "there were 2 worker(s) of 16 thread(s) with 64.0 GB of memory each; " in told.why
     assert told.why.endswith(" are free now")
     assert all(key in told.do for key in ("cluster.memory_limit", "cluster.threads_per_worker", "run.retries"))
     host([])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask
 import dask.dataframe as dd
@@ -31,7 +33,10 @@ def plain() -> Iterator[Any]:
     """A cluster as a user starts it: two workers of one thread, which know nothing of rowmill."""
     from distributed import LocalCluster
 
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
+    with (
+        patch.dict(os.environ),  # in which Dask's Nanny leaves OMP_NUM_THREADS
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+    ):
         yield cluster
 
 
@@ -199,9 +204,10 @@ def gpus() -> Iterator[Any]:
 
     plain = {"dashboard_address": "127.0.0.1:0"}
     several = len(visible()) > 1
-    cluster = LocalCUDACluster(**plain) if several else LocalCluster(n_workers=2, threads_per_worker=1, **plain)
-    with cluster, Client(cluster, set_as_default=False) as client:
-        yield client
+    with patch.dict(os.environ):
+        cluster = LocalCUDACluster(**plain) if several else LocalCluster(n_workers=2, threads_per_worker=1, **plain)
+        with cluster, Client(cluster, set_as_default=False) as client:
+            yield client
 
 
 @pytest.mark.gpu
