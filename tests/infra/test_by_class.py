@@ -322,14 +322,14 @@ def test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker(tmp_path: P
                for name, limit in limits.items()}  # fmt: skip
     arguments = {"workers": workers, "scheduler": {"cls": "distributed.Scheduler", "options": LOCAL}}
     asked = Cluster(cluster_class="distributed.SpecCluster", cluster_kwargs=arguments, workers=2)
-    with make_cluster(asked) as cluster, Client(cluster) as client:
+    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
         pool = DaskPool(client)
         assert (pool.smallest_memory, pool.memory) == (10**9, 5 * 10**9)
         seen = {}
         for share in (0.0015, 0.003, 0.006):
             source = {"part_mem_fraction": share, "partition_size": None}
             request = load_job(make_job(data, tmp_path / "out", source=source)).request("pandas")
-            dataset = Dataset(data, engine="pandas", part_mem_fraction=share).npartitions
+            dataset = Dataset(data, engine="pandas", part_mem_fraction=share, client=client).npartitions
             seen[share] = (len(_planned(request, "", request.source.path, pool).plan.partitions), dataset)
     assert seen == {0.0015: (4, 4), 0.003: (2, 2), 0.006: (1, 1)}
 
