@@ -234,7 +234,7 @@ def test_a_run_on_the_class_of_dask_for_ssh(sshd: dict[str, Any], tmp_path: Path
     worker = {"nthreads": 1, "local_directory": str(tmp_path)}
     asked = {"hosts": ["127.0.0.1"] * 3, "remote_python": sys.executable, "connect_options": login,
              "scheduler_options": scheduler, "worker_options": worker}  # fmt: skip
-    section = {"cluster_class": "distributed.SSHCluster", "cluster_kwargs": asked}
+    section = {"cluster_class": "distributed.SSHCluster", "cluster_kwargs": asked, "start_timeout": 40}
     tls = make_certificates(tmp_path / "tls")
     assert run_job(make_data(tmp_path / "in", files=2), tmp_path / "there", {**section, "tls": tls}).is_completed()
     assert sum(rows for rows, _ in digests(tmp_path / "there")) == 2 * BLOCK
