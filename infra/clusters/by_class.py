@@ -134,7 +134,7 @@ def _arguments(cluster: Cluster, chosen: Callable[..., Any]) -> dict[str, Any]:
         "scheduler_options": {"dashboard_address": LOOPBACK},
         "quiet": True,
     }
-    known = {name: value for name, value in ours.items() if name in taken and value is not None}
+    known: dict[str, Any] = {name: value for name, value in ours.items() if name in taken and value is not None}
     known |= cluster.cluster_kwargs
     if "worker_options" in taken:  # of SSHCluster: a worker that never finds its scheduler would wait forever
         known["worker_options"] = {"death_timeout": cluster.start_timeout} | dict(known.get("worker_options") or {})
