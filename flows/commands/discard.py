@@ -12,6 +12,7 @@ from flows.commands.console import terminal
 from flows.commands.publish import Scratch, Who, announced, discard_night
 
 if TYPE_CHECKING:
+    from tasks.storage.discarded import DiscardMark
     from tasks.storage.staging import Staging
 
 SHOWN = 5  # versions that a sentence names
@@ -118,12 +119,8 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
 def restored(out: Path, who: str | None = None) -> list[str]:
     """Bring a version back that was discarded, or set aside as damaged; what was done, in lines. A DataError for one
     that is damaged. Those who have heard that it was taken back hear of it."""
-    from flows.published import events
-    from flows.published.outbox import put_in
     from tasks.errors import DataError, JobError
-    from tasks.gate.question import somebody
     from tasks.job.base_version import broken
-    from tasks.job.publication import output_root
     from tasks.manifest import of_other_ids
     from tasks.storage.discarded import is_discarded, read_mark, unmark
     from tasks.storage.own_files import VERSION, versions_of
@@ -139,7 +136,7 @@ def restored(out: Path, who: str | None = None) -> list[str]:
     _check_place(version, out)
     with suppress(DataError):  # a damaged mark
         if (known := read_mark(version)) and known.sent:
-            put_in(output_root(version), events.restored(version, known, who or somebody()))
+            _put_restored(version, known, who)
     unmark(version)
     lines = [f"{out} is back"]
     if VERSION.fullmatch(version.name):
@@ -148,6 +145,16 @@ def restored(out: Path, who: str | None = None) -> list[str]:
         if version in of_other_ids(good):
             lines.append(f"{good[-1].name} was learned without it: readers of several versions leave it out")
     return lines
+
+
+def _put_restored(version: Path, known: DiscardMark, who: str | None) -> None:
+    """Put the event of a version that is brought back beside its output. Only this imports Prefect."""
+    from flows.published import events
+    from flows.published.outbox import put_in
+    from tasks.gate.question import somebody
+    from tasks.job.publication import output_root
+
+    put_in(output_root(version), events.restored(version, known, who or somebody()))
 
 
 def _check_place(version: Path, out: Path) -> None:

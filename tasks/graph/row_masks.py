@@ -50,7 +50,7 @@ class MaskResult:
     mask: which rows stay; None if all do.
     own: which rows belong to the split of the pass; None if all that stay do.
     columns: columns that the rule makes, of all rows before it.
-    left_out: why rows are left out, and how many; {} if nobody counts them.
+    left_out: why rows are left out, and how many; {} if they are not counted.
     """
 
     mask: Any = None
@@ -109,11 +109,11 @@ class MaskedPartition:
             self.failed[title, text] = count
         return mask
 
-    def rows(self, columns: Columns, behind: bool) -> PartitionRows:
-        """Return all rows of the partition; `behind`: operators see other numbers than those in the source."""
+    def rows(self, columns: Columns, renumbered: bool) -> PartitionRows:
+        """Return all rows of the partition; `renumbered`: operators see other numbers than those in the source."""
         numbers = self.engine.row_numbers(self.partition.first_row, self.partition.rows)
         if not self.keyed:
-            return PartitionRows(columns, numbers, numbers if behind else None)
+            return PartitionRows(columns, numbers, numbers if renumbered else None)
         return PartitionRows(columns, self.engine.numbers(columns[ROW])[0].astype(self.engine.xp.uint64), numbers)
 
     def masked(self, rows: PartitionRows, masks: Sequence[Mask], names: Sequence[str]) -> PartitionRows:
