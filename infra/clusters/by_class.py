@@ -77,8 +77,10 @@ def open_class(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
     variables = {**(GPU_ENVIRONMENT if on_gpus else cpu_environment(None)), "DASK_LOGGING__DISTRIBUTED": None}
     if any(word in str(cluster.cluster_kwargs) for word in ("rmm", "ucx")):  # the class allocates memory of the GPUs
         settings.pop("rowmill.gpu-pool", None)
+    started_in = local_environment(variables)  # until the cluster is closed, since workers may come later
+    opened.on_close.append(partial(started_in.__exit__, None, None, None))
     try:
-        with dask.config.set(settings), local_environment(variables):
+        with dask.config.set(settings):
             started = _constructed(chosen, _arguments(cluster, chosen))
         opened.on_close.append(partial(end, started))
         if cluster.workers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from typing import Any
 
@@ -22,6 +23,8 @@ from infra.workers.imports import NO_IMPORTS, WorkerImports
 from infra.workers.nanny import Nanny
 from tasks.errors import JobError, near
 
+log = logging.getLogger("rowmill.clusters")
+
 
 def prepare(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> None:
     """Begin the slowest part of the cluster's start, beside the other work of this process."""
@@ -36,6 +39,9 @@ def cpu(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> LocalCluster:
     threads = cluster.threads_per_worker or max(1, CPU_COUNT // most)
     limit = _host_memory(cluster, most)
     with local_environment(cpu_environment(threads)):
+        if (own := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(own) < threads:
+            text = "workers read and write with OMP_NUM_THREADS=%s thread(s) instead of %d: it is set in this process, "
+            log.warning(f"{text}where Dask's own clusters leave it; unset it to use all cores", own, threads)
         arguments = {"n_workers": workers, "threads_per_worker": threads, "memory_limit": limit, **_common(cluster)}
         started = failed_starts.tried(lambda forks: LocalCluster(**arguments, **forkserver.use(imports.tasks, forks)))
     if cluster.adapt:

@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask.config
 import psutil
@@ -190,6 +191,21 @@ def test_workers_of_any_class_are_set_up_also_those_that_join_later(tmp_path: Pa
             seen = list(client.run(of_worker).values())
     opened.close()
     assert seen == [{"pause": False, "switch": 0.001, "shuffle": "tasks", "transfers": True}] * 2
+
+
+def test_workers_that_are_added_later_leave_no_thread_limit_in_this_process() -> None:
+    """Dask's Nanny would set OMP_NUM_THREADS=1 in the process that starts it, and every later cluster would have it."""
+    opened = RunningCluster()
+    with patch.dict(os.environ):
+        os.environ.pop("OMP_NUM_THREADS", None)
+        arguments = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+        asked = Cluster(cluster_class="distributed.LocalCluster", cluster_kwargs=arguments)
+        by_class.open_class(opened, asked, IMPORTS)
+        with Client(opened, set_as_default=False) as client:
+            opened.scaled.scale(2)
+            client.wait_for_workers(2, timeout=60)
+        opened.close()
+        assert "OMP_NUM_THREADS" not in os.environ
 
 
 CASES: dict[str, tuple[dict[str, Any], type[Exception], str, str]] = {

@@ -68,14 +68,21 @@ def test_one_worker_with_a_thread_per_core_on_the_loopback_only() -> None:
     assert not psutil.pid_exists(seen["pid"])
 
 
-def test_a_cluster_takes_no_variables_from_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_takes_no_variables_from_the_one_before(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def seen(**asked: Any) -> int:
         with make_cluster(Cluster(kind="cpu", **asked)) as cluster, Client(cluster, set_as_default=False) as client:
             return int(next(iter(client.run(of_worker).values()))["arrow"])
 
     assert [seen(threads_per_worker=n) for n in (1, 3)] == [1, 3]
+    assert not caplog.messages
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert seen(threads_per_worker=2) == 5  # the user's own
+    assert not caplog.messages
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert seen(threads_per_worker=2) == 1
+    assert "OMP_NUM_THREADS=1 thread(s) instead of 2" in "".join(caplog.messages)
     monkeypatch.undo()
     assert seen() == local.CPU_COUNT
 
