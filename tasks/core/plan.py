@@ -175,7 +175,7 @@ class Plan:
             ],
             "partitions": [len(p.blocks) for p in self.partitions],
             "skipped": list(self.skipped),
-            "options": {k: v for k, v in self.options.items() if k not in ("storage_options", OPTION)},
+            "options": {k: v for k, v in self.options.items() if k not in ("storage_options", OPTION, PARSED)},
             "reading": self.reading,
         }
 
@@ -323,6 +323,7 @@ def cut_blocks(
     return tuple(blocks)
 
 
+PARSED = "parsed"  # in a plan's options: folder and columns of its parsed text; not part of the fingerprint
 OPTION = "reading_notes"  # in a plan's options: the folder for notes on files being read; not part of the fingerprint
 MADE = "made"  # in a plan's options: the columns that expressions of `source.schema` make: [expression, type as read]
 SELF = "_"  # in such an expression: the column as it is read

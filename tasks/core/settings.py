@@ -346,6 +346,11 @@ class Source(Section):
         description="decoded bytes of what a reader has to decode at once (a compressed text file, a block of Avro, a "
         "record batch), at most; a quarter of the memory that a process may use if empty",
     )
+    parse_once: bool = Field(
+        False,
+        description="ingest parses text once and keeps it in scratch files, which later stages read: with "
+        "cluster.resources on workers of its own",
+    )
     keys: list[str] = Field([], description="columns whose rows with equal values come together before the operators")
     sort_by: list[str] = Field([], description="order of the rows of a key; there is no order without source.keys")
     filter: str | None = Field(None, description="which rows to keep, as an expression: price > 0 and brand != 'none'")

@@ -12,7 +12,7 @@ from typing import Any
 
 from tasks.core import versions
 from tasks.core.pickled_fields import PickledFields
-from tasks.core.plan import OPTION, File, Plan
+from tasks.core.plan import OPTION, PARSED, File, Plan
 from tasks.core.schema import ROW, Schema
 from tasks.core.settings import Checks, Output, Run, Source
 from tasks.core.strict_json import decoded
@@ -24,6 +24,7 @@ from tasks.graph.node import Node, graph_from_json, graph_to_json, topological
 from tasks.graph.row_rules import Division, RowSet
 from tasks.job.fingerprints import fingerprint, own_code, users_code
 from tasks.sources.formats import BOUNDS, read_options
+from tasks.sources.parsed_text import all_there, is_parsed, with_parsed
 from tasks.sources.reading_rules import Fit
 from tasks.storage.allowed_roots import allowed_roots
 from tasks.storage.atomic import read_json
@@ -263,6 +264,10 @@ class PlanOf:
         """True if the scratch files of a keyed source are all there."""
         return all(Path(f.path).exists() for split in splits for f in self.plan(split).files)
 
+    def parsed_whole(self, splits: Sequence[str]) -> bool:
+        """True if the files of all text that was parsed once are there."""
+        return all(all_there(plan) for plan in map(self.plan, splits) if is_parsed(plan))
+
     def is_of(self, split: str, listed: Mapping[str, File]) -> bool:
         """True if the plan of a split was made of these files as they are now."""
         try:
@@ -294,6 +299,7 @@ class PlanOf:
             "digests": digests,
             "repeated": dict(repeated or {}),
             "division": division and division.to_json(),
+            "parsed": {split: plan.options[PARSED]["columns"] for split, plan in plans.items() if is_parsed(plan)},
         }
 
     def plan(self, split: str) -> Plan:
@@ -311,6 +317,8 @@ class PlanOf:
                 do="run the same job again",
             ) from None
         plan = replace(plan, options={**plan.options, OPTION: str(self.path.parent / FOLDER)})
+        if columns := self.data.get("parsed", {}).get(split):
+            plan = with_parsed(plan, self.path.parent / f"{PARSED}{split}", columns)
         return plan.with_storage_options(read_options(self.source)["storage_options"])
 
     def repeated(self, split: str) -> RowSet | None:

@@ -22,8 +22,8 @@ from tasks.shuffle.key_ranges import (
     with_row_number,
 )
 from tasks.shuffle.memory_exchange import memory_exchange
+from tasks.sources.parsed_text import write_table
 from tasks.sources.row_places import RUNS, runs_by_file
-from tasks.storage.atomic import no_space
 from tasks.storage.files import check_unchanged
 
 
@@ -56,11 +56,7 @@ class KeyBlock(NamedTuple):
 def write_block(table: pa.Table, path: Path) -> KeyBlock:
     """Write one key block whole or not at all."""
     path = path.with_name(f"block-{path.name}.arrow")
-    partial = path.with_suffix(".tmp")
-    with no_space(path):
-        with pa.ipc.new_file(str(partial), table.schema) as file:
-            file.write_table(table.combine_chunks(), max_chunksize=max(table.num_rows, 1))
-        partial.replace(path)
+    write_table(table, path)
     return KeyBlock(str(path), table.num_rows, table.nbytes, path.stat().st_size)
 
 

@@ -28,6 +28,7 @@ from tasks.errors import DataError, near
 from tasks.sources.formats import FORMATS
 from tasks.sources.formats.conform import MisfitError, conform_column, first_fraction, with_fields
 from tasks.sources.frames import Frames
+from tasks.sources.parsed_text import is_parsed, read_parsed
 from tasks.sources.uniting import ABSENT, APART, check_together
 from tasks.storage import hive
 from tasks.storage.files_being_read import listed, noted
@@ -62,6 +63,8 @@ def read(
     names = checked_names(plan, columns)
     pieces = [piece for block in partition.blocks for piece in block.pieces]
     try:
+        if isinstance(source, Plan) and is_parsed(source, names):
+            return read_parsed(source, partition, names)
         computed = {n: how for n, how in plan.options.get(MADE, {}).items() if n in names}
         if isinstance(source, Plan) and computed:
             stored = {n: replace(source.schema[n], dtype=parse_dtype(dtype)) for n, (_, dtype) in computed.items()}

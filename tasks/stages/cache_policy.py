@@ -17,6 +17,7 @@ from tasks.job.source_rules import downsampling_of, with_weight
 from tasks.shuffle.choice import spare, spare_on_device
 from tasks.shuffle.row_order import carried_columns, make_order
 from tasks.sources.formats import FORMATS
+from tasks.sources.parsed_text import is_parsed
 from tasks.storage.files import is_remote
 
 
@@ -59,7 +60,7 @@ def taking_key(request: Request, plan: Plan) -> CacheKey | None:
 
 def is_costly(plan: Plan) -> bool:
     """Whether a plan's rows cost more to read again than to hold in host memory."""
-    return FORMATS[plan.format].ranged or any(is_remote(file.path) for file in plan.files)
+    return not is_parsed(plan) and (FORMATS[plan.format].ranged or any(is_remote(file.path) for file in plan.files))
 
 
 def name_of(request: Request, plan: Plan) -> str:

@@ -6,16 +6,18 @@ In: the request. Out: `plan.json` in the staging folder, with files, blocks and 
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tasks.cluster.parallelism import sizing
 from tasks.cluster.pool import Pool
-from tasks.core.plan import File, Plan
+from tasks.core.plan import PARSED, Block, File, Plan
 from tasks.core.schema import Schema
 from tasks.core.stage_results import IngestResult
 from tasks.errors import DataError, JobError, NoInputError, near
@@ -30,17 +32,19 @@ from tasks.job.request import PlanOf, Request
 from tasks.job.source_rules import check_splitting, condition_columns
 from tasks.job.text_order import check_text_order
 from tasks.shuffle.group_by_keys import by_keys, check_runs
-from tasks.shuffle.key_ranges import SourceRows
+from tasks.shuffle.key_ranges import SourceRows, empty_folder
 from tasks.shuffle.parts import check_types
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import FileWithBadLines, bad_lines_of, bad_lines_text, target_of, write_bad_lines
-from tasks.sources.formats import read_options
+from tasks.sources.formats import FORMATS, read_options
+from tasks.sources.parsed_text import parsed_file, with_parsed, write_table
 from tasks.sources.planning import (
     NoRowsError,
     NoValidationRowsError,
     make_plan,
     partition_size,
 )
+from tasks.sources.reader import read
 from tasks.sources.uniting import differ, in_one_type, uniting_notes, with_missing, without_unused
 from tasks.stages.needs import Needs, checked_needs
 from tasks.stages.progress import Progress, no_progress
@@ -48,7 +52,7 @@ from tasks.stages.statistics import modes_of
 from tasks.stages.trial import used_columns
 from tasks.storage import hive
 from tasks.storage.atomic import write_json
-from tasks.storage.files import expand
+from tasks.storage.files import check_unchanged, expand
 from tasks.storage.files_being_read import FOLDER
 from tasks.storage.sample_data import made_up, made_up_text
 
@@ -83,7 +87,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         rows=rows,
         nbytes=sum(plan.nbytes for plan in plans.values()),
         reused=reused,
-        files=sum(len(plan.files) for plan in plans.values()),
+        files=sum(len(saved.sources(split)[0]) for split in plans),
         skipped=sum(len(plan.skipped) for plan in plans.values()),
         blocks=sum(len(plan.blocks) for plan in plans.values()),
         partitions=sum(len(plan.partitions) for plan in plans.values()),
@@ -188,6 +192,7 @@ def _plan(
         and saved.data.get("users") in (None, users)
         and all(saved.is_of(split, listed[split]) for split in paths)
         and (not request.source.keys or saved.complete(request.plan_names))
+        and saved.parsed_whole(request.plan_names)
         and saved.row_sets_whole(request.plan_names)
     )
     target = target_of(request.source, request.staging.target)
@@ -215,7 +220,7 @@ def _plan(
         )
         saved.data["learned_files"] = [file for one in planned.values() for file in one.learned]
         saved.data["bad_lines"] = {split: files for split, one in planned.items() if (files := one.bad[1])}
-        saved.data["users"] = users if any(differ(plan) for plan in plans.values()) else None
+        saved.data["users"] = users if request.source.parse_once or any(map(differ, plans.values())) else None
     run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.planned_for.workers), "made_up": sample}
     write_json(saved.path, {**saved.data, **run, "contract": notes, "united": grown})
     return reused, notes, grown
@@ -304,6 +309,16 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     learns = split == request.plan_names[0] and not request.fitted
     learned = _digested(plan, read_options(source)["storage_options"], pool) if learns else []
     planned = Planned(plan, bad, learned, notes, uniting_notes(plan, used))
+    if source.parse_once:
+        if request.flow != "fit":
+            _checked_needs(request, {split: plan}, pool)  # before the files of parsed text are written
+        plan = _parsed(
+            plan,
+            request.staging.folder / f"{PARSED}{split}",
+            [n for n in plan.schema if n in used or source.keys],
+            pool,
+        )
+        planned = replace(planned, plan=plan)
     rows = SourceRows(
         plan, plan, request.engine, pool, source.filter, exchange=run.exchange, floor=run.min_partition_size
     )
@@ -321,7 +336,26 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
         _checked_needs(request, {split: plan}, pool)  # before the scratch files of the keys are written
     folder, size = request.staging.folder / f"keyed{split}", partition_size(source, plan.nbytes, limits)
     keyed = by_keys(replace(rows, filter=None), source.keys, source.sort_by, folder, size)
+    shutil.rmtree(request.staging.folder / f"{PARSED}{split}", ignore_errors=True)  # the keyed files have its rows
     return replace(planned, plan=keyed, origins=[file.to_json() for file in plan.files])
+
+
+def _parsed(plan: Plan, folder: Path, columns: Sequence[str], pool: Pool) -> Plan:
+    """Write these columns of every block of text to an Arrow file; the plan that reads them from there."""
+    if not FORMATS[plan.format].ranged:
+        why = f"files of {plan.format} store columns, which every stage reads about as quickly"
+        do = "leave source.parse_once out"
+        raise JobError("parse_once is for text", where="source.parse_once", why=why, do=do)
+    empty_folder(folder)
+    parsed = with_parsed(plan, folder, columns)
+    pool.map(_parse_block, (plan, parsed, columns), plan.blocks)
+    check_unchanged(plan.files, plan.options.get("storage_options"))
+    return parsed
+
+
+def _parse_block(shared: tuple[Plan, Plan, Sequence[str]], block: Block) -> None:
+    plan, parsed, columns = shared
+    write_table(read(plan, plan.alone(block), columns), parsed_file(parsed, block))
 
 
 def _checked_needs(request: Request, plans: Mapping[str, Plan], pool: Pool) -> Needs:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tasks.cluster.dask_pool import Workers
 from tasks.cluster.parallelism import computing_threads, sizing
 from tasks.core.memory_budget import copies, work_limit
-from tasks.core.plan import Plan
+from tasks.core.plan import PARSED, Plan
 from tasks.core.row_sizes import POSITION, row_bytes
 from tasks.core.schema import Schema
 from tasks.core.units import amount
@@ -97,6 +97,7 @@ def needs(
     stored = sample.stored_bytes(request) * left if sample else 0.0
     written = sum(int(rows[s] * (stored or _width(bounds[s]))) for s in plans)
     keyed = sum(int(rows[s] * row_bytes(plan.schema)) for s, plan in plans.items()) if source.keys else 0
+    parsed = int(sum(plan.nbytes for plan in plans.values()) * scale) if source.parse_once else 0
     largest = max(p.nbytes for plan in plans.values() for p in plan.partitions)
     most = largest_partition(source, sizing(request.engine, workers))
     largest = max(largest, min(int(largest * scale), most))
@@ -121,7 +122,7 @@ def needs(
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
     noted = sum(p.rows for p in plans.values()) * max((look.noted for look in looks(source)), default=0)
     waiting = [need + noted for where, need in finding if where == "disk"]
-    scratch = max(scratch, *(int(need * scale) for need in [noted, *waiting]))
+    scratch = parsed + max(scratch, *(int(need * scale) for need in [noted, *waiting]))
     if on_gpu:
         host = largest * at_once + max(in_memory if on_host else 0, decoded)
     else:
@@ -158,7 +159,7 @@ def disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:
 
 def _reusable_bytes(folder: Path) -> int:
     """Bytes of pieces and parts of an earlier start, which this start need not write again."""
-    places = [folder / "new", folder / "exchange", *folder.glob("keyed*")]
+    places = [folder / "new", folder / "exchange", *folder.glob("keyed*"), *folder.glob(f"{PARSED}*")]
     paths = [p for place in places if place.is_dir() for p in place.rglob("*")]
     total = 0
     for path in paths:

@@ -120,6 +120,7 @@ SOURCE: dict[str, Seen | str] = {
                          "test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker",
     "max_record_bytes": Seen(4, refused="max_record_bytes"),
     "max_block_bytes": Seen(4, refused="max_block_bytes", name="in.csv.gz"),
+    "parse_once": "tests/tasks/stages/test_parse_once.py::test_the_output_is_the_same_and_text_is_read_once",
     "keys": Seen(["b"], text="a,b\n1,x\n2,y\n1,x\n"),
     "sort_by": Seen(["a"], [[2, "x"], [5, "x"]], {"source": {"keys": ["b"]}}, "a,b\n5,x\n2,x\n"),
     "filter": Seen("a > 1", [[2, "y"], [3, "w"]]),
@@ -554,6 +555,7 @@ PYTHON = {
     "path": "source", "valid": "a second Dataset", "filter": "ops.Filter", "sample": "rowmill sample",
     "keys": Dataset.shuffle_by_keys, "sort_by": Dataset.shuffle_by_keys, "unique": Dataset.unique,
     "split": Dataset.split, "downsample": Dataset.downsample, "strict": Dataset.downsample,
+    "parse_once": Dataset.persist,
 }  # fmt: skip
 
 

@@ -27,8 +27,9 @@ from tests.faults.jobs import BLOCK, plan_chaos
 from tests.faults.jobs import STAGES as FAULTS
 from tests.infra.elsewhere import DASK, digests, processes, run_job
 
-OF_STAGE = {"_each": "ingest", "observe": "statistics", "merge": "statistics", "cut_partition": "transform",
-            "scratch_partition": "transform", "write_part": "shuffle_write", "_deliver": "shuffle_write"}  # fmt: skip
+OF_STAGE = {"_each": "ingest", "_parse_block": "ingest", "observe": "statistics", "merge": "statistics",
+            "cut_partition": "transform", "scratch_partition": "transform", "write_part": "shuffle_write",
+            "_deliver": "shuffle_write"}  # fmt: skip
 KINDS = {"ingest": "parsing", "statistics": "operators", "transform": "operators", "shuffle_write": "operators"}
 RESOURCES = {stage: {kind: 1} for stage, kind in KINDS.items()}
 HERE = ["--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0"]
@@ -100,6 +101,21 @@ def test_each_stage_runs_on_workers_that_fit_and_writes_the_files_of_one_kind(
     assert run_job(text, tmp_path / "one", {"kind": "cpu", "threads_per_worker": 2}, **options).is_completed()
     assert digests(tmp_path / "mixed") == digests(tmp_path / "one")
     assert sum(rows for rows, _ in digests(tmp_path / "mixed")) == 4 * BLOCK
+
+
+@pytest.mark.system
+@pytest.mark.xdist_group("clusters")
+@pytest.mark.promise("parses text on the workers of ingest and keeps it in scratch files, which the others read")
+def test_text_is_parsed_on_the_workers_of_ingest_alone(
+    mixed: Client, text: Path, tmp_path: Path, prefect_server: Any
+) -> None:
+    jobs = {name: {"path": str(text), "parse_once": name == "mixed"} for name in ("mixed", "one")}
+    with get_task_stream(mixed) as stream:
+        assert run_job(text, tmp_path / "mixed", at(mixed, RESOURCES), source=jobs["mixed"]).is_completed()
+    assert ran_on(stream, mixed) == {stage: {kind} for stage, kind in KINDS.items()}
+    assert sum(str(task["key"]).startswith("_parse_block") for task in stream.data) == 4
+    assert run_job(text, tmp_path / "one", {"kind": "cpu"}, source=jobs["one"]).is_completed()
+    assert digests(tmp_path / "mixed") == digests(tmp_path / "one")
 
 
 @pytest.mark.system
