@@ -147,11 +147,14 @@ def test_eight_workers_on_cores_count_text_for_one_on_a_gpu(
         with get_task_stream(client) as stream:
             assert run_job(text, tmp_path / "mixed", at(client, RESOURCES), **options).is_completed()
         assert ran_on(stream, client) == {stage: {kind} for stage, kind in KINDS.items()}
+        parsed_once = {"source": {"path": str(text), "parse_once": True}, **options}
+        assert run_job(text, tmp_path / "parsed", at(client, RESOURCES), **parsed_once).is_completed()
         learning = {stage: {"parsing": 1} for stage in ("ingest", "statistics")}
         resources = {**RESOURCES, **learning}  # what one engine learns, the other one applies
         assert run_job(text, tmp_path / "learned", at(client, resources), **options).is_completed()
     assert run_job(text, tmp_path / "one", {"kind": "cuda", "workers": 1}, **options).is_completed()
-    assert digests(tmp_path / "mixed") == digests(tmp_path / "learned") == digests(tmp_path / "one")
+    for name in ("mixed", "parsed", "learned"):
+        assert digests(tmp_path / name) == digests(tmp_path / "one")
     assert Manifest.load(tmp_path / "mixed").data["engine"] == "cudf"
 
 
