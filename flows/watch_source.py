@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import flow, get_client, get_run_logger
 from prefect.client.schemas.filters import FlowRunFilter
@@ -27,6 +27,9 @@ from tasks.sources.arrivals import Arrival, data_files, grouped, load_seen, load
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_folder, local_path
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
 
 ARRIVED, NOTHING = "rowmill.data.arrived", "there is no input"
 NAMESPACE = uuid.UUID("6d696c6c-7261-4365-8000-64617461696e")
@@ -129,7 +132,9 @@ def _look(
     return [file.path for file in new]
 
 
-def announce(paths: Sequence[str], patterns: Sequence[str] = (), format: str = "auto", options: Any = None) -> int:
+def announce(
+    paths: Sequence[str], patterns: Sequence[str] = (), format: str = "auto", options: Mapping[str, Any] | None = None
+) -> int:
     """Send the events of files again, as if they had just arrived; how many events.
 
     JobError where nothing is there, or nothing of it is data.
@@ -198,7 +203,7 @@ def _this_run() -> list[RelatedResource]:
     return [RelatedResource({"prefect.resource.id": f"prefect.flow-run.{run.id}", "prefect.resource.role": "flow-run"})]
 
 
-def _flow_run() -> Any:
+def _flow_run() -> FlowRun | None:
     context = FlowRunContext.get()
     return context.flow_run if context else None
 

@@ -6,12 +6,17 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import date
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from flows.commands.console import FAILED, terminal
 from tasks.errors import GiveUpError, JobError
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
+
+    from flows.job.run_calendar import DeployedJob
 
 POLL_SECONDS = 2.0
 IDLE_SECONDS = 60.0  # until it is said that no worker takes the run
@@ -90,6 +95,7 @@ def backfill(
         started += 1
         name = calendar.shown(one)
         ended = _run_night(nights, one, lambda text: console.print(text, markup=False), server.ui_url)
+        assert ended.state is not None
         night = nights.published().get(one)
         state = f"published: {night.path}" if night else f"{ended.state_name}: {ended.state.message or ''}".strip(": ")
         console.print(f"{name}  {state}", markup=False)
@@ -101,7 +107,7 @@ def backfill(
     console.print(f"{started:,} run(s); {len(left):,} {unit}(s) without a published output", markup=False)
 
 
-def _empty_range(nights: Any, first: date, last: date, from_: str | None, to: str | None) -> JobError:
+def _empty_range(nights: DeployedJob, first: date, last: date, from_: str | None, to: str | None) -> JobError:
     """The error of a range that ends before it begins, with the way out."""
     where, do = f"--from {from_} --to {to or nights.calendar.shown(last)}", "give --from an earlier day"
     if to is None and first == nights.today():
@@ -110,7 +116,7 @@ def _empty_range(nights: Any, first: date, last: date, from_: str | None, to: st
     return JobError("the range is empty", where=where, do=do)
 
 
-def _deployed(name: str) -> Any:
+def _deployed(name: str) -> DeployedJob:
     """The deployment of a name; a JobError that names those that there are."""
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
@@ -127,7 +133,7 @@ def _deployed(name: str) -> Any:
             raise JobError(f"there is no deployment {name!r}", where="DEPLOYMENT", do=near(name, names)) from None
 
 
-def _run_night(nights: Any, night: date, say: Callable[[str], None], ui_url: str) -> Any:
+def _run_night(nights: DeployedJob, night: date, say: Callable[[str], None], ui_url: str) -> FlowRun:
     """The flow run of a night once it has ended: one that an earlier backfill has started, if it is completed or
     cancelled, else a new one.
 
@@ -142,7 +148,7 @@ def _run_night(nights: Any, night: date, say: Callable[[str], None], ui_url: str
     for attempt in range(MOST_ATTEMPTS):
         key = f"{BACKFILL}-{nights.id}-{text}-{attempt}"
 
-        def create(key: str = key) -> Any:
+        def create(key: str = key) -> FlowRun:
             with get_client(sync_client=True) as client:
                 return client.create_flow_run_from_deployment(
                     nights.id,
@@ -159,16 +165,17 @@ def _run_night(nights: Any, night: date, say: Callable[[str], None], ui_url: str
             continue
         say(f"{shown}  {ui_url}/runs/flow-run/{run.id}{'' if is_new else ', which an earlier backfill has started'}")
         ended = _ended(run.id, nights.name, say)
+        assert ended.state is not None
         if is_new or ended.state.is_completed() or ended.state.is_cancelled():  # cancelled: on purpose
             return ended
     raise GiveUpError(f"there were {MOST_ATTEMPTS:,} runs of {shown}", where=nights.name, do="look at the last one")
 
 
-def _ended(run_id: Any, name: str, say: Callable[[str], None]) -> Any:
+def _ended(run_id: uuid.UUID, name: str, say: Callable[[str], None]) -> FlowRun:
     """The flow run once it has ended."""
     from prefect import get_client
 
-    def read() -> Any:
+    def read() -> FlowRun:
         with get_client(sync_client=True) as client:
             return client.read_flow_run(run_id)
 

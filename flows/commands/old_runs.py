@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prefect import get_client
 from prefect.client.schemas.filters import (
@@ -21,6 +21,9 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import TERMINAL_STATES
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
 
 TAG, FLOWS = "rowmill", ("preprocess", "fit", "apply", "refit", "watch-source", "train")
 PAGE = 200
@@ -54,7 +57,7 @@ def prune_runs(seconds: float, dry_run: bool = False) -> Pruned:
     return Pruned(runs, artifacts, min(ends, default=None), max(ends, default=None))
 
 
-def _ended(client: Any, before: datetime, offset: int) -> list[Any]:
+def _ended(client: SyncPrefectClient, before: datetime, offset: int) -> list[Any]:
     flows = FlowFilter(name=FlowFilterName(any_=[*FLOWS]))
     chosen = FlowRunFilter(
         tags=FlowRunFilterTags(all_=[TAG]),
@@ -68,7 +71,7 @@ def _ended(client: Any, before: datetime, offset: int) -> list[Any]:
     )
 
 
-def _artifacts(client: Any, runs: list[Any]) -> list[Any]:
+def _artifacts(client: SyncPrefectClient, runs: list[Any]) -> list[Any]:
     ids = [run.id for run in runs]
     artifacts: list[Any] = []
     while page := client.read_artifacts(

@@ -14,6 +14,8 @@ from flows.commands.console import terminal
 from tasks.errors import GiveUpError, JobError
 
 if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
     from tasks.gate.question import Answer, Question
     from tasks.storage.staging import Staging
 
@@ -167,7 +169,7 @@ def _taken_by_run(question: Question, answer: Answer, who: str) -> bool:
     return False
 
 
-def _state_of(run: str) -> Any:
+def _state_of(run: str) -> State | None:
     """The state of a flow run; None where the server does not know the run."""
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
@@ -213,7 +215,7 @@ def finish(question: Question) -> None:
 
 
 def _flow(name: str) -> Callable[[], Any]:
-    def load() -> Any:
+    def load() -> Callable[..., Any]:
         from importlib import import_module
 
         return getattr(import_module(f"flows.{name}"), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -134,7 +135,7 @@ def deploy(
     console.print(f"next     {next_}", soft_wrap=True, markup=False)
 
 
-def _when(spec: Any) -> str:
+def _when(spec: Mapping[str, Any]) -> str:
     """When a deployment runs, in words."""
     schedules = [
         f"{s['cron']} {s.get('timezone', 'UTC')}"

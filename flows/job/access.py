@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.clusters.configurations import VARIABLE as CONFIGURATIONS
 from tasks.core.settings import collector_file
@@ -23,6 +23,9 @@ from tasks.storage.allowed_roots import allowed_roots, check_files_in, check_pat
 from tasks.storage.files import local_folder
 from tasks.storage.own_files import LATEST
 from tasks.storage.staging import Staging
+
+if TYPE_CHECKING:
+    from infra.clusters.model import Cluster
 
 CLUSTERS = "ROWMILL_ALLOWED_CLUSTERS"
 PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
@@ -143,7 +146,7 @@ def _written(job: Any) -> Iterator[tuple[str, str]]:
         yield "source.bad_lines", job.source.bad_lines
 
 
-def _of_cluster(cluster: Any) -> Iterator[tuple[str, str]]:
+def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
     """The files and folders that the section `cluster` names, certificates and keys too; not those that the host's
     configuration names."""
     for place in () if cluster.configuration else ("", "tls", "ssh", "slurm"):
@@ -153,7 +156,7 @@ def _of_cluster(cluster: Any) -> Iterator[tuple[str, str]]:
                 yield ".".join(filter(None, ("cluster", place, name))), str(Path(path).expanduser())
 
 
-def _check_no_commands(cluster: Any) -> None:
+def _check_no_commands(cluster: Cluster) -> None:
     """Refuse commands of a SLURM job, another Python, and arguments of a class where the job's functions are
     limited: arguments are commands, such as job_script_prologue, hosts or images."""
     for name in ("cluster_kwargs", "adapt_kwargs"):
@@ -174,7 +177,7 @@ def _check_no_commands(cluster: Any) -> None:
                 )
 
 
-def _elsewhere(cluster: Any) -> list[tuple[str, str]]:
+def _elsewhere(cluster: Cluster) -> list[tuple[str, str]]:
     """The schedulers, hosts, images and classes that the section `cluster` names, with the keys that do."""
     named = [("cluster.address", cluster.address), ("cluster.cluster_class", cluster.cluster_class)]
     named += [("cluster.ssh.hosts", host) for host in getattr(cluster.ssh, "hosts", ())]
@@ -196,7 +199,7 @@ def _check_elsewhere(named: Sequence[tuple[str, str]]) -> None:
             )
 
 
-def check_fitted(path: Any) -> None:
+def check_fitted(path: object) -> None:
     """A JobError if a fitted workflow, or a table of it, is outside of the allowed roots."""
     limit_deployment()
     if isinstance(path, str):

@@ -68,7 +68,7 @@ def with_patterns(data: dict[str, Any], patterns: Mapping[str, str]) -> dict[str
     return data
 
 
-def texts_of(job: Any) -> dict[str, str]:
+def texts_of(job: object) -> dict[str, str]:
     """The texts of a job, as a model or as plain values, that may hold a date, by their places."""
     texts: dict[str, str] = {}
     for place in PLACES:

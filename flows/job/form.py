@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
@@ -21,6 +21,9 @@ from flows.job.job import recipes
 from infra.clusters.configurations import configurations
 from infra.clusters.model import OF_CLASS, Cluster
 from tasks.core.settings import Refitting, Source
+
+if TYPE_CHECKING:
+    from prefect import Flow
 
 Schema = dict[str, Any]
 CHOICES = {"string": "one", "array": "several", "null": "none"}  # what the page calls the types of a path
@@ -107,7 +110,7 @@ class FormField:
     def __init__(self, schema: Schema, is_required: bool) -> None:
         self.schema, self.is_required = schema, is_required
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         if self.is_required:
             return core_schema.any_schema()
         # Optional by a default of its own: the function's default, null, would make every field a choice with "None".
@@ -117,7 +120,9 @@ class FormField:
         return dict(self.schema)
 
 
-def with_form(flow: Any, model: type[BaseModel], /, texts: Mapping[str, str] = NO_TEXTS, **shown: Sequence[str]) -> Any:
+def with_form(
+    flow: Any, model: type[BaseModel], /, texts: Mapping[str, str] = NO_TEXTS, **shown: Sequence[str]
+) -> Flow[..., Any]:
     """The flow with the form of its job: its parameters in their order, each with what it takes and its text in the
     model. `shown` are the visible keys of sections other than `SHOWN`; `texts` replace texts of the model.
 

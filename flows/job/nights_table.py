@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect.utilities.urls import url_for
 
@@ -18,6 +18,9 @@ from tasks.job.publication import Publication, read_publication
 from tasks.report import Markdown, escaped, markdown_table
 from tasks.storage.atomic import read_json
 from tasks.storage.own_files import CHANGES, GATE, REPORTS, SPLITS, WORKFLOW
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
 
 NIGHTS = 30  # in the table
 LARGEST_STATE = 64 * 2**20  # bytes of a state.json whose vocabularies are counted
@@ -90,7 +93,7 @@ def _head(nights: DeployedJob, missing: list[date]) -> str:
 
 
 def _row(
-    night: Night | None, flow_run: Any, outcome: str | None, rates: Mapping[str, Mapping[str, Any]] | None
+    night: Night | None, flow_run: FlowRun | None, outcome: str | None, rates: Mapping[str, Mapping[str, Any]] | None
 ) -> dict[str, str]:
     """The cells of a night, as texts; "" for unknown figures."""
     run_id = night.run if night and night.run else str(flow_run.id) if flow_run else ""
@@ -148,7 +151,7 @@ def learned_of(output: Path) -> NightLearned:
     return NightLearned(sum(sizes) if sizes else None, _newcomers(read_json(folder / CHANGES)))
 
 
-def _newcomers(changes: Any) -> int | None:
+def _newcomers(changes: object) -> int | None:
     """How many values got an id in a refit; None without one."""
     steps = changes.get("steps") if isinstance(changes, dict) else None
     grown = [
@@ -172,7 +175,7 @@ def judged_of(output: Path) -> NightJudged:
     return NightJudged(verdict, share, column, file)
 
 
-def _shares(note: Any) -> Iterator[tuple[float, str, str]]:
+def _shares(note: object) -> Iterator[tuple[float, str, str]]:
     """(figure / threshold, column, first file in which it begins) of every finding at any depth of a gate's note."""
     if isinstance(note, list):
         for one in note:
@@ -195,7 +198,7 @@ def _report(output: Path) -> str:
     return " ".join(f"[{escaped(str(path.relative_to(output.parent)))}]({path.as_uri()})" for path in there)
 
 
-def _number(value: Any) -> str:
+def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,}"
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import get_run_logger
 from prefect.context import FlowRunContext
@@ -26,6 +26,9 @@ from tasks.core.stage_results import IngestResult, StageResult
 from tasks.job.request import Request
 from tasks.report import markdown_table
 from tasks.storage.atomic import read_json
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
 
 LATE = "rowmill.run.late"  # the event, and the label of a run of which it was said
 WAKE_SECONDS = 5.0  # between two looks at a run
@@ -137,7 +140,7 @@ def late_text(expected: Forecast | None, limit: datetime, now: datetime, began: 
     return f"{text}; it began at {start:%H:%M}, and no stage takes longer than usual" if expected else text
 
 
-def tell(flow_run: Any, key: str, text: str, expected: Forecast | None, limit: datetime) -> None:
+def tell(flow_run: FlowRun, key: str, text: str, expected: Forecast | None, limit: datetime) -> None:
     """Artifact, label and event of a run that is late. A server that is away is no reason to fail."""
     stages = expected.stages if expected else ()
     rows = [

@@ -7,12 +7,15 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
 from flows.job.run_labels import OUTPUT, label_run
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
 
 ALIVE, ENDED = "rowmill.run.alive", "rowmill.run.ended"
 SECONDS = 10.0  # between two signs
@@ -48,7 +51,7 @@ def signs_of_life(output: str) -> Iterator[None]:
         _emit(ENDED, run)
 
 
-def _emit(event: str, run: Any) -> None:
+def _emit(event: str, run: FlowRun) -> None:
     resource = {"prefect.resource.id": f"prefect.flow-run.{run.id}", "prefect.resource.name": run.name}
     with suppress(Exception):  # as above
         emit_event(event=event, resource=resource)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.cluster.current import current_pool, using
 from tasks.cluster.out_of_memory import is_out_of_memory
@@ -12,8 +12,13 @@ from tasks.cluster.transfer import gpu_setup
 from tasks.engines.convert.libraries import library
 from tasks.errors import DataError, RowmillError
 
+if TYPE_CHECKING:
+    from distributed import Client
 
-def each(function: Callable[..., Any], items: Iterable[Any], broadcast: Any = None, client: Any = None) -> list[Any]:
+
+def each(
+    function: Callable[..., Any], items: Iterable[Any], broadcast: object = None, client: Client | None = None
+) -> list[Any]:
     """Call a function for each item, in parallel, and return the results in the order of the items.
 
     function: called as function(item), or as function(broadcast, item) where there is something to broadcast.
@@ -40,7 +45,7 @@ def each(function: Callable[..., Any], items: Iterable[Any], broadcast: Any = No
         return pool.map(_call, (function, broadcast), list(enumerate(items)))
 
 
-def _call(shared: tuple[Callable[..., Any], Any], item: tuple[int, Any]) -> Any:
+def _call(shared: tuple[Callable[..., Any], Any], item: tuple[int, Any]) -> object:
     (function, broadcast), (number, value) = shared, item
     if library(broadcast) == "cudf":
         gpu_setup.prepare("cudf")
