@@ -9,10 +9,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prefect import flow, get_client, get_run_logger
 from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.events import Event, RelatedResource, Resource
 from prefect.events.clients import get_events_client
@@ -27,9 +28,6 @@ from tasks.sources.arrivals import Arrival, data_files, grouped, load_seen, load
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_folder, local_path
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
 
 ARRIVED, NOTHING = "rowmill.data.arrived", "there is no input"
 NAMESPACE = uuid.UUID("6d696c6c-7261-4365-8000-64617461696e")

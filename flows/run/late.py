@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prefect import get_run_logger
+from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
@@ -26,9 +27,6 @@ from tasks.core.stage_results import IngestResult, StageResult
 from tasks.job.request import Request
 from tasks.report import markdown_table
 from tasks.storage.atomic import read_json
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
 
 LATE = "rowmill.run.late"  # the event, and the label of a run of which it was said
 WAKE_SECONDS = 5.0  # between two looks at a run

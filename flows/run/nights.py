@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from prefect import get_client, get_run_logger
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
@@ -65,9 +66,6 @@ from tasks.stages.progress_artifact import fresh_client
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.files import expand, is_remote
 from tasks.storage.staging import Staging
-
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
 
 NOTE = "night.json"  # in the staging folder: the date of the work in it
 SKIPPED = "rowmill.run.skipped"  # the event of a run that had no data

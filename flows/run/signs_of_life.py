@@ -7,15 +7,12 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
+from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
 from flows.job.run_labels import OUTPUT, label_run
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
 
 ALIVE, ENDED = "rowmill.run.alive", "rowmill.run.ended"
 SECONDS = 10.0  # between two signs
