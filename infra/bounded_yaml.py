@@ -6,8 +6,6 @@ stack; a number of a million digits takes minutes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import yaml
 
 MOST_TEXT = 2**20  # characters
@@ -22,7 +20,7 @@ class _Bounded(yaml.SafeLoader):
 
     depth = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.depth > MOST_DEPTH:
             raise _refused(f"values are nested more than {MOST_DEPTH} levels deep", self.peek_event().start_mark)
         self.depth += 1
@@ -42,7 +40,7 @@ def compose(text: str) -> yaml.Node | None:
     return node
 
 
-def construct(node: yaml.Node | None) -> Any:
+def construct(node: yaml.Node | None) -> object:
     """The values of nodes; a yaml.YAMLError for a value that is not of the type that its tag names."""
     if node is None:
         return None
@@ -52,7 +50,7 @@ def construct(node: yaml.Node | None) -> Any:
         raise _refused(f"a value is not what its tag says ({error})", node.start_mark) from None
 
 
-def load(text: str) -> Any:
+def load(text: str) -> object:
     """The values of a text; a yaml.YAMLError where it is not YAML, or too much of it."""
     return construct(compose(text))
 
@@ -73,5 +71,5 @@ def _values(node: yaml.Node, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
-def _refused(problem: str, mark: Any) -> yaml.YAMLError:
+def _refused(problem: str, mark: yaml.Mark | None) -> yaml.YAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)

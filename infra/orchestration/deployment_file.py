@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 import infra
 from infra import bounded_yaml
 from tasks.errors import JobError, mistakes, near, place_text
+
+if TYPE_CHECKING:
+    from prefect import Flow
 
 FILE = Path(infra.__file__).parent / "prefect.yaml"
 FOLDER, SOURCE = "ROWMILL_FOLDER", "ROWMILL_DEPLOYED_FROM"  # variables of a run: where it works, its file
@@ -64,13 +67,13 @@ def full_name(spec: Mapping[str, Any]) -> str:
     return f"{flow_of(spec['entrypoint']).name}/{spec['name']}"
 
 
-def flow_of(entrypoint: str) -> Any:
+def flow_of(entrypoint: str) -> Flow[..., Any]:
     """The flow of `module.path.name`; Prefect's own loader would look in the current folder first."""
     module, _, name = entrypoint.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
 
-def complete(spec: dict[str, Any], pull: Any, folder: Path, source: str) -> None:
+def complete(spec: dict[str, Any], pull: Sequence[object] | None, folder: Path, source: str) -> None:
     """Put what a run needs into a deployment that is registered for a worker, as far as the file does not say it.
 
     The worker starts each run in a temporary folder, which it removes afterwards. So a run goes to ROWMILL_FOLDER as
@@ -197,7 +200,7 @@ def _refused(parameters: Mapping[str, Any], schema: dict[str, Any]) -> str:
     return ""
 
 
-def _flow(entrypoint: str, what: str, where: str) -> Any:
+def _flow(entrypoint: str, what: str, where: str) -> Flow[..., Any]:
     from prefect import Flow
 
     do = "write module.path.name, such as flows.preprocess.preprocess"

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import yaml
 
@@ -336,7 +337,7 @@ def automations(webhook: str | None, announce: str | None = None) -> list[dict[s
     return [spec for spec in specs if all(a.get("block_document_id", "") is not None for a in spec["actions"])]
 
 
-def _automation_id(name: str) -> Any:
+def _automation_id(name: str) -> UUID | None:
     from prefect import get_client
 
     with get_client(sync_client=True) as client:

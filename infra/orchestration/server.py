@@ -12,13 +12,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 import psutil
 
 from infra.environment import ENVIRONMENT
 from tasks.errors import GiveUpError, JobError
+
+if TYPE_CHECKING:
+    from prefect.settings import Settings
 
 HOST = "127.0.0.1"
 START_SECONDS = 120
@@ -294,7 +297,7 @@ def prefect_home() -> Path:
     return home
 
 
-def _settings() -> Any:
+def _settings() -> Settings:
     from prefect.settings import get_current_settings
 
     return get_current_settings()
