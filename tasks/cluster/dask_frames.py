@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -16,13 +16,17 @@ from tasks.core.plan import Partition
 from tasks.engines import synchronize
 from tasks.engines.convert.libraries import to_frame
 
+if TYPE_CHECKING:
+    import dask.dataframe as dd
+
+F = TypeVar("F")
 log = logging.getLogger("rowmill")
 SHUFFLE_METHOD = "dataframe.shuffle.method"
 
 
 def dask_frame(
-    read: Callable[[Any, Partition], Any], handle: Any, partitions: Sequence[Partition], empty: pa.Table, engine: str
-) -> Any:
+    read: Callable[[Any, Partition], Any], handle: object, partitions: Sequence[Partition], empty: pa.Table, engine: str
+) -> dd.DataFrame:
     """A Dask frame whose partitions are the results of `read(handle, partition)`.
 
     On GPUs, frames are shuffled by tasks where the user has not chosen: Dask's default on a cluster is made for pandas.
@@ -39,7 +43,7 @@ def dask_frame(
 
 def delayed_parts(
     function: Callable[..., Any],
-    handle: Any,
+    handle: object,
     partitions: Sequence[Partition],
     name: str,
     more: Sequence[Sequence[Any]] = (),
@@ -50,7 +54,7 @@ def delayed_parts(
     return over_frames(function, first, partitions, f"{name}-{uuid4().hex[:8]}", current_client(), more)
 
 
-def _computed(read: Callable[[Any, Partition], Any], handle: Any, partition: Partition) -> Any:
+def _computed(read: Callable[[Any, Partition], F], handle: object, partition: Partition) -> F:
     """A partition, read completely, so that tasks in other threads may use it."""
     frame = read(handle, partition)
     synchronize()
