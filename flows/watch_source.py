@@ -130,9 +130,7 @@ def _look(
     return [file.path for file in new]
 
 
-def announce(
-    paths: Sequence[str], patterns: Sequence[str] = (), format: str = "auto", options: Mapping[str, Any] | None = None
-) -> int:
+def announce(paths: Sequence[str], patterns: Sequence[str] = (), format: str = "auto", options: Any = None) -> int:
     """Send the events of files again, as if they had just arrived; how many events.
 
     JobError where nothing is there, or nothing of it is data.

@@ -69,8 +69,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from distributed import Client
 
-    Frame: TypeAlias = "pd.DataFrame | cudf.DataFrame"  # of the engine
-
+Frame: TypeAlias = "pd.DataFrame | cudf.DataFrame"  # of the engine
 log = logging.getLogger("rowmill")
 LAZY = (
     "the %s partitions of the Dask frame are computed to count their rows, and again in each pass, which checks that "

@@ -21,7 +21,7 @@ from tasks.core.dtypes import plain_type
 from tasks.core.plan import Partition, Plan
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds, embeddings_of
 from tasks.core.settings import Output, checked
-from tasks.dataset import Dataset
+from tasks.dataset import Dataset, Frame
 from tasks.engines.convert.libraries import resolve_engine
 from tasks.engines.user_frames import open_frame
 from tasks.errors import DataError, JobError, near
@@ -57,10 +57,7 @@ from tasks.storage.own_files import current
 
 if TYPE_CHECKING:
     import dask.dataframe as dd
-    import numpy as np
     from distributed import Client
-
-    from tasks.dataset import Frame
 
 F = TypeVar("F")  # a frame of pandas, Arrow or cuDF
 log = logging.getLogger("rowmill")
@@ -614,7 +611,7 @@ def _conformed(table: pa.Table, schema: Schema, needed: Sequence[str]) -> pa.Tab
         raise DataError(what, where="the given frame", why=why, do="give values of the fitted type") from None
 
 
-def rows_kept(evaluation: Evaluation, bound: Bound, rows: int) -> np.ndarray | None:
+def rows_kept(evaluation: Evaluation, bound: Bound, rows: int) -> Any:
     """The places in a given frame of the rows that came out: None for all of them, and for rows that were grouped."""
     context = evaluation.contexts[bound.space]
     return None if bound.space != SOURCE or len(context.rows) == rows else context.rows

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -14,8 +14,6 @@ from flows.commands.console import FAILED, terminal
 from tasks.errors import GiveUpError, JobError
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
-
     from flows.job.run_calendar import DeployedJob
 
 POLL_SECONDS = 2.0
@@ -95,7 +93,6 @@ def backfill(
         started += 1
         name = calendar.shown(one)
         ended = _run_night(nights, one, lambda text: console.print(text, markup=False), server.ui_url)
-        assert ended.state is not None
         night = nights.published().get(one)
         state = f"published: {night.path}" if night else f"{ended.state_name}: {ended.state.message or ''}".strip(": ")
         console.print(f"{name}  {state}", markup=False)
@@ -133,7 +130,7 @@ def _deployed(name: str) -> DeployedJob:
             raise JobError(f"there is no deployment {name!r}", where="DEPLOYMENT", do=near(name, names)) from None
 
 
-def _run_night(nights: DeployedJob, night: date, say: Callable[[str], None], ui_url: str) -> FlowRun:
+def _run_night(nights: DeployedJob, night: date, say: Callable[[str], None], ui_url: str) -> Any:
     """The flow run of a night once it has ended: one that an earlier backfill has started, if it is completed or
     cancelled, else a new one.
 
@@ -148,7 +145,7 @@ def _run_night(nights: DeployedJob, night: date, say: Callable[[str], None], ui_
     for attempt in range(MOST_ATTEMPTS):
         key = f"{BACKFILL}-{nights.id}-{text}-{attempt}"
 
-        def create(key: str = key) -> FlowRun:
+        def create(key: str = key) -> Any:
             with get_client(sync_client=True) as client:
                 return client.create_flow_run_from_deployment(
                     nights.id,
@@ -165,17 +162,16 @@ def _run_night(nights: DeployedJob, night: date, say: Callable[[str], None], ui_
             continue
         say(f"{shown}  {ui_url}/runs/flow-run/{run.id}{'' if is_new else ', which an earlier backfill has started'}")
         ended = _ended(run.id, nights.name, say)
-        assert ended.state is not None
         if is_new or ended.state.is_completed() or ended.state.is_cancelled():  # cancelled: on purpose
             return ended
     raise GiveUpError(f"there were {MOST_ATTEMPTS:,} runs of {shown}", where=nights.name, do="look at the last one")
 
 
-def _ended(run_id: uuid.UUID, name: str, say: Callable[[str], None]) -> FlowRun:
+def _ended(run_id: uuid.UUID, name: str, say: Callable[[str], None]) -> Any:
     """The flow run once it has ended."""
     from prefect import get_client
 
-    def read() -> FlowRun:
+    def read() -> Any:
         with get_client(sync_client=True) as client:
             return client.read_flow_run(run_id)
 

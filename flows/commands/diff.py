@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from flows.commands.console import terminal
 from tasks.errors import DataError
-
-if TYPE_CHECKING:
-    from tasks.gate.comparison import Difference, Side
 
 
 def diff(
@@ -88,7 +85,7 @@ def _output(path: Path) -> Path:
     return folder
 
 
-def _side(folder: Path, root: Path) -> Side:
+def _side(folder: Path, root: Path) -> Any:
     """What is compared of an output."""
     from tasks.core.schema import Schema
     from tasks.gate.comparison import Side
@@ -110,7 +107,7 @@ def _side(folder: Path, root: Path) -> Side:
     return Side(name, manifest.rows, shape, vocabularies, read_profile(folder), dated.get("date", ""))
 
 
-def _show(result: Difference, every: bool) -> None:
+def _show(result: Any, every: bool) -> None:
     """Print a difference as tables."""
     console = terminal()
     before, now = result.before, result.now
@@ -138,7 +135,7 @@ def _show(result: Difference, every: bool) -> None:
         console.print(note, markup=False, soft_wrap=True)
 
 
-def _show_distributions(result: Difference, every: bool) -> None:
+def _show_distributions(result: Any, every: bool) -> None:
     """Print the cells of distributions: of each column, or of the five that moved most the five largest changes."""
     from tasks.gate.contract import percent
 

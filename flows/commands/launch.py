@@ -23,8 +23,6 @@ from infra.workers.garbage import loading
 from tasks.errors import GiveUpError, JobError, RowmillError
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
-
     from flows.commands.progress_view import ProgressView
     from flows.job.refit_job import AnyJob
 
@@ -266,7 +264,7 @@ _running: list[bool] = []  # whether a flow has begun to run in this process
 _started: list[Callable[[Any], None]] = []
 
 
-def tell_started(flow: object, flow_run: FlowRun, state: object) -> None:
+def tell_started(flow: object, flow_run: Any, state: object) -> None:
     for listener in _started:
         listener(flow_run.id)
 

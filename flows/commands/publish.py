@@ -14,8 +14,6 @@ from flows.commands.console import terminal
 from tasks.errors import GiveUpError, JobError
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
-
     from tasks.gate.question import Answer, Question
     from tasks.storage.staging import Staging
 
@@ -169,7 +167,7 @@ def _taken_by_run(question: Question, answer: Answer, who: str) -> bool:
     return False
 
 
-def _state_of(run: str) -> State | None:
+def _state_of(run: str) -> Any:
     """The state of a flow run; None where the server does not know the run."""
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -135,7 +134,7 @@ def deploy(
     console.print(f"next     {next_}", soft_wrap=True, markup=False)
 
 
-def _when(spec: Mapping[str, Any]) -> str:
+def _when(spec: Any) -> str:
     """When a deployment runs, in words."""
     schedules = [
         f"{s['cron']} {s.get('timezone', 'UTC')}"

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infra.clusters.configurations import VARIABLE as CONFIGURATIONS
+from infra.clusters.model import Cluster
 from tasks.core.settings import collector_file
 from tasks.errors import JobError
 from tasks.graph.node import Node, topological
@@ -23,9 +24,6 @@ from tasks.storage.allowed_roots import allowed_roots, check_files_in, check_pat
 from tasks.storage.files import local_folder
 from tasks.storage.own_files import LATEST
 from tasks.storage.staging import Staging
-
-if TYPE_CHECKING:
-    from infra.clusters.model import Cluster
 
 CLUSTERS = "ROWMILL_ALLOWED_CLUSTERS"
 PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")

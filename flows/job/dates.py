@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from tasks.core.settings import Run, Section
+from tasks.core.settings import Run, S
 from tasks.job.run_date import Dated, RunDate, is_pattern, parse_run_date, resolved, run_date_at
 
 DateOf = Callable[[Run], RunDate]
-S = TypeVar("S", bound=Section)
 PLACES = (
     ("source", "path"),
     ("source", "valid"),

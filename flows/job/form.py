@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
@@ -21,9 +21,6 @@ from flows.job.job import recipes
 from infra.clusters.configurations import configurations
 from infra.clusters.model import OF_CLASS, Cluster
 from tasks.core.settings import Refitting, Source
-
-if TYPE_CHECKING:
-    from prefect import Flow
 
 Schema = dict[str, Any]
 CHOICES = {"string": "one", "array": "several", "null": "none"}  # what the page calls the types of a path
@@ -120,9 +117,7 @@ class FormField:
         return dict(self.schema)
 
 
-def with_form(
-    flow: Any, model: type[BaseModel], /, texts: Mapping[str, str] = NO_TEXTS, **shown: Sequence[str]
-) -> Flow[..., Any]:
+def with_form(flow: Any, model: type[BaseModel], /, texts: Mapping[str, str] = NO_TEXTS, **shown: Sequence[str]) -> Any:
     """The flow with the form of its job: its parameters in their order, each with what it takes and its text in the
     model. `shown` are the visible keys of sections other than `SHOWN`; `texts` replace texts of the model.
 

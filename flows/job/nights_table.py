@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prefect.utilities.urls import url_for
 
@@ -18,9 +18,6 @@ from tasks.job.publication import Publication, read_publication
 from tasks.report import Markdown, escaped, markdown_table
 from tasks.storage.atomic import read_json
 from tasks.storage.own_files import CHANGES, GATE, REPORTS, SPLITS, WORKFLOW
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
 
 NIGHTS = 30  # in the table
 LARGEST_STATE = 64 * 2**20  # bytes of a state.json whose vocabularies are counted
@@ -93,7 +90,7 @@ def _head(nights: DeployedJob, missing: list[date]) -> str:
 
 
 def _row(
-    night: Night | None, flow_run: FlowRun | None, outcome: str | None, rates: Mapping[str, Mapping[str, Any]] | None
+    night: Night | None, flow_run: Any, outcome: str | None, rates: Mapping[str, Mapping[str, Any]] | None
 ) -> dict[str, str]:
     """The cells of a night, as texts; "" for unknown figures."""
     run_id = night.run if night and night.run else str(flow_run.id) if flow_run else ""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows.job.dates import texts_of
 from flows.job.job import laid_over, merged, read_job, recipe_of
@@ -20,10 +20,6 @@ from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
 from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, described_by, versions_of
 from tasks.storage.retention import removed_nights
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.responses import DeploymentResponse
-    from prefect.client.schemas.schedules import SCHEDULE_TYPES
 
 STEP = timedelta(minutes=15)  # all hours of all zones begin at one of these
 MOST_STARTS = 1000  # that a schedule of Prefect gives at once
@@ -391,7 +387,7 @@ class DeployedJob:
             )
 
 
-def deployed(name: str, deployment: DeploymentResponse) -> DeployedJob:
+def deployed(name: str, deployment: Any) -> DeployedJob:
     """A deployment of the server with the job that its parameters, job file and recipe give."""
     environment = (deployment.job_variables or {}).get("env") or {}
     folder = Path(environment.get(FOLDER) or Path.cwd())
@@ -400,14 +396,13 @@ def deployed(name: str, deployment: DeploymentResponse) -> DeployedJob:
     if file := data.pop("job", None):
         data = laid_over(read_job(str(file), folder), data)
     schedules = tuple(one.schedule for one in deployment.schedules or ())
-    assert deployment.created is not None  # the server sets it
     paused = bool(deployment.paused) or not any(one.active for one in deployment.schedules or ())
     return DeployedJob(
         name, deployment.id, deployment.created, schedules, merged(recipe_of(data), data), folder, paused
     )
 
 
-def _starts(schedule: SCHEDULE_TYPES, start: datetime, end: datetime) -> Iterator[datetime]:
+def _starts(schedule: Any, start: datetime, end: datetime) -> Iterator[datetime]:
     """The times from `start` until before `end` at which a schedule of Prefect starts a run.
 
     The schedule is asked for one day after another, since it gives 1,000 times at most; and from some hours before,

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from prefect import get_run_logger
-from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
@@ -138,7 +137,7 @@ def late_text(expected: Forecast | None, limit: datetime, now: datetime, began: 
     return f"{text}; it began at {start:%H:%M}, and no stage takes longer than usual" if expected else text
 
 
-def tell(flow_run: FlowRun, key: str, text: str, expected: Forecast | None, limit: datetime) -> None:
+def tell(flow_run: Any, key: str, text: str, expected: Forecast | None, limit: datetime) -> None:
     """Artifact, label and event of a run that is late. A server that is away is no reason to fail."""
     stages = expected.stages if expected else ()
     rows = [

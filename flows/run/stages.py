@@ -35,11 +35,6 @@ from tasks.storage.files_being_read import FOLDER, doing, notes_left
 
 if TYPE_CHECKING:
     from distributed import Client
-    from prefect import Task
-    from prefect_dask.task_runners import PrefectDaskFuture
-
-    Stage = Task[..., StageRun]
-    StageFuture = PrefectDaskFuture[StageRun]
 
 RECORDED_SECONDS = 5.0  # in which the server usually hears of a task run
 NO_WORKERS_SECONDS = 60.0
@@ -47,7 +42,7 @@ STALLED_SECONDS = 300.0
 WAKE_SECONDS = 0.5
 
 
-def run_stage(function: Stage, job: AnyJob, request: Request, split: str | None = None) -> Any:
+def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = None) -> Any:
     """Run a stage and return its result (of tasks.core.stage_results); when its worker is lost, mark that attempt as
     crashed and run it again, `run.retries` times.
 
@@ -92,11 +87,10 @@ def run_stage(function: Stage, job: AnyJob, request: Request, split: str | None 
 
 
 @contextmanager
-def _submitted(task: Stage, job: AnyJob, request: Request, split: str | None) -> Iterator[StageFuture]:
+def _submitted(task: Any, job: AnyJob, request: Request, split: str | None) -> Iterator[Any]:
     """The future of a stage while the block runs. Ctrl-C, SIGTERM and a cancel stop the stage."""
     with untagged(), dask.annotate(**_where_it_fits(job.cluster.resources.get(task.name))):
-        running = task.submit(request, split, job.cluster.resources, wait_for=stages_before())
-    future = cast("StageFuture", running)  # every run has a task runner of Dask
+        future = task.submit(request, split, job.cluster.resources, wait_for=stages_before())
     links(future.wrapped_future.client, request.key, job.run.performance_report)
     try:
         yield future
@@ -203,7 +197,7 @@ def untagged() -> TagsContext:
     return TagsContext(current_tags=set())
 
 
-def wait_for(future: StageFuture, name: str, stalled_after: float = STALLED_SECONDS, owned: bool = False) -> None:
+def wait_for(future: Any, name: str, stalled_after: float = STALLED_SECONDS, owned: bool = False) -> None:
     """Wait until the stage is done; GiveUpError when there was no worker for `NO_WORKERS_SECONDS`, NotBegunError when
     workers are there but none began with the stage, or did anything else, for `stalled_after` seconds.
 

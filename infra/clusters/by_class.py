@@ -24,8 +24,6 @@ from infra.workers.plugin import SetUp
 from tasks.errors import GiveUpError, JobError, RowmillError, near
 
 if TYPE_CHECKING:
-    from distributed.deploy.cluster import Cluster as DaskCluster
-
     from infra.clusters.model import Cluster
 
 LOGS = "log_directory"  # which a job of dask-jobqueue makes
@@ -102,7 +100,7 @@ def open_class(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
     opened.on_workers = partial(_set_up, cluster, SetUp(settings, imports, on_gpus))
 
 
-def _constructed(chosen: Callable[..., Any], arguments: dict[str, Any]) -> DaskCluster:
+def _constructed(chosen: Any, arguments: dict[str, Any]) -> Any:
     """The cluster, which is closed also where its constructor fails once it has started something."""
     if not inspect.isclass(chosen):
         return chosen(**arguments)

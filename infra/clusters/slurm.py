@@ -10,7 +10,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dask.config
 
@@ -28,9 +28,6 @@ from infra.workers.imports import NO_IMPORTS, WorkerImports
 from tasks.errors import GiveUpError, JobError
 
 if TYPE_CHECKING:
-    from dask_jobqueue import SLURMCluster
-    from distributed.deploy.cluster import Cluster as DaskCluster
-
     from infra.clusters.model import Cluster
 
 ANSWER_SECONDS = 30
@@ -57,7 +54,7 @@ def open_queue(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
         jobs.scale(first_workers(cluster))
 
 
-def make(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> SLURMCluster:
+def make(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
     """The cluster of dask-jobqueue: a scheduler in this process, and no job yet."""
     from dask_jobqueue import SLURMCluster
 
@@ -112,7 +109,7 @@ def _own_scratch(cluster: Cluster) -> list[str]:
     ]
 
 
-def end(jobs: DaskCluster) -> None:
+def end(jobs: Any) -> None:
     """Close the scheduler, which cancels the jobs, and the open files of its temporary certificates."""
     jobs.close()
     for part in ("ca_file", "cert", "key"):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,9 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 import infra
 from infra import bounded_yaml
 from tasks.errors import JobError, mistakes, near, place_text
-
-if TYPE_CHECKING:
-    from prefect import Flow
 
 FILE = Path(infra.__file__).parent / "prefect.yaml"
 FOLDER, SOURCE = "ROWMILL_FOLDER", "ROWMILL_DEPLOYED_FROM"  # variables of a run: where it works, its file
@@ -67,7 +64,7 @@ def full_name(spec: Mapping[str, Any]) -> str:
     return f"{flow_of(spec['entrypoint']).name}/{spec['name']}"
 
 
-def flow_of(entrypoint: str) -> Flow[..., Any]:
+def flow_of(entrypoint: str) -> Any:
     """The flow of `module.path.name`; Prefect's own loader would look in the current folder first."""
     module, _, name = entrypoint.rpartition(".")
     return getattr(importlib.import_module(module), name)
@@ -200,7 +197,7 @@ def _refused(parameters: Mapping[str, Any], schema: dict[str, Any]) -> str:
     return ""
 
 
-def _flow(entrypoint: str, what: str, where: str) -> Flow[..., Any]:
+def _flow(entrypoint: str, what: str, where: str) -> Any:
     from prefect import Flow
 
     do = "write module.path.name, such as flows.preprocess.preprocess"

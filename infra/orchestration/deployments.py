@@ -18,7 +18,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
-from uuid import UUID
 
 import yaml
 
@@ -337,7 +336,7 @@ def automations(webhook: str | None, announce: str | None = None) -> list[dict[s
     return [spec for spec in specs if all(a.get("block_document_id", "") is not None for a in spec["actions"])]
 
 
-def _automation_id(name: str) -> UUID | None:
+def _automation_id(name: str) -> Any:
     from prefect import get_client
 
     with get_client(sync_client=True) as client:

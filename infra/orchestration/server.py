@@ -12,16 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import psutil
 
 from infra.environment import ENVIRONMENT
 from tasks.errors import GiveUpError, JobError
-
-if TYPE_CHECKING:
-    from prefect.settings import Settings
 
 HOST = "127.0.0.1"
 START_SECONDS = 120
@@ -297,7 +294,7 @@ def prefect_home() -> Path:
     return home
 
 
-def _settings() -> Settings:
+def _settings() -> Any:
     from prefect.settings import get_current_settings
 
     return get_current_settings()

@@ -16,7 +16,6 @@ from functools import wraps
 from typing import Any
 
 from prefect.server.database.configurations import AioSqliteConfiguration
-from sqlalchemy.ext.asyncio import AsyncSession
 
 
 def writers_wait() -> None:
@@ -24,7 +23,7 @@ def writers_wait() -> None:
     begin = AioSqliteConfiguration.begin_transaction
 
     @wraps(begin)
-    def immediate(self: Any, session: AsyncSession, with_for_update: bool = False) -> AbstractAsyncContextManager[Any]:
+    def immediate(self: Any, session: Any, with_for_update: bool = False) -> AbstractAsyncContextManager[Any]:
         return begin(self, session, with_for_update=True)
 
     AioSqliteConfiguration.begin_transaction = immediate  # type: ignore[method-assign, assignment]

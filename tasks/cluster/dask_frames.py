@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -16,17 +16,13 @@ from tasks.core.plan import Partition
 from tasks.engines import synchronize
 from tasks.engines.convert.libraries import to_frame
 
-if TYPE_CHECKING:
-    import dask.dataframe as dd
-
-F = TypeVar("F")
 log = logging.getLogger("rowmill")
 SHUFFLE_METHOD = "dataframe.shuffle.method"
 
 
 def dask_frame(
     read: Callable[[Any, Partition], Any], handle: object, partitions: Sequence[Partition], empty: pa.Table, engine: str
-) -> dd.DataFrame:
+) -> Any:
     """A Dask frame whose partitions are the results of `read(handle, partition)`.
 
     On GPUs, frames are shuffled by tasks where the user has not chosen: Dask's default on a cluster is made for pandas.
@@ -54,7 +50,7 @@ def delayed_parts(
     return over_frames(function, first, partitions, f"{name}-{uuid4().hex[:8]}", current_client(), more)
 
 
-def _computed(read: Callable[[Any, Partition], F], handle: object, partition: Partition) -> F:
+def _computed(read: Callable[[Any, Partition], Any], handle: object, partition: Partition) -> object:
     """A partition, read completely, so that tasks in other threads may use it."""
     frame = read(handle, partition)
     synchronize()

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from tasks.cluster.out_of_memory import is_out_of_memory
@@ -135,7 +134,7 @@ class Evaluation:
         if context.met:
             self.met[step.key] = dict(context.met)
 
-    def rows_kept(self, filters: Sequence[Step]) -> np.ndarray | None:
+    def rows_kept(self, filters: Sequence[Step]) -> Any:
         """The places of the rows that all filters, which look at the same rows, keep; None if they keep every row."""
         xp, mask = self.context.engine.xp, None
         for step in filters:

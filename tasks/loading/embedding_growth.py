@@ -35,11 +35,7 @@ RULES = ("normal", "mean", "outside", "zeros")
 
 
 def grow(
-    weight: W,
-    changes: Changes | Sequence[Changes],
-    column: str | None = None,
-    rule: Rule = "normal",
-    seed: int = 0,
+    weight: W, changes: Changes | Sequence[Changes], column: str | None = None, rule: Rule = "normal", seed: int = 0
 ) -> W:
     """A larger copy of an embedding, with a row for each id that a refit, or several in a row, appended.
 

@@ -11,7 +11,6 @@ from typing import Any
 import jinja2
 import pyarrow as pa
 
-from tasks.core.plan import Plan
 from tasks.core.stage_results import RESOURCES, StageResult, StatisticsResult, TransformResult
 from tasks.core.units import amount, rate
 from tasks.gate.earlier_outputs import read_profile
@@ -110,7 +109,7 @@ def _note(seen: int, rows: int, how: str) -> str:
     return f"of {seen:,} rows, {how} {rows:,}; shares within {error:g} points (two standard errors)"
 
 
-def source_sample(plan: Plan) -> tuple[list[profile_section.ColumnSummary], str]:
+def source_sample(plan: Any) -> tuple[list[profile_section.ColumnSummary], str]:
     """The profiles of a source's columns from a few thousand rows, and a text about these rows."""
     try:
         sample = sampling.of_source(plan)

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
@@ -32,9 +32,6 @@ from tasks.storage.discarded import check_discarded, is_discarded, warn_of
 from tasks.storage.documents import damaged
 from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, described_by, output_of, read_latest
 from tasks.storage.source_changes import check_opened, file_of, forget_folders, raise_changed, remote_file
-
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
 
 # errors of decompression; of zip files also those of a method that is not known, and of a password
 DECODING = (lzma.LZMAError, zlib.error, zipfile.BadZipFile, RuntimeError)
@@ -386,7 +383,7 @@ def _unreachable(url: str, error: Exception, options: Mapping[str, Any] | None) 
     )
 
 
-def _listed(fs: AbstractFileSystem, path: str, url: str) -> list[File]:
+def _listed(fs: Any, path: str, url: str) -> list[File]:
     fs.invalidate_cache()  # drops earlier listings of this process
     if any(c in url for c in "*?[") and not fs.exists(path):
         matches = fs.glob(path, detail=True)
@@ -472,14 +469,14 @@ def _open_remote(url: str, file: File | None, options: Mapping[str, Any] | None)
     return opened
 
 
-def _as_opened(fs: AbstractFileSystem, name: str, url: str, opened: object) -> File:
+def _as_opened(fs: Any, name: str, url: str, opened: object) -> File:
     """The storage's description of a file when it was opened; fetched again if that names no version."""
     details = getattr(opened, "details", None)
     known = remote_file(url, details) if isinstance(details, dict) and "size" in details else None
     return known if known and known.version else remote_file(url, fs.info(name))
 
 
-def _exactly(fs: AbstractFileSystem, name: str) -> BinaryIO:
+def _exactly(fs: Any, name: str) -> BinaryIO:
     """Open a file of a storage without fsspec's read-ahead, which fetches up to 50 MiB around each read."""
     try:
         return cast("BinaryIO", fs.open(name, "rb", cache_type="none"))

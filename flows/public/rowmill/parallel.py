@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tasks.cluster.current import current_pool, using
 from tasks.cluster.out_of_memory import is_out_of_memory
@@ -12,13 +12,8 @@ from tasks.cluster.transfer import gpu_setup
 from tasks.engines.convert.libraries import library
 from tasks.errors import DataError, RowmillError
 
-if TYPE_CHECKING:
-    from distributed import Client
 
-
-def each(
-    function: Callable[..., Any], items: Iterable[Any], broadcast: object = None, client: Client | None = None
-) -> list[Any]:
+def each(function: Callable[..., Any], items: Iterable[Any], broadcast: object = None, client: Any = None) -> list[Any]:
     """Call a function for each item, in parallel, and return the results in the order of the items.
 
     function: called as function(item), or as function(broadcast, item) where there is something to broadcast.
