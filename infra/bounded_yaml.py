@@ -6,6 +6,8 @@ stack; a number of a million digits takes minutes.
 
 from __future__ import annotations
 
+from typing import Any
+
 import yaml
 
 MOST_TEXT = 2**20  # characters
@@ -20,7 +22,7 @@ class _Bounded(yaml.SafeLoader):
 
     depth = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.depth > MOST_DEPTH:
             raise _refused(f"values are nested more than {MOST_DEPTH} levels deep", self.peek_event().start_mark)
         self.depth += 1

@@ -13,13 +13,13 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
 import flows
 from flows.job.access import check_access, check_base, check_fitted, limit_deployment
-from flows.job.dates import DateOf, S, of_this_moment, with_date, with_patterns
+from flows.job.dates import DateOf, of_this_moment, with_date, with_patterns
 from flows.job.yaml_lines import Lines, parse_yaml
 from infra import bounded_yaml
 from infra.clusters.model import Cluster
 from tasks import ops
 from tasks.core.schema import Tags
-from tasks.core.settings import Checks, Output, Refitting, Run, Section, Source, collector_file, some_path
+from tasks.core.settings import Checks, Output, Refitting, Run, S, Section, Source, collector_file, some_path
 from tasks.core.strict_json import encoded
 from tasks.engines.expression.syntax import parse
 from tasks.errors import JobError, RowmillError, mistakes, near, place_text

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from prefect import get_client, get_run_logger
 from prefect.client.schemas.filters import (
@@ -72,7 +72,7 @@ CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which 
 WAITS = "waits for an answer"  # the outcome of a night of which the gate asks
 TRIES = 5  # times that the work of other dates may come and go while a run looks for its turn
 RUNS = 200  # of a deployment that the table of nights looks at, as many as the server gives at once
-Ended = list[str] | State[list[str]]  # the folders that are committed, or the state of a run without any
+Ended: TypeAlias = "list[str] | State[list[str]]"  # the folders that are committed, or the state of a run without any
 J = TypeVar("J", Job, Application, Refit)
 log = logging.getLogger("rowmill")
 

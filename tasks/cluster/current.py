@@ -23,7 +23,7 @@ def using(client: Client | None) -> AbstractContextManager[Any]:
     if getattr(client, "status", "") != "running":
         what, do = f"client={client!r} is not a running Dask client", "give distributed.Client(..), and leave it open"
         raise JobError(what, where="client", do=do)
-    return client.as_current()  # type: ignore[no-any-return]
+    return client.as_current()
 
 
 def graph_share(value: object, tasks: int) -> Future | None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from tasks import engines
 from tasks.cluster import monitor
@@ -89,7 +88,7 @@ def pieces_of(part: Part, cuts: Sequence[PartitionPieces]) -> list[Any]:
     return [piece for cut in cuts for piece in cut.ranges(part.first, max(part.last, part.first + 1))]
 
 
-def gather(writing: Writing, part: Part, pieces: Sequence[Any]) -> pa.Table:
+def gather(writing: Writing, part: Part, pieces: Sequence[Any]) -> Any:
     """The rows of a part, in their order, as a table of the engine."""
     engine, pieces = engines.engine(writing.engine), on_device(pieces)
     if writing.order.mode != "key":
