@@ -13,6 +13,7 @@ from typing import Any
 
 from prefect import flow, get_client, get_run_logger
 from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.events import Event, RelatedResource, Resource
 from prefect.events.clients import get_events_client
@@ -198,7 +199,7 @@ def _this_run() -> list[RelatedResource]:
     return [RelatedResource({"prefect.resource.id": f"prefect.flow-run.{run.id}", "prefect.resource.role": "flow-run"})]
 
 
-def _flow_run() -> Any:
+def _flow_run() -> FlowRun | None:
     context = FlowRunContext.get()
     return context.flow_run if context else None
 

@@ -42,7 +42,7 @@ def compose(text: str) -> yaml.Node | None:
     return node
 
 
-def construct(node: yaml.Node | None) -> Any:
+def construct(node: yaml.Node | None) -> object:
     """The values of nodes; a yaml.YAMLError for a value that is not of the type that its tag names."""
     if node is None:
         return None
@@ -52,7 +52,7 @@ def construct(node: yaml.Node | None) -> Any:
         raise _refused(f"a value is not what its tag says ({error})", node.start_mark) from None
 
 
-def load(text: str) -> Any:
+def load(text: str) -> object:
     """The values of a text; a yaml.YAMLError where it is not YAML, or too much of it."""
     return construct(compose(text))
 
@@ -73,5 +73,5 @@ def _values(node: yaml.Node, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
-def _refused(problem: str, mark: Any) -> yaml.YAMLError:
+def _refused(problem: str, mark: yaml.Mark | None) -> yaml.YAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from types import ModuleType
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _by_nvml() -> list[Gpu] | None:
         pynvml.nvmlShutdown()
 
 
-def _described(nvml: Any, index: int, handle: object) -> Gpu:
+def _described(nvml: ModuleType, index: int, handle: object) -> Gpu:
     uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
     return Gpu(index, str(uuid), str(name), nvml.nvmlDeviceGetMemoryInfo(handle).total)
 

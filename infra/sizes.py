@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from dask.utils import parse_bytes
 from pydantic import AfterValidator, BeforeValidator
 
 
-def _text(value: object) -> Any:
+def _text(value: object) -> object:
     """Numbers of a YAML file as text: the form has one text field for `8GB` and for `0.5`."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 

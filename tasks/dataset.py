@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
@@ -61,6 +61,15 @@ from tasks.sources.uniting import uniting_notes, without_unused
 from tasks.storage.files import check_unchanged, is_remote, local_path
 from tasks.storage.files_being_read import open_outputs
 
+if TYPE_CHECKING:
+    import cudf
+    import dask.array as da
+    import dask.dataframe as dd
+    import numpy.typing as npt
+    import pandas as pd
+    from distributed import Client
+
+Frame: TypeAlias = "pd.DataFrame | cudf.DataFrame"  # of the engine
 log = logging.getLogger("rowmill")
 LAZY = (
     "the %s partitions of the Dask frame are computed to count their rows, and again in each pass, which checks that "
@@ -152,7 +161,7 @@ class Dataset:
         max_block_bytes: int | str | None = None,
         versions: str | None = None,
         index: str | None = None,
-        client: Any = None,
+        client: Client | None = None,
     ) -> None:
         if engine not in ENGINES:
             raise JobError(f"{engine!r} is not an engine", where="Dataset", do=near(engine, ENGINES))
@@ -283,7 +292,7 @@ class Dataset:
     def _bytes_of_a_partition(self, total: int) -> int:
         return partition_size(self._size, total, self._sizing)
 
-    def with_client(self, client: Any) -> Dataset:
+    def with_client(self, client: Client | None) -> Dataset:
         """The same rows, worked on by the workers of this Dask client; None changes nothing."""
         if client is None or client is self.client:
             return self
@@ -348,8 +357,8 @@ class Dataset:
     def split(
         self,
         by: str,
-        valid: Any = None,
-        test: Any = None,
+        valid: object = None,
+        test: object = None,
         *,
         column: str | None = None,
         together: str | Sequence[str] = (),
@@ -587,7 +596,7 @@ class Dataset:
         stays = libraries.resolve_engine(self.engine) == "cudf" and self.frames is not None and self.frames.inputs
         return names, self.handle if self._rows is None and not stays else self._work(names)
 
-    def head(self, n: int = 5) -> Any:
+    def head(self, n: int = 5) -> Frame:
         """The first n rows as a frame of the engine; fewer if there are fewer."""
         tables, rows = list[pa.Table](), 0
         _, source = self._reading(None)
@@ -599,7 +608,7 @@ class Dataset:
             rows += tables[-1].num_rows
         return libraries.to_frame(pa.concat_tables(tables), libraries.resolve_engine(self.engine))
 
-    def to_ddf(self, columns: Sequence[str] | None = None) -> Any:
+    def to_ddf(self, columns: Sequence[str] | None = None) -> dd.DataFrame:
         """A Dask frame (dask_cudf with the engine cudf), with a partition for each partition of this data set.
 
         `columns` are the columns to read, in this order (default: all); a DataError for one that does not exist.
@@ -643,7 +652,7 @@ class Dataset:
         again = replace(plan, files=(), format="frame", blocks=blocks, partitions=partitions, options=options)
         return _Replanned(self, again, Frames((), (), (), plan.schema, tuple(inputs)))
 
-    def to_dask_array(self, columns: Sequence[str] | None = None, dtype: Any = None) -> Any:
+    def to_dask_array(self, columns: Sequence[str] | None = None, dtype: npt.DTypeLike | None = None) -> da.Array:
         """A Dask array of columns of numbers: NumPy chunks, CuPy with the engine cudf, one for each partition.
 
         The columns have this order (default: all), and by default the type that holds all. Null is NaN; in an array of
@@ -660,7 +669,7 @@ class Dataset:
             blocks = delayed_parts(Matrices.read, matrices, partitions, "matrix")
         return matrices.stacked(blocks, self.row_counts(partitions), len(matrices.names))
 
-    def matrices(self, columns: Sequence[str] | None = None, dtype: Any = None) -> Matrices:
+    def matrices(self, columns: Sequence[str] | None = None, dtype: npt.DTypeLike | None = None) -> Matrices:
         """What reads partitions as the matrices of which `to_dask_array` consists."""
         names, source = self._reading(columns)
         engine = libraries.resolve_engine(self.engine)
@@ -728,7 +737,7 @@ class _ChosenRows:
     split: str = ""
     shared: dict[str, Any] = field(default_factory=dict)
 
-    def with_rule(self, name: str, rule: Any) -> _ChosenRows:
+    def with_rule(self, name: str, rule: Section) -> _ChosenRows:
         """The same with one more rule. Down-sampling needs no look at the rows, so that a former look serves it."""
         shared = self.shared if name == "downsample" else {}
         return replace(self, source=self.source.model_copy(update={name: rule}), shared=shared)
@@ -824,7 +833,7 @@ def _count_rows(work: Work, partition: Partition) -> int:
     return len(work.opened(partition, []).context.rows)
 
 
-def _columns(work: Work, partition: Partition) -> Any:
+def _columns(work: Work, partition: Partition) -> pa.Table | dict[str, Any]:
     """All columns of a partition: a table of the host, or with cuDF columns of the GPU."""
     if work.engine != "cudf":
         return read(work.source, partition, list(work.schema))
@@ -847,14 +856,14 @@ def _measured(engine: str, alone: Partition) -> FrameFacts:
     return measured(frame_here(alone.inputs[0].frame), engine)
 
 
-def _read_frame(handle: tuple[Plan | FramePlan | Work, Sequence[str], str], partition: Partition) -> Any:
+def _read_frame(handle: tuple[Plan | FramePlan | Work, Sequence[str], str], partition: Partition) -> Frame:
     source, columns, engine = handle
     if isinstance(source, Work) and engine == "cudf" and partition.inputs:  # which do not leave the GPU
         return source.kernels.user_frame(_picked(source, partition))
     return libraries.to_frame(_table(source, columns, partition), engine)
 
 
-def _versions(source: Any, versions: str) -> list[str]:
+def _versions(source: object, versions: str) -> list[str]:
     """The folders of the versions of an output."""
     if not isinstance(source, (str, os.PathLike)) or is_remote(os.fspath(source)):
         raise JobError(
@@ -865,7 +874,7 @@ def _versions(source: Any, versions: str) -> list[str]:
     return [str(path) for path in chosen_versions(Path(local_path(os.fspath(source))), versions)]
 
 
-def _is_path(source: Any) -> bool:
+def _is_path(source: object) -> bool:
     if isinstance(source, (str, os.PathLike)):
         return True
     return isinstance(source, (list, tuple)) and all(isinstance(s, (str, os.PathLike)) for s in source)

@@ -167,7 +167,7 @@ class Manifest:
         )
 
     @property
-    def partitioning(self) -> Any:
+    def partitioning(self) -> pa.dataset.Partitioning | None:
         """The folders of `partition_on` with their exact types, for `pandas.read_parquet(out, partitioning=..)`.
 
         Without it pandas and pyarrow guess the types from the folders' names. None for an output without such folders.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ from tasks.core.dtypes import plain_type
 from tasks.core.plan import Partition, Plan
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds, embeddings_of
 from tasks.core.settings import Output, checked
-from tasks.dataset import Dataset
+from tasks.dataset import Dataset, Frame
 from tasks.engines.convert.libraries import resolve_engine
 from tasks.engines.user_frames import open_frame
 from tasks.errors import DataError, JobError, near
@@ -55,6 +55,11 @@ from tasks.storage.discarded import check_discarded
 from tasks.storage.files import check_unchanged, local_folder
 from tasks.storage.own_files import current
 
+if TYPE_CHECKING:
+    import dask.dataframe as dd
+    from distributed import Client
+
+F = TypeVar("F")  # a frame of pandas, Arrow or cuDF
 log = logging.getLogger("rowmill")
 
 
@@ -73,7 +78,7 @@ class Workflow:
     [-1.0, 0.0, 1.0]
     """
 
-    def __init__(self, nodes: Any) -> None:
+    def __init__(self, nodes: object) -> None:
         self.final: Node = as_node(nodes)
         self.schema: Schema | None = None
         self.state: State | None = None
@@ -85,7 +90,7 @@ class Workflow:
 
     # learning
 
-    def fit(self, data: Any, *, client: Any = None) -> Workflow:
+    def fit(self, data: object, *, client: Client | None = None) -> Workflow:
         """Learn from all rows of a Dataset (or of a frame or path), in one pass per phase; return this workflow.
 
         The workers of the Dask `client` do the work, by default those of the Dataset's client, else of the current one.
@@ -107,7 +112,7 @@ class Workflow:
         self._forget_bound()
         return self
 
-    def fit_transform(self, data: Any, *, client: Any = None) -> Transformed:
+    def fit_transform(self, data: object, *, client: Client | None = None) -> Transformed:
         """Learn, then transform the same rows. Operators with folds (TargetEncoding) leave out the row's own fold."""
         dataset = _dataset(data, client)
         self.fit(dataset)
@@ -115,7 +120,7 @@ class Workflow:
 
     def refit(
         self,
-        data: Any,
+        data: object,
         settings: Mapping[str, str] | None = None,
         refit_all: bool = False,
         night: date | None = None,
@@ -149,7 +154,7 @@ class Workflow:
 
     def refit_transform(
         self,
-        data: Any,
+        data: object,
         settings: Mapping[str, str] | None = None,
         refit_all: bool = False,
         night: date | None = None,
@@ -161,7 +166,7 @@ class Workflow:
         return Transformed(self, dataset, training=True, schema=self.schema, first_row=first_row)
 
     def _refit(
-        self, data: Any, settings: Mapping[str, str], refit_all: bool, night: date | None, forget_days: int | None
+        self, data: object, settings: Mapping[str, str], refit_all: bool, night: date | None, forget_days: int | None
     ) -> tuple[Dataset, int]:
         """Learn; (the data set in the types of the fit, the number of its first row)."""
         state, schema = self._fitted(), self.schema
@@ -216,7 +221,11 @@ class Workflow:
 
     # applying
 
-    def transform(self, data: Any, *, client: Any = None) -> Any:
+    @overload
+    def transform(self, data: Dataset, *, client: Client | None = None) -> Transformed: ...
+    @overload
+    def transform(self, data: F, *, client: None = None) -> F: ...
+    def transform(self, data: object, *, client: Client | None = None) -> object:
         """Apply what was learned: to a Dataset (gives a `Transformed`) or to a frame (gives the same kind of frame).
 
         A frame is a pandas or cuDF frame, which keeps its index, or an Arrow table. Its columns are taken in the types
@@ -271,7 +280,7 @@ class Workflow:
             log.warning("left out, since %s lacks their columns: %s", where, ", ".join(left_out))
         return left_out
 
-    def _transform_frame(self, data: Any) -> Any:
+    def _transform_frame(self, data: F) -> F:
         state, schema = self._fitted(), self.schema
         assert schema is not None
         if self._bound is None:
@@ -306,7 +315,7 @@ class Workflow:
             self._bound_wider[key] = Bound(bound.final, Schema(columns), bound.fitted)
         return self._bound_wider[key]
 
-    def _bound_to(self, data: Any, table: pa.Table, missing: frozenset[str]) -> tuple[Bound, list[str]]:
+    def _bound_to(self, data: object, table: pa.Table, missing: frozenset[str]) -> tuple[Bound, list[str]]:
         """The graph without the targets that need a column which a frame does not have, and the columns that it needs;
         a DataError where anything else needs one."""
         if missing not in self._bound_without:
@@ -324,7 +333,7 @@ class Workflow:
         assert self._bound is not None
         return needed_columns(self._bound)
 
-    def inverse(self, data: Any) -> Any:
+    def inverse(self, data: F) -> F:
         """Turn ids into the values that Categorify coded, in a frame of output columns; other columns stay.
 
         The ids of padding, null and values out of the vocabulary give null. An id column of a tuple (`combo`) gives its
@@ -450,7 +459,7 @@ def _read_by(bound: Bound) -> list[str]:
     return bound.source_columns([*bound.targets, *places], training=True)
 
 
-def _dataset(data: Any, client: Any = None) -> Dataset:
+def _dataset(data: object, client: Client | None = None) -> Dataset:
     """The data set, or that of a frame or path, with this client if there is one."""
     return (data if isinstance(data, Dataset) else Dataset(data)).with_client(client)
 
@@ -514,7 +523,7 @@ class Transformed:
         """The same as `frames`, under the name that `Dataset` has."""
         return self.frames()
 
-    def head(self, n: int = 5) -> Any:
+    def head(self, n: int = 5) -> Frame:
         """The first n rows as a frame of the engine; fewer if there are fewer."""
         if self._persisted is not None:
             with using(self.dataset.client):
@@ -529,7 +538,7 @@ class Transformed:
         whole = work.kernels.concat(tables)
         return work.kernels.user_frame(work.kernels.slice_rows(whole, 0, min(n, rows)))
 
-    def to_ddf(self) -> Any:
+    def to_ddf(self) -> dd.DataFrame:
         """A Dask frame (dask_cudf with the engine cudf), with a partition for each partition of the data set."""
         if self._persisted is not None:
             return self._persisted
@@ -549,7 +558,7 @@ class Transformed:
             other._persisted = self.to_ddf().persist()
         return other
 
-    def to_parquet(self, path: str, *, client: Any = None, **output: Any) -> Manifest:
+    def to_parquet(self, path: str, *, client: Client | None = None, **output: Any) -> Manifest:
         """Shuffle the rows, write them to the folder `path`, and return the Manifest of the output.
 
         The workers of the Dask `client` do the work, by default those that `transform` or the Dataset names.
@@ -573,7 +582,7 @@ def reading_of(plan: Plan) -> dict[str, Any]:
     return {**plan.reading, **{name: value for name, value in keyed.items() if value}}
 
 
-def _frame_of(work: Work, partition: Partition) -> Any:
+def _frame_of(work: Work, partition: Partition) -> Frame:
     return work.kernels.user_frame(transformed(work, partition))
 
 

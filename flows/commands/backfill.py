@@ -6,12 +6,15 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import date
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from flows.commands.console import FAILED, terminal
 from tasks.errors import GiveUpError, JobError
+
+if TYPE_CHECKING:
+    from flows.job.run_calendar import DeployedJob
 
 POLL_SECONDS = 2.0
 IDLE_SECONDS = 60.0  # until it is said that no worker takes the run
@@ -101,7 +104,7 @@ def backfill(
     console.print(f"{started:,} run(s); {len(left):,} {unit}(s) without a published output", markup=False)
 
 
-def _empty_range(nights: Any, first: date, last: date, from_: str | None, to: str | None) -> JobError:
+def _empty_range(nights: DeployedJob, first: date, last: date, from_: str | None, to: str | None) -> JobError:
     """The error of a range that ends before it begins, with the way out."""
     where, do = f"--from {from_} --to {to or nights.calendar.shown(last)}", "give --from an earlier day"
     if to is None and first == nights.today():
@@ -110,7 +113,7 @@ def _empty_range(nights: Any, first: date, last: date, from_: str | None, to: st
     return JobError("the range is empty", where=where, do=do)
 
 
-def _deployed(name: str) -> Any:
+def _deployed(name: str) -> DeployedJob:
     """The deployment of a name; a JobError that names those that there are."""
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
@@ -127,7 +130,7 @@ def _deployed(name: str) -> Any:
             raise JobError(f"there is no deployment {name!r}", where="DEPLOYMENT", do=near(name, names)) from None
 
 
-def _run_night(nights: Any, night: date, say: Callable[[str], None], ui_url: str) -> Any:
+def _run_night(nights: DeployedJob, night: date, say: Callable[[str], None], ui_url: str) -> Any:
     """The flow run of a night once it has ended: one that an earlier backfill has started, if it is completed or
     cancelled, else a new one.
 
@@ -164,7 +167,7 @@ def _run_night(nights: Any, night: date, say: Callable[[str], None], ui_url: str
     raise GiveUpError(f"there were {MOST_ATTEMPTS:,} runs of {shown}", where=nights.name, do="look at the last one")
 
 
-def _ended(run_id: Any, name: str, say: Callable[[str], None]) -> Any:
+def _ended(run_id: uuid.UUID, name: str, say: Callable[[str], None]) -> Any:
     """The flow run once it has ended."""
     from prefect import get_client
 

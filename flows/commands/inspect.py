@@ -282,7 +282,7 @@ def _show_learned(folder: Path, values: int, console: Console) -> None:
             print_table(table, console)
 
 
-def _add_learned(step: Step, fitted: Any, values: int, vocabularies: Table, others: Table) -> None:
+def _add_learned(step: Step, fitted: Mapping[str, Any], values: int, vocabularies: Table, others: Table) -> None:
     """A row for what a step learned."""
     if is_vocabulary(fitted):
         size = fitted["size"]

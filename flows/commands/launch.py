@@ -24,6 +24,7 @@ from tasks.errors import GiveUpError, JobError, RowmillError
 
 if TYPE_CHECKING:
     from flows.commands.progress_view import ProgressView
+    from flows.job.refit_job import AnyJob
 
 MOST_TEXT = 1_000_000  # bytes of a job file that is looked at before it is read
 SOURCES = {"started": "the start of the run: no --date", "begun": "begun earlier and not published"}
@@ -247,7 +248,7 @@ def _ready(
     return job, server, flow
 
 
-def _job(data: Mapping[str, Any], module: str) -> Any:
+def _job(data: Mapping[str, Any], module: str) -> AnyJob:
     """The job; the slow part of the start of its workers has begun."""
     from flows.job.refit_job import maker_of
     from flows.run.worker_imports import worker_imports
@@ -263,7 +264,7 @@ _running: list[bool] = []  # whether a flow has begun to run in this process
 _started: list[Callable[[Any], None]] = []
 
 
-def tell_started(flow: object, flow_run: Any, state: Any) -> None:
+def tell_started(flow: object, flow_run: Any, state: object) -> None:
     for listener in _started:
         listener(flow_run.id)
 
@@ -278,7 +279,7 @@ def _at_start(watch: ProgressView, pages: list[str], ui_url: str, flow_run_id: o
     watch.start()
 
 
-def _staging(job: Any) -> Path:
+def _staging(job: AnyJob) -> Path:
     from tasks.storage.staging import Staging
 
     return Staging(job.output.path, job.run.scratch).folder

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from prefect import get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     ArtifactFilter,
     ArtifactFilterFlowRunId,
@@ -54,7 +55,7 @@ def prune_runs(seconds: float, dry_run: bool = False) -> Pruned:
     return Pruned(runs, artifacts, min(ends, default=None), max(ends, default=None))
 
 
-def _ended(client: Any, before: datetime, offset: int) -> list[Any]:
+def _ended(client: SyncPrefectClient, before: datetime, offset: int) -> list[Any]:
     flows = FlowFilter(name=FlowFilterName(any_=[*FLOWS]))
     chosen = FlowRunFilter(
         tags=FlowRunFilterTags(all_=[TAG]),
@@ -68,7 +69,7 @@ def _ended(client: Any, before: datetime, offset: int) -> list[Any]:
     )
 
 
-def _artifacts(client: Any, runs: list[Any]) -> list[Any]:
+def _artifacts(client: SyncPrefectClient, runs: list[Any]) -> list[Any]:
     ids = [run.id for run in runs]
     artifacts: list[Any] = []
     while page := client.read_artifacts(

@@ -213,7 +213,7 @@ def finish(question: Question) -> None:
 
 
 def _flow(name: str) -> Callable[[], Any]:
-    def load() -> Any:
+    def load() -> Callable[..., Any]:
         from importlib import import_module
 
         return getattr(import_module(f"flows.{name}"), name)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.clusters.configurations import VARIABLE as CONFIGURATIONS
+from infra.clusters.model import Cluster
 from tasks.core.settings import collector_file
 from tasks.errors import JobError
 from tasks.graph.node import Node, topological
@@ -143,7 +144,7 @@ def _written(job: Any) -> Iterator[tuple[str, str]]:
         yield "source.bad_lines", job.source.bad_lines
 
 
-def _of_cluster(cluster: Any) -> Iterator[tuple[str, str]]:
+def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
     """The files and folders that the section `cluster` names, certificates and keys too; not those that the host's
     configuration names."""
     for place in () if cluster.configuration else ("", "tls", "ssh", "slurm"):
@@ -153,7 +154,7 @@ def _of_cluster(cluster: Any) -> Iterator[tuple[str, str]]:
                 yield ".".join(filter(None, ("cluster", place, name))), str(Path(path).expanduser())
 
 
-def _check_no_commands(cluster: Any) -> None:
+def _check_no_commands(cluster: Cluster) -> None:
     """Refuse commands of a SLURM job, another Python, and arguments of a class where the job's functions are
     limited: arguments are commands, such as job_script_prologue, hosts or images."""
     for name in ("cluster_kwargs", "adapt_kwargs"):
@@ -174,7 +175,7 @@ def _check_no_commands(cluster: Any) -> None:
                 )
 
 
-def _elsewhere(cluster: Any) -> list[tuple[str, str]]:
+def _elsewhere(cluster: Cluster) -> list[tuple[str, str]]:
     """The schedulers, hosts, images and classes that the section `cluster` names, with the keys that do."""
     named = [("cluster.address", cluster.address), ("cluster.cluster_class", cluster.cluster_class)]
     named += [("cluster.ssh.hosts", host) for host in getattr(cluster.ssh, "hosts", ())]
@@ -196,7 +197,7 @@ def _check_elsewhere(named: Sequence[tuple[str, str]]) -> None:
             )
 
 
-def check_fitted(path: Any) -> None:
+def check_fitted(path: object) -> None:
     """A JobError if a fitted workflow, or a table of it, is outside of the allowed roots."""
     limit_deployment()
     if isinstance(path, str):

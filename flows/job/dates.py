@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from tasks.core.settings import Run, Section
+from tasks.core.settings import Run, S
 from tasks.job.run_date import Dated, RunDate, is_pattern, parse_run_date, resolved, run_date_at
 
 DateOf = Callable[[Run], RunDate]
-S = TypeVar("S", bound=Section)
 PLACES = (
     ("source", "path"),
     ("source", "valid"),
@@ -68,7 +67,7 @@ def with_patterns(data: dict[str, Any], patterns: Mapping[str, str]) -> dict[str
     return data
 
 
-def texts_of(job: Any) -> dict[str, str]:
+def texts_of(job: object) -> dict[str, str]:
     """The texts of a job, as a model or as plain values, that may hold a date, by their places."""
     texts: dict[str, str] = {}
     for place in PLACES:

@@ -107,7 +107,7 @@ class FormField:
     def __init__(self, schema: Schema, is_required: bool) -> None:
         self.schema, self.is_required = schema, is_required
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         if self.is_required:
             return core_schema.any_schema()
         # Optional by a default of its own: the function's default, null, would make every field a choice with "None".

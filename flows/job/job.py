@@ -19,7 +19,7 @@ from infra import bounded_yaml
 from infra.clusters.model import Cluster
 from tasks import ops
 from tasks.core.schema import Tags
-from tasks.core.settings import Checks, Output, Refitting, Run, Section, Source, collector_file, some_path
+from tasks.core.settings import Checks, Output, Refitting, Run, S, Section, Source, collector_file, some_path
 from tasks.core.strict_json import encoded
 from tasks.engines.expression.syntax import parse
 from tasks.errors import JobError, RowmillError, mistakes, near, place_text
@@ -415,7 +415,7 @@ def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | 
             raise JobError(f"{key} is {value!r}", where=place, do=f"write {' or '.join(MODES)}")
 
 
-def refuse_source_inside(job: Any) -> None:
+def refuse_source_inside(job: CheckedJob) -> None:
     for path in (job.source.path, job.source.valid, getattr(job, "refit", Refitting()).learn_from):
         refuse_inside(path or [], job.output.path)
 
@@ -475,8 +475,8 @@ def _with_features(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
     if not isinstance(text, str):
         return data
     features = parse_yaml(text, "features")
-    whole = isinstance(features, dict) and list(features) == ["features"]
-    features = features["features"] if whole else features
+    whole = features if isinstance(features, dict) and list(features) == ["features"] else None
+    features = whole["features"] if whole else features
     if not isinstance(features, list):
         why = "it is a map" if isinstance(features, dict) else f"it is {features!r}"
         do = "choose it as `recipe`" if features in recipes() else "begin each entry with a dash: - columns: [x, y]"
@@ -485,7 +485,7 @@ def _with_features(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
     return {**data, "features": features}
 
 
-def validated(model: type[Section], data: Mapping[str, Any], lines: Lines | None = None) -> Any:
+def validated(model: type[S], data: Mapping[str, Any], lines: Lines | None = None) -> S:
     known = lines or Lines()
     if beyond := [f"{_place(path, known)} {why}" for path, why in _beyond(data)]:
         raise JobError("the job is not valid:\n    " + "\n    ".join(beyond))
@@ -518,7 +518,7 @@ def check_size(data: Mapping[str, Any]) -> None:
         todo += [(item, depth + 1, section) for item in inner]
 
 
-def _beyond(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _beyond(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Values that the server cannot keep, and then shows no run at all: where they stand, and why."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
@@ -708,7 +708,7 @@ def _map_of(place: Sequence[str | int], data: Any, model: type[Section]) -> str:
     return "write {key: value}; " + near("", keys)
 
 
-def _yaml(value: Any) -> str:
+def _yaml(value: object) -> str:
     text: str = yaml.safe_dump(value, default_flow_style=True, width=1000)
     return text.removesuffix("...\n").strip()
 
@@ -717,7 +717,7 @@ def _place(path: Sequence[str | int], known: Lines) -> str:
     return place_text(path) + known.place(path)
 
 
-def _known(loc: Sequence[Any], model: Any) -> list[str]:
+def _known(loc: Sequence[Any], model: type[Section]) -> list[str]:
     for key in loc:
         if isinstance(key, str) and hasattr(model, "model_fields"):
             field = next((f for n, f in model.model_fields.items() if key in (n, f.alias)), None)

@@ -148,7 +148,7 @@ def learned_of(output: Path) -> NightLearned:
     return NightLearned(sum(sizes) if sizes else None, _newcomers(read_json(folder / CHANGES)))
 
 
-def _newcomers(changes: Any) -> int | None:
+def _newcomers(changes: object) -> int | None:
     """How many values got an id in a refit; None without one."""
     steps = changes.get("steps") if isinstance(changes, dict) else None
     grown = [
@@ -172,7 +172,7 @@ def judged_of(output: Path) -> NightJudged:
     return NightJudged(verdict, share, column, file)
 
 
-def _shares(note: Any) -> Iterator[tuple[float, str, str]]:
+def _shares(note: object) -> Iterator[tuple[float, str, str]]:
     """(figure / threshold, column, first file in which it begins) of every finding at any depth of a gate's note."""
     if isinstance(note, list):
         for one in note:
@@ -195,7 +195,7 @@ def _report(output: Path) -> str:
     return " ".join(f"[{escaped(str(path.relative_to(output.parent)))}]({path.as_uri()})" for path in there)
 
 
-def _number(value: Any) -> str:
+def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,}"
 
 

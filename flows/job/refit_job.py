@@ -71,7 +71,7 @@ class Refit(CheckedJob):
 
     @model_validator(mode="before")
     @classmethod
-    def _beside_the_base(cls, data: Any) -> Any:
+    def _beside_the_base(cls, data: object) -> object:
         """Without output.path the rows go to a new version of the base."""
         if not isinstance(data, Mapping) or not isinstance(data.get("base"), str):
             return data

@@ -275,7 +275,7 @@ def _read(path: Path, _changed: int, _size: int) -> _Note | None:
         value = content.get(name)
         return value if isinstance(value, Mapping) else {}
 
-    def number(value: Any) -> float | None:
+    def number(value: object) -> float | None:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     stages = {str(name): number(one.get("seconds")) for name, one in section("stages").items() if isinstance(one, dict)}

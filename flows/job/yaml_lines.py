@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import yaml
 
@@ -14,7 +13,7 @@ from tasks.errors import JobError, RowmillError
 Path = tuple[str | int, ...]
 
 
-def parse_yaml(text: str, where: str) -> Any:
+def parse_yaml(text: str, where: str) -> object:
     """The values of a YAML text; a JobError shows the line that is not YAML."""
     try:
         node = compose(text)

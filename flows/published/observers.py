@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any
+from types import ModuleType
 
 from flows.published.observed_run import WAIT_SECONDS, ObservedRun
 from tasks.core.settings import collector_file
@@ -84,7 +84,7 @@ class Collector:
         if self.error:
             log.warning("run.%s: %s did not take all of this run: %s", self.key, self.shown, plain_url(self.error))
 
-    def _messages(self) -> Any:
+    def _messages(self) -> ModuleType:
         """The module that makes the messages; to import it takes a moment, in which the run goes on."""
         if self.key == "lineage":
             from flows.published import lineage_events

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from prefect import get_client, get_run_logger
 from prefect.client.schemas.filters import (
@@ -20,7 +20,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
-from prefect.states import Cancelled, Completed
+from prefect.states import Cancelled, Completed, State
 
 from flows.job.dates import DateOf
 from flows.job.job import Application, Job
@@ -72,6 +72,7 @@ CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which 
 WAITS = "waits for an answer"  # the outcome of a night of which the gate asks
 TRIES = 5  # times that the work of other dates may come and go while a run looks for its turn
 RUNS = 200  # of a deployment that the table of nights looks at, as many as the server gives at once
+Ended: TypeAlias = "list[str] | State[list[str]]"  # the folders that are committed, or the state of a run without any
 J = TypeVar("J", Job, Application, Refit)
 log = logging.getLogger("rowmill")
 
@@ -134,7 +135,7 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
             wait_for_answer(own, error)
 
 
-def _once(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> Any:
+def _once(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> Ended:
     """Run the job, after those that were begun; the table of nights says how each of them ended."""
     outcomes: dict[date, str] = {}
     try:
@@ -160,7 +161,7 @@ def _has_work(own: AnyJob) -> bool:
     return (_staging(own).folder / "plan.json").exists()
 
 
-def _done_by_others(own: AnyJob) -> Any:
+def _done_by_others(own: AnyJob) -> State[list[str]]:
     """The state of a run that has asked and whose work is gone when it goes on."""
     if there := _output_of(own):
         return _published_already(own, there)
@@ -169,7 +170,7 @@ def _done_by_others(own: AnyJob) -> Any:
     return Cancelled(message=text)
 
 
-def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]], outcomes: dict[date, str]) -> Any:
+def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]], outcomes: dict[date, str]) -> Ended:
     """Run the job of each date; note in `outcomes` how those ended that have no output."""
     assert own.dated is not None
     if there := _published_before(own):
@@ -225,7 +226,7 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
             return folders
 
 
-def _published_already(own: AnyJob, there: Night) -> Any:
+def _published_already(own: AnyJob, there: Night) -> State[list[str]]:
     """The state of a run whose night has an output."""
     since = ", removed since by output.keep_versions" if there.is_removed else ""
     text = f"{_calendar(own).shown(there.day)} is published already: {there.path}{since}"
@@ -325,7 +326,7 @@ def check_source(job: AnyJob, request: Request) -> None:
         _check_paths(job, "valid", options)
 
 
-def _check_paths(job: AnyJob, name: str, options: object) -> None:
+def _check_paths(job: AnyJob, name: str, options: Mapping[str, Any]) -> None:
     """NoDataError or JobError where no file is at the paths of `source`.`name`."""
     known = getattr(job.source, name)
     paths = [known] if isinstance(known, str) else known
@@ -359,7 +360,7 @@ def needs_rows(job: AnyJob, place: str = "source") -> bool:
     return skips or bool(_patterns(job, place))
 
 
-def _run(job: J, run: Callable[[J], list[str]]) -> Any:
+def _run(job: J, run: Callable[[J], list[str]]) -> Ended:
     """Run a job; the state Completed where it has no data and `run.if_empty` is skip: log, artifact, event say so."""
     try:
         return run(job)
@@ -414,7 +415,7 @@ def _of_date(job: AnyJob) -> str:
     return f" for {job.dated.run_date.day}" if job.dated else ""
 
 
-def _nothing_at(path: str, options: Any) -> NoInputError | None:
+def _nothing_at(path: str, options: Mapping[str, Any]) -> NoInputError | None:
     try:
         expand(path, options)
     except NoInputError as error:

@@ -15,7 +15,7 @@ from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, Pause, PrefectHTTPStatusError
 from prefect.flow_runs import suspend_flow_run
 from prefect.input import RunInput
-from prefect.input.run_input import keyset_from_base_key
+from prefect.input.run_input import Keyset, keyset_from_base_key
 from prefect.states import Scheduled
 from pydantic import Field
 
@@ -197,5 +197,5 @@ def has_asked() -> bool:
     return any(key.startswith("gate-") for key in getattr(policy, "pause_keys", None) or ())
 
 
-def _keys(question: Question) -> Any:
+def _keys(question: Question) -> Keyset:
     return keyset_from_base_key(f"suspended-{question.key}")

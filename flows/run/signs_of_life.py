@@ -7,8 +7,8 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
+from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
@@ -48,7 +48,7 @@ def signs_of_life(output: str) -> Iterator[None]:
         _emit(ENDED, run)
 
 
-def _emit(event: str, run: Any) -> None:
+def _emit(event: str, run: FlowRun) -> None:
     resource = {"prefect.resource.id": f"prefect.flow-run.{run.id}", "prefect.resource.name": run.name}
     with suppress(Exception):  # as above
         emit_event(event=event, resource=resource)

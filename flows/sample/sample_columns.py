@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
@@ -15,7 +13,7 @@ def on_host(array: Array) -> np.ndarray:
     return np.ascontiguousarray(array.get() if hasattr(array, "get") else array)
 
 
-def numbers(values: Array, dtype: Any = None, valid: Array | None = None) -> pa.Array:
+def numbers(values: Array, dtype: pa.DataType | None = None, valid: Array | None = None) -> pa.Array:
     """A column of numbers, cast to the Arrow type if one is given; null where `valid` is false."""
     host = on_host(values)
     kind = pa.from_numpy_dtype(host.dtype) if dtype is None else dtype

@@ -251,7 +251,7 @@ def _filed(folder: Path, sample: WrittenSample, options: FileOptions) -> Written
     return sample
 
 
-def _array_module(engine: str | ModuleType) -> Any:
+def _array_module(engine: str | ModuleType) -> ModuleType:
     if engine == "cpu":
         return np
     if isinstance(engine, str):

@@ -32,6 +32,7 @@ from tasks.errors import GiveUpError, JobError
 
 if TYPE_CHECKING:
     from distributed.security import Security
+    from kr8s.objects import APIObject
 
     from infra.clusters.model import Cluster
 
@@ -182,7 +183,7 @@ def secret(name: str, namespace: str, texts: dict[str, str], owner: dict[str, An
     }
 
 
-def _wait_for_scheduler(dask_cluster: Any, name: str, namespace: str, seconds: int) -> str:
+def _wait_for_scheduler(dask_cluster: APIObject, name: str, namespace: str, seconds: int) -> str:
     """Wait for the operator and return host:port of the scheduler; forwarded if this process is not in the cluster."""
     deadline = time.monotonic() + seconds
     while True:
@@ -221,7 +222,7 @@ def _reason(status: dict[str, Any]) -> str:
     return f" ({reasons[0]})" if reasons else ""
 
 
-def _dask_cluster() -> Any:
+def _dask_cluster() -> type[APIObject]:
     from kr8s.objects import new_class
 
     return new_class("DaskCluster", "kubernetes.dask.org/v1", asyncio=False)

@@ -49,7 +49,7 @@ def cpu(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> LocalCluster:
     return started
 
 
-def cuda(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
+def cuda(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> LocalCluster:
     """A worker process per GPU of this host, its allocator, spilling and transport chosen for the GPUs found."""
     chosen = chosen_gpus(cluster)
     from infra.clusters.cuda import start

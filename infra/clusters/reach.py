@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from infra import gpus
 from infra.clusters.model import Engine
 from tasks.errors import GiveUpError, JobError
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 CONNECT_SECONDS = 5.0
 Seen = dict[str, Any]
@@ -37,7 +40,7 @@ def offering(workers: Mapping[str, Any], resources: Mapping[str, float]) -> set[
     return {w for w, offer in offers.items() if all(offer.get(name, 0) >= n for name, n in resources.items())}
 
 
-def answers_of(client: Any, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+def answers_of(client: Client, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
     """What the function returns on each worker, by the worker's address; without workers that go away meanwhile."""
     answers = client.run(function, *arguments, on_error="return")
     there = {worker: answer for worker, answer in answers.items() if not isinstance(answer, OSError)}
@@ -47,17 +50,17 @@ def answers_of(client: Any, function: Callable[..., Any], *arguments: Any) -> di
     return there
 
 
-def engine_of(client: Any) -> Engine:
+def engine_of(client: Client) -> Engine:
     """The engine that every worker can use; GiveUpError for workers without rowmill."""
     return "cudf" if all(_usable(client).values()) else "pandas"
 
 
-def on_gpus(client: Any) -> set[str]:
+def on_gpus(client: Client) -> set[str]:
     """The workers that can use a GPU; GiveUpError for workers without rowmill."""
     return {worker for worker, usable in _usable(client).items() if usable}
 
 
-def _usable(client: Any) -> dict[str, bool]:
+def _usable(client: Client) -> dict[str, bool]:
     strangers = [worker for worker, spec in answers_of(client, find_spec, "infra").items() if spec is None]
     if strangers:
         raise GiveUpError(
@@ -68,7 +71,7 @@ def _usable(client: Any) -> dict[str, bool]:
     return answers_of(client, gpus.is_usable)
 
 
-def check_shared(client: Any, folder: Path, sources: Sequence[str], api_url: str | None = None) -> None:
+def check_shared(client: Client, folder: Path, sources: Sequence[str], api_url: str | None = None) -> None:
     """Every worker reads what this process writes to `folder` and the other way round, and all see the same sources.
 
     Sources with a scheme (s3://..) are not looked at. JobError names host, worker and path of the first that differs;
@@ -128,7 +131,7 @@ def signature(path: str) -> str | None:
     return hashlib.sha256("\n".join(sizes or sorted(paths)).encode()).hexdigest()
 
 
-def check_resources(client: Any, needed: Mapping[str, float], stage: str) -> None:
+def check_resources(client: Client, needed: Mapping[str, float], stage: str) -> None:
     """At least one worker offers what a stage takes; else GiveUpError with what they offer, since Dask would wait."""
     workers = workers_at(client)
     if not workers or offering(workers, needed):

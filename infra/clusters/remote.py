@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 from distributed import Client, Status
@@ -87,7 +88,7 @@ def start(
     return opened
 
 
-def library(module: str, package: str, kind: str) -> Any:
+def library(module: str, package: str, kind: str) -> ModuleType:
     """The module that a kind needs; GiveUpError with the command that installs it."""
     try:
         return imported(module)
@@ -100,7 +101,7 @@ def library(module: str, package: str, kind: str) -> Any:
         ) from None
 
 
-def imported(module: str) -> Any:
+def imported(module: str) -> ModuleType:
     """The module, which leaves Ctrl-C to the command that runs; dask-jobqueue would take it when it is imported."""
     before = signal.getsignal(signal.SIGINT)
     try:

@@ -6,11 +6,12 @@ import asyncio
 import shlex
 import sys
 import uuid
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import dask.config
-from distributed import SSHCluster
+from distributed import SpecCluster, SSHCluster
 from distributed.security import Security
 
 from infra.clusters.encryption import contents_of, protocol_of, security_of
@@ -27,6 +28,8 @@ from infra.workers.imports import WorkerImports
 from tasks.errors import GiveUpError
 
 if TYPE_CHECKING:
+    from asyncssh import SSHClientConnection
+
     from infra.clusters.model import Cluster
 
 # Answers with what is missing there, one name a line.
@@ -53,7 +56,7 @@ def open_hosts(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
 
 def _start_processes(
     cluster: Cluster, security: Security | None, files: dict[str, str] | None, scratch: str, imports: WorkerImports
-) -> Any:
+) -> SpecCluster:
     section = cluster.ssh
     assert section is not None
     options = worker_options(cluster, section.gpus, imports) | {"local_directory": scratch}
@@ -95,7 +98,7 @@ def _start_processes(
         ) from None
 
 
-async def _everywhere(section: Ssh, work: Any, *arguments: Any) -> None:
+async def _everywhere(section: Ssh, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
     """A coroutine over a connection to every host, all at once; GiveUpError for the first that cannot be reached."""
     asyncssh = library("asyncssh", "asyncssh", "ssh")
 
@@ -115,7 +118,7 @@ async def _everywhere(section: Ssh, work: Any, *arguments: Any) -> None:
     await asyncio.gather(*(on(host) for host in dict.fromkeys(section.hosts)))
 
 
-async def _check(connection: Any, host: str, cluster: Cluster) -> None:
+async def _check(connection: SSHClientConnection, host: str, cluster: Cluster) -> None:
     """Rowmill is there, and so are the certificates that the job names."""
     section = cluster.ssh
     assert section is not None
@@ -134,7 +137,7 @@ async def _check(connection: Any, host: str, cluster: Cluster) -> None:
         )
 
 
-async def _place(connection: Any, host: str, texts: dict[str, str], folder: str) -> None:
+async def _place(connection: SSHClientConnection, host: str, texts: dict[str, str], folder: str) -> None:
     """A folder that only this user can use, for spilled data, with the temporary certificates in it."""
     command = f"mkdir -p {shlex.quote(folder.rpartition('/')[0])} && mkdir -m 700 {shlex.quote(folder)}"
     done = await connection.run(command)
@@ -149,11 +152,11 @@ async def _place(connection: Any, host: str, texts: dict[str, str], folder: str)
         await connection.run(f"umask 077 && cat > {shlex.quote(folder)}/{name}.pem", input=text, check=True)
 
 
-async def _remove(connection: Any, host: str, folder: str) -> None:
+async def _remove(connection: SSHClientConnection, host: str, folder: str) -> None:
     await connection.run(f"rm -rf {shlex.quote(folder)}")
 
 
-def _aside(work: Any) -> None:
+def _aside(work: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine to its end, also where this thread has an event loop already."""
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, work).result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def flow_of(entrypoint: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def complete(spec: dict[str, Any], pull: Any, folder: Path, source: str) -> None:
+def complete(spec: dict[str, Any], pull: Sequence[object] | None, folder: Path, source: str) -> None:
     """Put what a run needs into a deployment that is registered for a worker, as far as the file does not say it.
 
     The worker starts each run in a temporary folder, which it removes afterwards. So a run goes to ROWMILL_FOLDER as

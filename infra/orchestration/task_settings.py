@@ -48,7 +48,7 @@ class _PackedSettings(Mapping[str, Any]):
     def __init__(self, data: bytes) -> None:
         self.data = data
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> object:
         return getattr(_built(self.data), name)
 
     def __iter__(self) -> Iterator[str]:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 import dask.config
-from distributed import WorkerPlugin
+from distributed import Worker, WorkerPlugin
 
 from infra.workers.imports import WORKER_PRELOADS, WorkerImports
 
@@ -19,7 +19,7 @@ class SetUp(WorkerPlugin):
     def __init__(self, settings: dict[str, Any], imports: WorkerImports, on_gpus: bool) -> None:
         self.settings, self.imports, self.on_gpus = settings, imports, on_gpus
 
-    def setup(self, worker: Any) -> None:
+    def setup(self, worker: Worker) -> None:
         dask.config.set(self.settings)
         worker.memory_manager.memory_pause_fraction = False  # read from the settings before the plugin came
         for module in (*WORKER_PRELOADS, *(() if self.on_gpus else self.imports.preloads)):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.cluster.dask_pool import LARGE, DaskPool
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool, pickled_bytes
 from tasks.errors import JobError
 
+if TYPE_CHECKING:
+    from distributed import Client, Future
 
-def using(client: Any) -> AbstractContextManager[Any]:
+
+def using(client: Client | None) -> AbstractContextManager[Any]:
     """A block in which this Dask client is the current one; None leaves the current one, if any. A JobError for a
     client that does not run."""
     if client is None:
@@ -20,10 +23,10 @@ def using(client: Any) -> AbstractContextManager[Any]:
     if getattr(client, "status", "") != "running":
         what, do = f"client={client!r} is not a running Dask client", "give distributed.Client(..), and leave it open"
         raise JobError(what, where="client", do=do)
-    return client.as_current()  # type: ignore[no-any-return]
+    return client.as_current()
 
 
-def graph_share(value: object, tasks: int) -> Any:
+def graph_share(value: object, tasks: int) -> Future | None:
     """A future of what so many tasks of a Dask graph share, where it is large and there is a current client; else None.
 
     A graph that is made for a client's workers must be computed there.
@@ -34,7 +37,7 @@ def graph_share(value: object, tasks: int) -> Any:
     return DaskPool(client).everywhere(value)
 
 
-def current_client() -> Any:
+def current_client() -> Client | None:
     """The current `distributed.Client` of this process; None without one."""
     import sys
 

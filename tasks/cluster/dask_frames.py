@@ -21,7 +21,7 @@ SHUFFLE_METHOD = "dataframe.shuffle.method"
 
 
 def dask_frame(
-    read: Callable[[Any, Partition], Any], handle: Any, partitions: Sequence[Partition], empty: pa.Table, engine: str
+    read: Callable[[Any, Partition], Any], handle: object, partitions: Sequence[Partition], empty: pa.Table, engine: str
 ) -> Any:
     """A Dask frame whose partitions are the results of `read(handle, partition)`.
 
@@ -39,7 +39,7 @@ def dask_frame(
 
 def delayed_parts(
     function: Callable[..., Any],
-    handle: Any,
+    handle: object,
     partitions: Sequence[Partition],
     name: str,
     more: Sequence[Sequence[Any]] = (),
@@ -50,7 +50,7 @@ def delayed_parts(
     return over_frames(function, first, partitions, f"{name}-{uuid4().hex[:8]}", current_client(), more)
 
 
-def _computed(read: Callable[[Any, Partition], Any], handle: Any, partition: Partition) -> Any:
+def _computed(read: Callable[[Any, Partition], Any], handle: object, partition: Partition) -> object:
     """A partition, read completely, so that tasks in other threads may use it."""
     frame = read(handle, partition)
     synchronize()

@@ -100,5 +100,5 @@ class LocalPool:
         return enumerate(results)
 
 
-def _applied(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _applied(function: Callable[..., Any], arguments: tuple[Any, ...]) -> object:
     return function(*arguments)

@@ -144,7 +144,7 @@ class Sampler:
                 return
 
 
-def look(moment: float, dask_worker: Any = None) -> dict[str, Any]:
+def look(moment: float, dask_worker: Worker) -> dict[str, Any]:
     """The description of a worker, and its samples around and after a moment; `client.run` runs it on every worker."""
     address = str(dask_worker.address)
     with _making:
@@ -282,7 +282,7 @@ class Watch:
             self.read()
 
 
-def _this_worker() -> Any:
+def _this_worker() -> Worker | None:
     """The worker that runs this very task, or None."""
     from distributed import get_worker
 

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 class _Unpickled:
     """An unpickled value, which weak references need an object of its own for."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
 
@@ -24,13 +24,13 @@ _unpickling = threading.Lock()
 class WithShared:
     """`function` with its first argument `value`, which travels with the task: Dask can run the task again anywhere."""
 
-    def __init__(self, function: Callable[..., Any], value: Any) -> None:
+    def __init__(self, function: Callable[..., Any], value: object) -> None:
         from distributed.protocol import pickle
 
         self.function, self.__name__ = function, function.__name__
         self.token, self.pickled = uuid.uuid4().hex, pickle.dumps(value)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any) -> object:
         unpickled = self._value()
         return self.function(unpickled.value, *args)
 

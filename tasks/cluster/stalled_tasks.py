@@ -18,7 +18,8 @@ from tasks.cluster.dask_pool import DaskPool
 from tasks.errors import TransientError
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from dask.typing import Key
+    from distributed import Client, Scheduler
 
 LOOK_SECONDS = 10.0  # between two checks, at most; or a fifth of the allowed time
 SILENT = 30.0  # seconds after which the last report of a worker is out of date
@@ -110,14 +111,14 @@ def expect_workers(client: Client, cluster: Any, seconds: float) -> None:
             client.set_metadata(EXPECTED, time.time() + seconds)
 
 
-async def lose_silent_workers(seconds: float, dask_scheduler: Any = None) -> None:
+async def lose_silent_workers(seconds: float, dask_scheduler: Scheduler) -> None:
     """In a scheduler: restart the workers that have sent no sign for so long (stopped, or waiting for a dead mount), as
     Dask does by itself after minutes. Their tasks fail as those of killed workers do."""
     dask_scheduler.worker_ttl = seconds
     await dask_scheduler.check_worker_ttl()
 
 
-def moves_of(dask_scheduler: Any = None) -> dict[str, Any]:
+def moves_of(dask_scheduler: Scheduler) -> dict[str, Any]:
     """In a scheduler: how many moves it has made, how many tasks run, and whether workers are expected.
 
     A stage itself has left the threads of its worker and waits for its tasks: it does not count. A worker that takes
@@ -134,7 +135,7 @@ def moves_of(dask_scheduler: Any = None) -> dict[str, Any]:
     }
 
 
-def state_of(dask_scheduler: Any = None) -> dict[str, Any]:
+def state_of(dask_scheduler: Scheduler) -> dict[str, Any]:
     """In a scheduler: the tasks that wait, their restrictions, and the resources of the workers."""
     workers = list(dask_scheduler.workers.values())
     stages = {task.key for worker in workers for task in worker.long_running}
@@ -170,7 +171,7 @@ def state_of(dask_scheduler: Any = None) -> dict[str, Any]:
     }
 
 
-def has_begun(key: object, dask_scheduler: Any = None) -> bool:
+def has_begun(key: Key, dask_scheduler: Scheduler) -> bool:
     """In a scheduler: whether a worker runs a task, or it has ended."""
     task = dask_scheduler.tasks.get(key)
     if task is None or task.state in ("memory", "erred"):

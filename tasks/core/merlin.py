@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -97,7 +97,7 @@ def _fields(values: Mapping[str, Any]) -> Iterator[str]:
         yield from _block("fields", [f"key: {_quoted(key)}", *_block("value", _value(value))])
 
 
-def _value(value: Any) -> Iterator[str]:
+def _value(value: Mapping[str, Any] | float) -> Iterator[str]:
     if isinstance(value, bool):
         yield f"bool_value: {str(value).lower()}"
     elif isinstance(value, Mapping):
@@ -106,7 +106,7 @@ def _value(value: Any) -> Iterator[str]:
         yield f"number_value: {float(value)!r}"
 
 
-def _block(name: str, lines: Any) -> Iterator[str]:
+def _block(name: str, lines: Iterable[str]) -> Iterator[str]:
     yield f"{name} {{"
     for line in lines:
         yield f"  {line}"

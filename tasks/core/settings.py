@@ -7,7 +7,7 @@ import math
 from contextlib import suppress
 from datetime import date, datetime
 from encodings.aliases import aliases
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -36,6 +36,8 @@ ENCODINGS = sorted(
         *(name.replace("_", "-") for name in aliases.values() if not name.endswith("_codec")),
     }
 )
+S = TypeVar("S", bound="Section")
+V = TypeVar("V")
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")  # in their order
 
 
@@ -77,19 +79,19 @@ def parse_seconds(text: int | float | str) -> float:
         raise ValueError(f"{text!r} is not a time: write seconds, or 30s, 10m, 2h, 1d") from None
 
 
-def date_text(value: object) -> Any:
+def date_text(value: object) -> object:
     """A date of YAML, `date: 2026-11-22`, as text."""
     return value.isoformat() if isinstance(value, (date, datetime)) else value
 
 
-def clock_text(value: object) -> Any:
+def clock_text(value: object) -> object:
     """A time of day of YAML as text: without quotes `10:30` is the number 630."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 24 * 60:
         return f"{value // 60:02d}:{value % 60:02d}"
     return value
 
 
-def null_word(value: object) -> Any:
+def null_word(value: object) -> object:
     """The null of YAML, `missing: null`, as the word."""
     return "null" if value is None else value
 
@@ -103,7 +105,7 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int |
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-def split_value(value: object) -> Any:
+def split_value(value: object) -> object:
     """Dates of YAML as text, also in lists."""
     return [date_text(one) for one in value] if isinstance(value, list) else date_text(value)
 
@@ -115,7 +117,7 @@ SplitValue = Annotated[
 ]
 
 
-def some_path(path: object) -> Any:
+def some_path(path: V) -> V:
     for one in path if isinstance(path, list) else [path]:
         if isinstance(one, str) and not one.strip():
             raise ValueError("the path is empty; write . for the current folder")
@@ -129,7 +131,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> Any:
+    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
         """`files: true` is a mistake, not one file."""
         if isinstance(value, bool):
             kind = cls.model_fields[info.field_name or ""].annotation
@@ -501,7 +503,7 @@ def collector(schemes: tuple[str, ...]) -> BeforeValidator:
         scheme, colon, rest = (address or "").partition("://")
         if colon and (scheme not in schemes or not rest):  # the rest may be a secret
             raise ValueError(f"{scheme}:// is not for a collector: write {schemes[0]}://host:port or file:path")
-        return some_path(address)  # type: ignore[no-any-return]
+        return some_path(address)
 
     return BeforeValidator(checked)
 
@@ -677,7 +679,7 @@ class Checks(Section):
         return check
 
 
-def checked(section: type[Section], values: dict[str, Any], where: str) -> Any:
+def checked(section: type[S], values: dict[str, Any], where: str) -> S:
     """The section made of plain values; what pydantic refuses becomes one JobError with near names."""
     from pydantic import ValidationError
 

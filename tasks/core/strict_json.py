@@ -38,7 +38,7 @@ def decoded(value: object) -> Any:
     return [decoded(one) for one in value] if isinstance(value, list) else value
 
 
-def marked(value: object) -> Any:
+def marked(value: object) -> object:
     """The value with a mark in place of what JSON would turn into something else: tuples, and keys that are not texts.
 
     A named tuple keeps its name, so that `unmarked` can refuse it.
@@ -56,7 +56,7 @@ def marked(value: object) -> Any:
     return [marked(one) for one in value] if isinstance(value, list) else value
 
 
-def unmarked(value: object) -> Any:
+def unmarked(value: object) -> object:
     """The value that `marked` wrote; a TypeError for a tuple of a class of its own.
 
     >>> unmarked({"tuple": [1, {"items": [[2, "b"]]}]})

@@ -20,7 +20,7 @@ from tasks.core.schema import Column, Schema
 from tasks.core.settings import Section
 from tasks.errors import DataError, JobError, RowmillError, mistakes, near, place_text
 from tasks.gate.output_profile import ColumnProfile, Profile
-from tasks.gate.verdict import Finding
+from tasks.gate.verdict import Finding, Level
 
 KINDS = ("number", "string", "bool", "time", "list")
 Rule = Literal["evolve", "freeze", "discard_column"]
@@ -54,7 +54,7 @@ class ColumnRule(Section):
 
     @field_validator("nulls", "values", "range")
     @classmethod
-    def _no_nan(cls, value: object) -> Any:
+    def _no_nan(cls, value: object) -> object:
         if any(isinstance(one, float) and math.isnan(one) for one in (value if isinstance(value, list) else [value])):
             raise ValueError("nan can be compared with nothing: did you mean null, for no limit?")
         return value
@@ -234,9 +234,7 @@ def _missing(name: str, action: str, there: Sequence[str]) -> Finding:
 # values
 
 
-def check_values(
-    profile: Profile, contract: Contract, level: Literal["warn", "stop", "ask"]
-) -> tuple[list[Finding], list[str]]:
+def check_values(profile: Profile, contract: Contract, level: Level) -> tuple[list[Finding], list[str]]:
     """Findings of nulls, domains and ranges over all rows of a profile, and notes on what could not be checked."""
     findings: list[Finding] = []
     notes: list[str] = []
@@ -252,7 +250,7 @@ def check_values(
     return findings, notes
 
 
-def _nulls(column: ColumnProfile, rule: ColumnRule, level: Any) -> list[Finding]:
+def _nulls(column: ColumnProfile, rule: ColumnRule, level: Level) -> list[Finding]:
     share = column.nulls / column.rows if column.rows else 0.0
     if rule.nulls is None or share <= rule.nulls:
         return []
@@ -262,7 +260,7 @@ def _nulls(column: ColumnProfile, rule: ColumnRule, level: Any) -> list[Finding]
     return [Finding(column.name, "contract", share, rule.nulls, share, rule.nulls, level, text)]
 
 
-def _range(column: ColumnProfile, rule: ColumnRule, level: Any) -> list[Finding]:
+def _range(column: ColumnProfile, rule: ColumnRule, level: Level) -> list[Finding]:
     findings = []
     low, high = rule.range or (None, None)
     for end, limit, value in (("least", low, column.minimum), ("largest", high, column.maximum)):
@@ -320,7 +318,7 @@ def _moment(text: str) -> np.datetime64 | None:
     return None if np.isnat(moment) else moment
 
 
-def _domain(column: ColumnProfile, rule: ColumnRule, level: Any) -> tuple[list[Finding], list[str]]:
+def _domain(column: ColumnProfile, rule: ColumnRule, level: Level) -> tuple[list[Finding], list[str]]:
     if rule.values is None or not column.values:
         return [], []
     if not column.top_exact:
@@ -342,7 +340,7 @@ def _domain(column: ColumnProfile, rule: ColumnRule, level: Any) -> tuple[list[F
     return [Finding(column.name, "contract", [v for v, _ in strange[:5]], known[:100], share, 0.0, level, text)], notes
 
 
-def _key(value: Any) -> str:
+def _key(value: str | float) -> str:
     """Values of a YAML file and of a profile by one name: true is True, 1 is 1.0."""
     if isinstance(value, str):
         return f"text {value}"
@@ -359,7 +357,7 @@ def percent(share: float) -> str:
     return f"{100 * share:,.0f} %" if share >= 10 else f"{100 * share:.3g} %"
 
 
-def shown(value: Any) -> str:
+def shown(value: str | float | None) -> str:
     """A value as short text, numbers with separators."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return str(value)

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from tasks.engines.algorithms.arrow_arrays import one_array
 from tasks.engines.convert.python_values import stored_type
 
 Array = npt.NDArray[np.float64]
+Distance = Array | np.float64  # of each row of cells, or of the one
 EMPTY = 1e-4  # the share that an empty cell of a PSI counts with
 CELLS = 16  # quantile bins of numbers
 ASSOCIATED_ROWS = 1 << 14  # rows of a sample over which columns are associated
@@ -35,7 +35,7 @@ def shares(counts: npt.ArrayLike) -> Array:
     return divided
 
 
-def l_infinity(one: npt.ArrayLike, other: npt.ArrayLike) -> Any:
+def l_infinity(one: npt.ArrayLike, other: npt.ArrayLike) -> Distance:
     """The largest change of a share, max |p - q|, 0 .. 1 (as `skew_comparator.infinity_norm` of TensorFlow Data
     Validation).
 
@@ -46,7 +46,7 @@ def l_infinity(one: npt.ArrayLike, other: npt.ArrayLike) -> Any:
     return np.abs(p - q).max(axis=-1, initial=0.0)
 
 
-def jensen_shannon(one: npt.ArrayLike, other: npt.ArrayLike) -> Any:
+def jensen_shannon(one: npt.ArrayLike, other: npt.ArrayLike) -> Distance:
     """The Jensen-Shannon *distance* with logarithms of base 2, 0 (equal) .. 1 (no cell in common).
 
     sqrt((KL(p, m) + KL(q, m)) / 2), m = (p + q) / 2, KL(p, m) = sum p log2(p / m); the square root of the divergence
@@ -61,7 +61,7 @@ def jensen_shannon(one: npt.ArrayLike, other: npt.ArrayLike) -> Any:
     return np.sqrt(np.clip(divergence, 0.0, 1.0))
 
 
-def psi(one: npt.ArrayLike, other: npt.ArrayLike) -> Any:
+def psi(one: npt.ArrayLike, other: npt.ArrayLike) -> Distance:
     """The population stability index, sum (p - q) ln(p / q): 0 (equal) and up (Siddiqi, 2006: below 0.1 is stable,
     above 0.25 has changed). A cell that is empty on one side counts with a share of 0.0001 there; one that is empty on
     both sides adds nothing.

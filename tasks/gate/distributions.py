@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tasks.engines.hashing import murmur3
 from tasks.gate.contract import percent
-from tasks.gate.distances import DISTANCES, Array, in_cells, noise, quantile_cells, shares
+from tasks.gate.distances import DISTANCES, Array, Distance, in_cells, noise, quantile_cells, shares
 from tasks.gate.expected_range import TREND, WeekdayCalendar, limit, predict
 from tasks.gate.figures import family, shown
 from tasks.gate.output_profile import BUCKETS, TOP, ColumnProfile, bin_edges
@@ -174,7 +174,7 @@ def moved(name: str, cells: Cells, known: References, chance: float, z: float, n
     return Moved(name, figure, threshold, early, cells.labels[place], float(shares(nearest)[place]), float(now[place]))
 
 
-def _past_distances(distance: Any, past: Array, left_out: Array) -> list[float]:
+def _past_distances(distance: Callable[[Array, Array], Distance], past: Array, left_out: Array) -> list[float]:
     """The distance of each night but the first from the nearer of its prediction and the night before it."""
     nearest = np.minimum(distance(past[1:], left_out[1:]), distance(past[1:], past[:-1]))
     return [float(one) for one in nearest]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
@@ -82,7 +81,7 @@ def hours_of(column: ColumnProfile) -> float:
     return 24.0 if "date" in column.type else 1 / HOUR
 
 
-def _number(value: Any, kind: str) -> float | None:
+def _number(value: str | float | None, kind: str) -> float | None:
     if value is None or kind not in ("number", "moment"):
         return None
     if not isinstance(value, str):

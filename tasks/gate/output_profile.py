@@ -23,7 +23,7 @@ MINUS_INFINITY, PLUS_INFINITY = 0x000F, 0xFFF0  # the bins of the infinities
 SIGN = 1 << 63
 
 
-def _by_bin(pairs: object) -> Any:
+def _by_bin(pairs: object) -> object:
     """The counts by bin of the pairs in a file."""
     if not isinstance(pairs, list):
         return pairs

@@ -42,10 +42,10 @@ class Node:
     def __radd__(self, other: object) -> Node:
         return Node("join", (as_node(other), self))
 
-    def __sub__(self, names: Any) -> Node:
+    def __sub__(self, names: str | Tags | Iterable[Any]) -> Node:
         return Node("drop", (self,), selection=_entries([names] if isinstance(names, (str, Tags)) else names))
 
-    def __getitem__(self, names: Any) -> Node:
+    def __getitem__(self, names: str | Tags | Iterable[Any]) -> Node:
         return Node("pick", (self,), selection=_entries([names] if isinstance(names, (str, Tags)) else names))
 
     def __repr__(self) -> str:

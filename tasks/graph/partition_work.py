@@ -283,7 +283,7 @@ class Work(PickledFields):
         return self.cache if whole else None
 
 
-def block_offsets(partition: Partition, rows: Any, xp: ModuleType) -> list[int]:
+def block_offsets(partition: Partition, rows: np.ndarray, xp: ModuleType) -> list[int]:
     """Where each block begins in the partition's rows (their numbers ascend), and where the last one ends."""
     starts = np.array([b.first_row for b in partition.blocks], dtype=np.uint64)
     return [*(int(i) for i in xp.searchsorted(rows, xp.asarray(starts))), len(rows)]

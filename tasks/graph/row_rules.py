@@ -167,7 +167,7 @@ class Splitting(PickledFields):
             for name, cut in self.cuts_in(partition.schema[self.column].dtype):
                 yield name, values >= cut if valid is None else valid & (values >= cut)
 
-    def _of_hashes(self, rows: PartitionRows, engine: Kernels) -> Any:
+    def _of_hashes(self, rows: PartitionRows, engine: Kernels) -> np.ndarray:
         """The rows that the hash of their keys, or of their numbers, gives to this split."""
         xp, seed = engine.xp, seed_of(f"split {self.seed}")
         keys = [rows.columns[name] for name in self.keys]
@@ -290,10 +290,10 @@ class Downsampling(PickledFields):
         weights = self._weights(xp.where(chosen, 1 / self.fraction, 1.0), engine)
         return MaskResult(mask, columns=weights, left_out={"downsampled": len(rows.numbers) - total(mask)})
 
-    def _weights(self, weights: Any, engine: Kernels) -> dict[str, Any]:
+    def _weights(self, weights: np.ndarray, engine: Kernels) -> dict[str, Any]:
         return {self.weight: engine.from_numbers(weights.astype(engine.xp.float32))} if self.weight else {}
 
-    def stay(self, rows: object, engine: Kernels) -> Any:
+    def stay(self, rows: object, engine: Kernels) -> np.ndarray:
         """Which of these row numbers stay where `where` is true.
 
         >>> from tasks import engines

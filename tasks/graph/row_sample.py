@@ -36,7 +36,7 @@ def step_of(rows: int) -> int:
     return max(-(-rows // ROWS), 1)
 
 
-def sampled_places(rows: Any, step: int, ascending: bool, engine: Kernels) -> Any:
+def sampled_places(rows: np.ndarray, step: int, ascending: bool, engine: Kernels) -> np.ndarray:
     """The places of the drawn rows among these row numbers (uint64 of the engine), of which some may be left out."""
     xp = engine.xp
     if step == 1 or not len(rows):
@@ -69,7 +69,7 @@ class Drawn(NamedTuple):
 
 
 def draw(
-    sampled: Mapping[str, Any], compared: Mapping[str, Any], rows: Any, of: int, ascending: bool, engine: Kernels
+    sampled: Mapping[str, Any], compared: Mapping[str, Any], rows: np.ndarray, of: int, ascending: bool, engine: Kernels
 ) -> Drawn:
     """Draw from rows with these numbers (uint64 of the engine), of a source of `of` rows; lists are not compared."""
     xp, step, among = engine.xp, step_of(of), max(-(-of // COMPARED), 1)
@@ -162,7 +162,7 @@ def _widest(columns: Mapping[str, Any], engine: Kernels) -> list[Any]:
     return sorted(columns.values(), key=rank)[:CHOOSING]
 
 
-def _chosen_places(columns: Sequence[Any], rows: int, step: int, engine: Kernels) -> Any:
+def _chosen_places(columns: Sequence[Any], rows: int, step: int, engine: Kernels) -> np.ndarray:
     """The places of about one of `step` rows, by the hash of their values in these columns."""
     xp, size = engine.xp, CHUNK if engine.xp is np else rows
     bits, limit, places = [_bits(column, engine) for column in columns], xp.uint64((1 << 64) // step), []
@@ -174,7 +174,7 @@ def _chosen_places(columns: Sequence[Any], rows: int, step: int, engine: Kernels
     return xp.concatenate(places)
 
 
-def _bits(column: object, engine: Kernels) -> Any:
+def _bits(column: object, engine: Kernels) -> np.ndarray:
     """A uint64 for each value, the same for equal values."""
     xp, dtype = engine.xp, engine.dtype(column)
     if pa.types.is_decimal(dtype) or kind_of(dtype) == "string":

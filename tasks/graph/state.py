@@ -149,7 +149,7 @@ class State:
         steps: dict[str, dict[str, Any]] = self.changed.get("steps", {})
         return steps
 
-    def prepared(self, key: str, op: Operator, engine: Kernels) -> Any:
+    def prepared(self, key: str, op: Operator, engine: Kernels) -> object:
         """The `fitted` of the step's `apply`, made once per process and engine; None if the step learns nothing."""
         if not isinstance(op, Learned):
             return None
@@ -163,7 +163,7 @@ class State:
                 engines.synchronize()
             return self._prepared[key, engine.NAME]
 
-    def _prepare(self, key: str, op: Learned, engine: Kernels) -> Any:
+    def _prepare(self, key: str, op: Learned, engine: Kernels) -> object:
         return _prepared(key, op, self.check_table(key), engine)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -441,7 +441,7 @@ def read_json(path: Path, digest: str | None = None) -> dict[str, Any]:
         raise damaged(path, "", str(error).partition("\n")[0]) from None
 
 
-def _prepared(key: str, op: Learned, fitted: dict[str, Any], engine: Kernels) -> Any:
+def _prepared(key: str, op: Learned, fitted: dict[str, Any], engine: Kernels) -> object:
     """What `apply` takes; a DataError where what was learned is not what the operator learns."""
     try:
         return op.prepare(fitted, engine)
@@ -465,7 +465,7 @@ class _Parts(NamedTuple):
 def _packed(values: Mapping[str, dict[str, Any]], prefix: str, saving: Saving) -> dict[str, dict[str, Any]]:
     """The values, with the futures of its files' entries in place of every table, which is written."""
 
-    def packed(name: str, value: object) -> Any:
+    def packed(name: str, value: object) -> object:
         return _Parts(saving.files(value, name)) if isinstance(value, pa.Table) else value
 
     return {
@@ -478,7 +478,7 @@ def _read(folder: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The values with their tables."""
     with _threads() as threads:
 
-        def read(value: object) -> Any:
+        def read(value: object) -> object:
             files = _files(value)
             return _Parts([threads.submit(read_table, folder, file) for file in files]) if files else decoded(value)
 

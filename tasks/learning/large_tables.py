@@ -55,13 +55,13 @@ def split(op: Operator, partial: object) -> Split:
     return partial if isinstance(partial, Split) else Split(tuple(op.split(partial, sizes_of(partial).splits)))
 
 
-def split_if_large(op: Learned, partial: Any) -> Any:
+def split_if_large(op: Learned, partial: Any) -> object:
     """The order-free partial, split if its operator is `Keyed` and it is large."""
     large = isinstance(op, Keyed) and not isinstance(partial, Split) and len(partial) >= sizes_of(partial).large
     return split(op, partial) if large else partial
 
 
-def merge_all(op: Learned, partials: Sequence[Any]) -> Any:
+def merge_all(op: Learned, partials: Sequence[Any]) -> object:
     """Several order-free partials as one; merged split by split if one of them is split."""
     if len(partials) == 1:
         return partials[0]

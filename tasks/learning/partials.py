@@ -42,7 +42,7 @@ class Phase(PickledFields):
         steps = [s for s in self.work.bound.learning if s.depth == self.depth and s.key not in self.unchanged]
         return steps if self.questions is None else [s for s in steps if s.key in self.questions]
 
-    def question(self, step: Step) -> Any:
+    def question(self, step: Step) -> object:
         return None if self.questions is None else self.questions[step.key]
 
 
@@ -75,7 +75,7 @@ class Observed(TaskResult):
         return [partial.tree for partial in self.partials.values()]
 
 
-def whole_of(op: Learned, tree: Tree) -> Any:
+def whole_of(op: Learned, tree: Tree) -> object:
     """The partial of all blocks of a tree, merged in their order."""
     whole = None
     for _place, value in sorted(tree.items(), key=lambda item: item[0][1] << max(item[0][0], 0)):

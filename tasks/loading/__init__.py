@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,7 @@ __all__ = ["Arrays", "Batches", "Group", "Loader", "Shard", "arrays", "check_ord
 OPEN_FILES = 8
 FORMATS = ("parquet", "arrow")
 GPU_MODULES = ("cudf", "pylibcudf", "rmm", "cupy")
+B = TypeVar("B")  # a batch as the caller gets it
 log = logging.getLogger("rowmill")
 
 
@@ -310,7 +311,7 @@ class Loader(PickledFields):
         return order
 
 
-class Batches(Iterator[Any]):
+class Batches(Iterator[B]):
     """The batches of a shard in an epoch, which can stop after any of them and go on in another process.
 
     `state_dict` says how far the caller has come, as JSON values; `load_state_dict` goes there and reads no batch that
@@ -328,7 +329,7 @@ class Batches(Iterator[Any]):
         shard: Shard,
         start: int = 0,
         *,
-        convert: Callable[[Any], Any] | None = None,
+        convert: Callable[[Any], B] | None = None,
         stream: Callable[[], int] | None = None,
     ) -> None:
         self.loader, self.shard, self._convert, self._stream = loader, shard, convert or _same, stream
@@ -338,7 +339,7 @@ class Batches(Iterator[Any]):
     def _begin(self, epoch: int, start: int) -> None:
         self.epoch, self._taken, self._next = epoch, start, start
         if self._device is None:
-            self._sequence = _Sequence(self.loader, epoch, self._convert)
+            self._sequence: _Sequence[B] = _Sequence(self.loader, epoch, self._convert)
         else:
             numbers = range(start, self.loader.batches_of(self.shard))
             spans = (self.loader.span(self.shard, number) for number in numbers)
@@ -346,7 +347,7 @@ class Batches(Iterator[Any]):
         self._ahead = deque[Callable[[], Any]]()
         self._thread = ThreadPoolExecutor(1, "rowmill-loader") if self.loader.ahead else None
 
-    def __next__(self) -> Any:
+    def __next__(self) -> B:
         total = self.loader.batches_of(self.shard)
         while self._next < min(total, self._taken + 1 + self.loader.ahead):
             self._ahead.append(self._sequence.begin(self._thread, *self.loader.span(self.shard, self._next)))
@@ -410,10 +411,10 @@ def check_order(state: Mapping[str, Any], order: Mapping[str, Any], path: str) -
         )
 
 
-class _Sequence:
+class _Sequence(Generic[B]):
     """The rows of an epoch by their place in it. The group that was read last stays in memory."""
 
-    def __init__(self, loader: Loader, epoch: int, convert: Callable[[Any], Any]) -> None:
+    def __init__(self, loader: Loader, epoch: int, convert: Callable[[Any], B]) -> None:
         self.loader, self.epoch, self.convert, self.files = loader, epoch, convert, _Files(loader)
         self.order = loader.order(epoch)
         self.ends = np.cumsum([loader.groups[number].rows for number in self.order], dtype=np.int64)
@@ -434,7 +435,7 @@ class _Sequence:
                 pieces.append(table.slice(low, high - low))
         return pa.concat_tables(pieces).combine_chunks()
 
-    def batch(self, read: Any) -> Any:
+    def batch(self, read: Any) -> B:
         """The batch of what `read` gives, as the caller gets it."""
         return self.convert(read)
 
@@ -465,7 +466,7 @@ class _Sequence:
         return self.last
 
 
-class _DeviceSequence(_Sequence):
+class _DeviceSequence(_Sequence[B]):
     """The rows of an epoch in the memory of a device: whole row groups in the order of the epoch, cut into batches.
 
     The thread reads the groups of the batches that were begun. A group is let go when a batch behind it is taken; where
@@ -478,7 +479,7 @@ class _DeviceSequence(_Sequence):
         self,
         loader: Loader,
         epoch: int,
-        convert: Callable[[Any], Any],
+        convert: Callable[[Any], B],
         device: Any,
         stream: Callable[[], int] | None,
         spans: Iterator[tuple[int, int]],
@@ -515,7 +516,7 @@ class _DeviceSequence(_Sequence):
         if at > self.furthest:
             self.groups[at], self.furthest = thread.submit(self._ordered, at).result, at
 
-    def batch(self, read: list[tuple[dict[str, GroupColumn], int, int]]) -> Any:
+    def batch(self, read: list[tuple[dict[str, GroupColumn], int, int]]) -> B:
         try:
             with self.device.handing_over(self.stream() if self.stream else None):
                 return self.convert(joined(self.device.xp, read))
@@ -614,7 +615,7 @@ class _Files:
         """The columns of the file of a group, as it stores them."""
         return self._file(group.path).schema_arrow
 
-    def _file(self, path: str) -> Any:
+    def _file(self, path: str) -> pa.RecordBatchFileReader | pq.ParquetFile:
         if path not in self.open:
             where = str(self.loader.place(path))
             self.open[path] = pa.ipc.open_file(pa.memory_map(where)) if self.arrow else pq.ParquetFile(where)

@@ -140,7 +140,7 @@ def jagged(columns: Mapping[str, Any], names: Sequence[str] | Mapping[str, str |
     return form
 
 
-def module_of(values: object) -> Any:
+def module_of(values: object) -> ModuleType:
     """The module of an array: NumPy, or CuPy."""
     return sys.modules["cupy"] if type(values).__module__.split(".")[0] == "cupy" else np
 
@@ -170,7 +170,7 @@ def _lengths(columns: Mapping[str, Any], name: str) -> np.ndarray:
     return np.diff(offsets if isinstance(offsets, np.ndarray) else offsets.get())
 
 
-def filled(xp: ModuleType, name: str, dtype: pa.DataType, values: Any, valid: Any | None) -> Any:
+def filled(xp: ModuleType, name: str, dtype: pa.DataType, values: np.ndarray, valid: Any | None) -> np.ndarray:
     """The stored values of a column of numbers, a null float as NaN: what `arrays` makes of the same column.
 
     `valid` says which values are not null; None: all. A DataError for nulls in a column of integers, booleans or times.
@@ -224,7 +224,7 @@ def joined(xp: ModuleType, pieces: Sequence[tuple[Mapping[str, GroupColumn], int
     return batch
 
 
-def _copied(xp: ModuleType, parts: Sequence[Any]) -> Any:
+def _copied(xp: ModuleType, parts: Sequence[Any]) -> np.ndarray:
     return parts[0].copy() if len(parts) == 1 else xp.concatenate(parts)
 
 

@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,14 @@ from tasks.storage.discarded import check_discarded
 from tasks.storage.documents import damaged, parsed
 from tasks.storage.own_files import CHANGES, current
 
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from typing_extensions import TypeIs
+
+    Values = torch.Tensor | np.ndarray
+
+W = TypeVar("W")
 OUTSIDE = 2  # the first id of values without an id of their own
 EMPTY_DEVIATION = 0.01
 CHUNK = 1 << 22  # numbers that are looked at at a time
@@ -27,12 +35,8 @@ RULES = ("normal", "mean", "outside", "zeros")
 
 
 def grow(
-    weight: object,
-    changes: Changes | Sequence[Changes],
-    column: str | None = None,
-    rule: Rule = "normal",
-    seed: int = 0,
-) -> Any:
+    weight: W, changes: Changes | Sequence[Changes], column: str | None = None, rule: Rule = "normal", seed: int = 0
+) -> W:
     """A larger copy of an embedding, with a row for each id that a refit, or several in a row, appended.
 
     weight: a torch.nn.Embedding or EmbeddingBag, a tensor or parameter of torch, or an array of numpy, whose first axis
@@ -80,7 +84,7 @@ def grow(
             raise JobError("the nights do not follow each other", why=why, do="give all of them, the oldest first")
     old, new, first = steps[0]["old_rows"], steps[-1]["new_rows"], steps[0]["first_id"]
     module = _module(weight)
-    array = module.weight if module is not None else weight
+    array: Any = module.weight if module is not None else weight
     if not hasattr(array, "shape") or not len(array.shape):
         raise JobError(
             f"{type(weight).__name__} cannot grow", do="give an Embedding or tensor of torch, or a numpy array"
@@ -92,7 +96,7 @@ def grow(
             why="it has grown already" if array.shape[0] == new else "",
             do="give the weight that was trained on the nights before, and the changes of every night since",
         )
-    grown = _empty_like(array, new)
+    grown: Any = _empty_like(array, new)
     grown[:old] = _values(array)
     draw = _drawn(rule, array, first, seed)
     for start, stop in _chunks(old, new, array.shape):
@@ -144,32 +148,32 @@ def _read(path: Path) -> Mapping[str, Any]:
     return changes
 
 
-def _module(weight: object) -> Any:
+def _module(weight: object) -> nn.Embedding | nn.EmbeddingBag | None:
     """The weight as an embedding of torch; None for others. Torch is imported if the weight is of it, never by this."""
     torch: Any = sys.modules.get("torch")
     return weight if torch and isinstance(weight, torch.nn.Embedding | torch.nn.EmbeddingBag) else None
 
 
-def _is_tensor(array: object) -> bool:
+def _is_tensor(array: object) -> TypeIs[torch.Tensor]:
     torch: Any = sys.modules.get("torch")
     return bool(torch) and isinstance(array, torch.Tensor)
 
 
-def _values(array: Any) -> Any:
+def _values(array: Values) -> Values:
     return array.detach() if _is_tensor(array) else array
 
 
-def _empty_like(array: Any, rows: int) -> Any:
+def _empty_like(array: Values, rows: int) -> Values:
     shape = (rows, *array.shape[1:])
     return array.detach().new_empty(shape) if _is_tensor(array) else np.empty(shape, array.dtype)
 
 
-def _floats(array: Any) -> np.ndarray:
+def _floats(array: Values) -> np.ndarray:
     """Rows as float64 in host memory."""
     return np.asarray(array.detach().cpu().double().numpy() if _is_tensor(array) else array, np.float64)
 
 
-def _set(grown: Any, start: int, stop: int, rows: Any) -> None:
+def _set(grown: Any, start: int, stop: int, rows: Values) -> None:
     if _is_tensor(grown) and not _is_tensor(rows):
         rows = sys.modules["torch"].from_numpy(np.ascontiguousarray(rows))
     if tuple(rows.shape) != tuple(grown[start:stop].shape):
@@ -184,7 +188,7 @@ def _chunks(start: int, stop: int, shape: Sequence[int]) -> Iterator[tuple[int, 
         yield first, min(stop, first + step)
 
 
-def _drawn(rule: Rule, old: Any, first: int, seed: int) -> Callable[[np.ndarray], Any]:
+def _drawn(rule: Rule, old: Values, first: int, seed: int) -> Callable[[np.ndarray], Any]:
     """The rule as a function of ids."""
     inner = tuple(old.shape[1:])
     if callable(rule):
@@ -202,7 +206,7 @@ def _drawn(rule: Rule, old: Any, first: int, seed: int) -> Callable[[np.ndarray]
     return lambda ids: mean + deviation * _normal(ids, inner, seed)
 
 
-def _moments(old: Any, first: int) -> tuple[np.ndarray, np.ndarray]:
+def _moments(old: Values, first: int) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation, by dimension, of the rows from `first` on: in two passes, a chunk at a time."""
     rows = old.shape[0] - first
     if rows < 1:
@@ -233,7 +237,7 @@ def _mixed(counter: np.ndarray) -> np.ndarray:
     return bits ^ (bits >> np.uint64(31))
 
 
-def _like(weight: object, grown: object) -> Any:
+def _like(weight: W, grown: Any) -> W:
     """The rows as an object of the weight's class."""
     torch: Any = sys.modules.get("torch")
     if not torch or not isinstance(weight, torch.Tensor | torch.nn.Module):

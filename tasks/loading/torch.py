@@ -188,7 +188,7 @@ class Rows(IterableDataset):  # type: ignore[misc]
 Features = dict[str, str | None]  # the columns of a jagged tensor, each with the column of its weights
 
 
-def _jagged_columns(jagged: Any) -> dict[str, Features]:
+def _jagged_columns(jagged: Mapping[str, Any] | Sequence[str]) -> dict[str, Features]:
     """The columns of each jagged tensor by its name. A JobError for a map that has both columns and tensors."""
     if not isinstance(jagged, Mapping):
         return {"jagged": _features(jagged)}
@@ -300,7 +300,7 @@ def _turns(batches: Sequence[int], taken: int) -> tuple[list[int], int]:
     return counts, turn
 
 
-def _owned(values: Any) -> Any:
+def _owned(values: np.ndarray) -> np.ndarray:
     """Values that a tensor may change: those of Arrow are read-only. Unsigned types as PyTorch computes with them."""
     wider = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}.get(values.dtype.name)
     if wider:

@@ -240,7 +240,7 @@ def plots(
     if not any(w["samples"] for w in workers.values()):
         return []
 
-    def draw(title: str, curves: dict[str, Curve], shown: Any, ceiling: float | None = None) -> str:
+    def draw(title: str, curves: dict[str, Curve], shown: Callable[[float], str], ceiling: float | None = None) -> str:
         return svg.lines(title, curves, shown, span, bands, ceiling=ceiling)
 
     total = max((w["device_total"] or 0 for w in workers.values()), default=0) or None

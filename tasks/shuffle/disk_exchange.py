@@ -155,6 +155,6 @@ def cut_of(note: dict[str, Any], engine: str) -> ScratchCut:
     return ScratchCut(note["path"], tuple(tuple(o) for o in note["offsets"]), engine)
 
 
-def _deliver(shared: tuple[Callable[..., Any], Any, Sequence[ScratchCut]], item: object) -> Any:
+def _deliver(shared: tuple[Callable[..., Any], Any, Sequence[ScratchCut]], item: object) -> object:
     function, inner, cuts = shared
     return function(inner, item, cuts)

@@ -172,7 +172,7 @@ def shuffle_by_key(rows: SourceRows, exchange: Exchange, ranges: KeyRanges) -> l
         exchange.close()
 
 
-def reduce_range(ranges: KeyRanges, part: Part, cuts: Sequence[PartitionPieces]) -> Any:
+def reduce_range(ranges: KeyRanges, part: Part, cuts: Sequence[PartitionPieces]) -> object:
     """Reduce the rows of one range of key hashes."""
     gpu_setup.prepare(ranges.engine)
     kernels = engines.engine(ranges.engine)

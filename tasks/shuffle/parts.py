@@ -33,7 +33,7 @@ def units_of(rows: int, unit: int) -> int:
     return max(1, -(-rows // unit)) if unit else 1
 
 
-def runs_of(part: Any, counts: np.ndarray, unit: int, runs: int) -> list[Any]:
+def runs_of(part: Part, counts: np.ndarray, unit: int, runs: int) -> list[Part]:
     """A part (`tasks.shuffle.parts.Part`) as that many parts of whole units of rows, in their order.
 
     `counts` are the rows of each of its ranges of position; each run names only the ranges that it needs.

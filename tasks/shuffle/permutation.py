@@ -236,7 +236,7 @@ def _permute_on_host(index: np.ndarray, n: int, key: int) -> np.ndarray:
     return positions
 
 
-def _word(bits: int) -> Any:
+def _word(bits: int) -> type[np.unsignedinteger[Any]]:
     """The narrower of the two integers that hold so many bits: it gives the same ones."""
     return np.uint32 if bits <= 32 else np.uint64
 
@@ -261,7 +261,7 @@ def _rounds(source: np.ndarray, target: np.ndarray, bits: int, keys: Sequence[in
 
 
 @lru_cache(maxsize=1)
-def _device_kernel(xp: ModuleType) -> Any:
+def _device_kernel(xp: ModuleType) -> Callable[..., Array]:
     """The rounds and the walk as one CuPy kernel; keys are arguments, so all seeds and lengths share it."""
     names = [f"{kind}{r}" for r in range(ROUNDS) for kind in ("multiplier", "addend")]
     rounds = "\n".join(f"x = (x * multiplier{r} + addend{r}) & mask; x ^= x >> half;" for r in range(ROUNDS))

@@ -174,7 +174,7 @@ def measured(frame: Any, engine: str) -> FrameFacts:
     return FrameFacts(len(frame), size, table.schema.remove_metadata(), hashes, index_of(frame))
 
 
-def index_of(frame: Any) -> str:
+def index_of(frame: object) -> str:
     """The index of a frame in words; "" where it only numbers the rows, or where there is none."""
     index = getattr(frame, "index", None)
     if index is None or (type(index).__name__ == "RangeIndex" and index.name is None):

@@ -161,7 +161,7 @@ def _refuse_learned(request: Request, saved: PlanOf) -> int:
     return len(learned_before(saved.learned_files, files))
 
 
-def _digested(plan: Plan, storage_options: Any, pool: Pool) -> list[list[Any]]:
+def _digested(plan: Plan, storage_options: Mapping[str, Any] | None, pool: Pool) -> list[list[Any]]:
     """Path, size and digest of the files that have rows."""
     files = [plan.files[number] for number in sorted({p.file for block in plan.blocks for p in block.pieces})]
     digests = _mapped(pool, partial(sampled_digest, storage_options=storage_options), files)
@@ -226,7 +226,7 @@ def _plan(
     return reused, notes, grown
 
 
-def _listed(split: str, path: Any, storage_options: Any) -> dict[str, File]:
+def _listed(split: str, path: str | Sequence[str], storage_options: Mapping[str, Any] | None) -> dict[str, File]:
     """The files of a split by their paths."""
     with naming_valid(split):
         return {file.path: file for file in expand(path, storage_options)}

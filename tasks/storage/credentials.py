@@ -8,11 +8,12 @@ import re
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from tasks.errors import JobError, RowmillError, TransientError
 
+R = TypeVar("R")
 Loader = Callable[[str], Mapping[str, Any] | None]
 SECRET_KEYS = re.compile(r"secret|passw|token|key|sig|sas|credential|connection_string|user", re.IGNORECASE)
 SHORTEST = 3  # characters of a secret: masking shorter texts would hide half of a message
@@ -75,7 +76,7 @@ class StorageOptions(Mapping[str, Any]):
             f"or make a Secret block {self._name!r} with it on the Prefect server",
         )
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> object:
         return self.options[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -133,7 +134,7 @@ def masked(text: str, options: Mapping[str, Any] | None) -> str:
     return text
 
 
-def call_masked(options: Mapping[str, Any] | None, function: Callable[..., Any], *args: Any) -> Any:
+def call_masked(options: Mapping[str, Any] | None, function: Callable[..., R], *args: Any) -> R:
     """function(*args); errors show *** for secrets of the options, in their text and in their causes."""
     try:
         return function(*args)

@@ -103,7 +103,7 @@ class DatedForm(Form):
 
 
 @functools.cache
-def _adapter(model: Any) -> TypeAdapter[Any]:
+def _adapter(model: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(model)
 
 

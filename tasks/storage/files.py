@@ -571,7 +571,7 @@ def read_members(
             raise reading_error(name, error, options) from None
 
 
-def _decompressing(path: str, packed: Any, codec: str) -> Iterator[tuple[str, Any]]:
+def _decompressing(path: str, packed: BinaryIO, codec: str) -> Iterator[tuple[str, Any]]:
     """(name, stream) of what a compressed file holds; Arrow knows every codec but xz. Of a zip file these are all
     files in it, but for those that folders hide, too."""
     if codec == "zip":

@@ -92,7 +92,7 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name when it is first used. AttributeError for others; ModuleNotFoundError for `Rows` without
     PyTorch."""
     value: Any

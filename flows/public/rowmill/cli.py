@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,30 +39,30 @@ Dated = Annotated[
 class Commands(TyperGroup):
     """The commands; `--debug` may stand before or after the command's name."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
         flag = ["--debug"] if "--debug" in args else []
         return list(super().parse_args(ctx, [*flag, *(arg for arg in args if arg != "--debug")]))
 
 
-def _preprocess() -> Any:
+def _preprocess() -> Callable[..., Any]:
     from flows.preprocess import preprocess
 
     return preprocess
 
 
-def _fit() -> Any:
+def _fit() -> Callable[..., Any]:
     from flows.fit import fit
 
     return fit
 
 
-def _apply() -> Any:
+def _apply() -> Callable[..., Any]:
     from flows.apply import apply
 
     return apply
 
 
-def _refit() -> Any:
+def _refit() -> Callable[..., Any]:
     from flows.refit import refit
 
     return refit

@@ -84,7 +84,7 @@ def _svd(dataset: Dataset, matrices: Matrices, k: int | None) -> SVD:
     return SVD(matrices.stacked(lefts, [*counts.values()], k), s, v * positive, matrices.names)
 
 
-def _decomposed(matrices: Matrices, block: Partition, weight: Any = None, positive: Any = None) -> Any:
+def _decomposed(matrices: Matrices, block: Partition, weight: Any = None, positive: Any = None) -> np.ndarray:
     """R of the rows of a block, on the host; with the weight of R, its rows of u. A DataError for an infinite value."""
     gpu_setup.prepare(matrices.engine)
     with engines.computing(matrices.engine, block.nbytes), one_thread():

@@ -13,7 +13,7 @@ from tasks.engines.convert.libraries import library
 from tasks.errors import DataError, RowmillError
 
 
-def each(function: Callable[..., Any], items: Iterable[Any], broadcast: Any = None, client: Any = None) -> list[Any]:
+def each(function: Callable[..., Any], items: Iterable[Any], broadcast: object = None, client: Any = None) -> list[Any]:
     """Call a function for each item, in parallel, and return the results in the order of the items.
 
     function: called as function(item), or as function(broadcast, item) where there is something to broadcast.
@@ -40,7 +40,7 @@ def each(function: Callable[..., Any], items: Iterable[Any], broadcast: Any = No
         return pool.map(_call, (function, broadcast), list(enumerate(items)))
 
 
-def _call(shared: tuple[Callable[..., Any], Any], item: tuple[int, Any]) -> Any:
+def _call(shared: tuple[Callable[..., Any], Any], item: tuple[int, Any]) -> object:
     (function, broadcast), (number, value) = shared, item
     if library(broadcast) == "cudf":
         gpu_setup.prepare("cudf")

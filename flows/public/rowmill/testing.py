@@ -107,7 +107,7 @@ def _cut(table: pa.Table, cuts: Sequence[int]) -> list[pa.Table]:
     return [table.slice(start, stop - start) for start, stop in pairwise(edges)]
 
 
-def _close(a: Any, b: Any) -> bool:
+def _close(a: object, b: object) -> bool:
     """Whether two plain values or tables are equal, floats but for the last digits."""
     if isinstance(a, pa.Table) and isinstance(b, pa.Table):
         return a.schema.equals(b.schema) and _close(a.to_pydict(), b.to_pydict())

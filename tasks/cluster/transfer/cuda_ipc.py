@@ -74,7 +74,7 @@ def prepare(worker: object, limit: float, shared: bool) -> None:
         host_memory.tell(worker, {OFFER: {"host": this_host(), "gpus": reachable(device)}})
 
 
-def prepare_own(worker: Any) -> None:
+def prepare_own(worker: object) -> None:
     """Prepare a worker that a user has started, where rowmill has not and nothing else manages its GPU's memory."""
     if _lender is None and dask.config.get(SETTINGS, None) is None and not (_speaks_ucx() or why_slower()):
         cupy.cuda.set_allocator(rmm_cupy_allocator)
@@ -144,7 +144,7 @@ def _copied(place: Mapping[str, Any]) -> cupy.ndarray:
 class Lender:
     """The pool of this process, and the socket from which processes of the same user and host receive it."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: driver.CUmemoryPool) -> None:
         self.name = f"rowmill-{uuid4().hex}"
         self._shared = int(_checked(driver.cuMemPoolExportToShareableHandle(pool, HANDLE, 0)))
         self._socket = socket.socket(socket.AF_UNIX)
@@ -185,7 +185,7 @@ def _can_share(device: int) -> bool:
     return bool(int(_checked(driver.cuDeviceGetAttribute(handle_types, device))) & int(HANDLE))
 
 
-def _new_pool(device: int, shared: bool) -> Any:
+def _new_pool(device: int, shared: bool) -> driver.CUmemoryPool:
     """A new pool on a GPU, which never gives memory back to the driver."""
     wanted = driver.CUmemPoolProps()
     wanted.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -197,13 +197,13 @@ def _new_pool(device: int, shared: bool) -> Any:
     return pool
 
 
-def _place(device: int) -> Any:
+def _place(device: int) -> driver.CUmemLocation:
     place = driver.CUmemLocation()
     place.id, place.type = device, ON_DEVICE
     return place
 
 
-def _opened_pool(name: str) -> Any:
+def _opened_pool(name: str) -> driver.CUmemoryPool:
     """The pool of another process; opens it at the first call."""
     with _opening:
         if name not in _opened:
@@ -231,7 +231,7 @@ def _connected(name: str) -> socket.socket:
     return lender
 
 
-def _received(name: str) -> Any:
+def _received(name: str) -> driver.CUmemoryPool:
     with _connected(name) as lender:
         if _user_of(lender) != os.getuid():
             raise OSError(f"{name} belongs to another user")

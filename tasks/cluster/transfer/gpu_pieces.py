@@ -49,7 +49,7 @@ def dump(result: TaskResult, kind: str, context: Context) -> tuple[dict[str, Any
     return gpu_results.dump(result, kind, context)
 
 
-def load(header: dict[str, Any], frames: list[Any]) -> Any:
+def load(header: dict[str, Any], frames: list[Any]) -> object:
     """The result again."""
     return _load_pieces(header, frames) if "pieces" in header else gpu_results.load(header, frames)
 

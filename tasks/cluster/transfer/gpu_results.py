@@ -83,7 +83,7 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file)
         self.runs = runs
 
-    def persistent_load(self, place: tuple[int, str]) -> Any:
+    def persistent_load(self, place: tuple[int, str]) -> cudf.DataFrame | Sequence[cudf.DataFrame]:
         number, kind = place
         tables = unpack_run(self.runs[number])
         return {"one": tables[0], "list": tables, "tuple": tuple(tables)}[kind]
@@ -134,7 +134,7 @@ def dump(value: object, kind: str, context: Context = None) -> tuple[dict[str, A
     return header, frames
 
 
-def load(header: dict[str, Any], frames: list[Any]) -> Any:
+def load(header: dict[str, Any], frames: list[Any]) -> object:
     """The object again."""
     if "known" not in header:
         return host_memory.load(header, frames)

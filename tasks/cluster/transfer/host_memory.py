@@ -95,7 +95,7 @@ def _dump(result: TaskResult, context: Mapping[str, Any] | None = None) -> tuple
     return _of_gpu.dump(result, context) if _of_gpu else dump(result, context)
 
 
-def _load(header: dict[str, Any], frames: list[Any]) -> Any:
+def _load(header: dict[str, Any], frames: list[Any]) -> object:
     return _of_gpu.load(header, frames) if _of_gpu else load(header, frames)
 
 
@@ -118,7 +118,7 @@ def dump(value: object, context: Mapping[str, Any] | None = None) -> tuple[dict[
     return {"head": head, "process": os.getpid(), "started": _started(os.getpid()), "places": places}, []
 
 
-def load(header: Mapping[str, Any], frames: Sequence[Any]) -> Any:
+def load(header: Mapping[str, Any], frames: Sequence[Any]) -> object:
     """A copy of the result. ConnectionResetError if the process that lends it is gone."""
     process, places = int(header["process"]), [Place(*place) for place in header["places"]]
     starts = list(accumulate((-(-p.nbytes // ALIGNED) * ALIGNED for p in places), initial=0))
@@ -175,7 +175,7 @@ def _copied(process: int, into: np.ndarray, start: int) -> int:
 
 
 @cache
-def _libc() -> Any:
+def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.process_vm_readv.restype = ctypes.c_ssize_t
     return libc

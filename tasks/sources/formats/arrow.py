@@ -63,7 +63,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
     return conform(pa.concat_tables(tables), schema)
 
 
-def _buffered(raw: object) -> Any:
+def _buffered(raw: object) -> pa.NativeFile:
     """A file as Arrow reads it: local ones by itself, without a Python call for each piece; the one that is open."""
     return (
         pa.OSFile(f"/proc/self/fd/{raw.fileno()}", "rb") if isinstance(raw, io.FileIO) else pa.PythonFile(raw, mode="r")

@@ -155,13 +155,13 @@ def _with_numbers(record: dict[str, Any]) -> dict[str, Any]:
     return record | {"fields": fields}
 
 
-def _stored(avro: object) -> Any:
+def _stored(avro: object) -> object:
     if isinstance(avro, list):
         return [_stored(kind) for kind in avro]
     return avro["type"] if isinstance(avro, dict) else avro
 
 
-def _plain(value: Any, dtype: pa.DataType) -> Any:
+def _plain(value: Any, dtype: pa.DataType) -> object:
     """A value as Arrow takes it: maps as pairs, other values without an Arrow type as text."""
     if value is None or (isinstance(value, str) and pa.types.is_string(dtype)):
         return value

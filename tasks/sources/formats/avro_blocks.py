@@ -172,7 +172,7 @@ def _sizes(data: bytes, codec: str) -> Iterator[int]:
         raise ValueError(f"its codec {codec!r} is not known")
 
 
-def _opened(data: BinaryIO, codec: str) -> Any:
+def _opened(data: BinaryIO, codec: str) -> pa.CompressedInputStream | BinaryIO:
     if codec == "zstandard":
         return pa.CompressedInputStream(data, "zstd")
     return bz2.open(data) if codec == "bzip2" else lzma.open(data)

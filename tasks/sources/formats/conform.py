@@ -170,7 +170,7 @@ def json_texts(array: pa.Array, dtype: pa.DataType) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _json_value(value: Any, dtype: pa.DataType) -> Any:
+def _json_value(value: Any, dtype: pa.DataType) -> object:
     """A value as JSON has it."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None

@@ -149,7 +149,7 @@ def _rows(data: bytes) -> list[dict[str, Any]]:
     return [row if isinstance(row, dict) else {} for row in rows]
 
 
-def _written_so(dtype: pa.DataType, values: Sequence[Any], path: str) -> Any:
+def _written_so(dtype: pa.DataType, values: Sequence[Any], path: str) -> Written | pa.DataType:
     """How the numbers of a column are written; of lists and structs the type in which none becomes another one."""
     there = [value for value in values if value is not None]
     if is_list(dtype):
@@ -356,7 +356,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _as_texts(value: object, dtype: pa.DataType) -> Any:
+def _as_texts(value: object, dtype: pa.DataType) -> object:
     """A value with texts where its type has them; all else stays."""
     if is_list(dtype) and isinstance(value, list):
         return [_as_texts(one, dtype.value_type) for one in value]
