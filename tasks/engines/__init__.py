@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.core.memory_budget import COPIES_ON_GPU, COPIES_WRITTEN, WORK_SHARE_OF_GPU
 from tasks.engines.admission import Places, file_runs
 from tasks.engines.algorithms.protocol import Engine, Kernels
-from tasks.engines.library_types import Array, Series
+from tasks.engines.types import Array, Series
 
 if TYPE_CHECKING:
     import cudf

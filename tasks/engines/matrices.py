@@ -13,7 +13,7 @@ from tasks import engines
 from tasks.core.dtypes import dtype_name, kind_of
 from tasks.core.plan import Partition
 from tasks.core.schema import Schema
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 from tasks.errors import DataError, JobError
 
 

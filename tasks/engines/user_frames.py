@@ -10,7 +10,7 @@ import pyarrow as pa
 from tasks.core.schema import check_names
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.convert.libraries import columns_of, from_any, library
-from tasks.engines.library_types import Array, DataFrame, Index
+from tasks.engines.types import Array, DataFrame, Index
 from tasks.errors import DataError
 
 Restore = Callable[[dict[str, Any], Kernels, Any], Any]

@@ -20,7 +20,7 @@ from tasks.core.schema import ROW
 from tasks.engines.algorithms.column_sketch import hashed, integer_bits, unique
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.hashing import murmur3
-from tasks.engines.library_types import Series
+from tasks.engines.types import Series
 
 ROWS = 1 << 16  # of the sample, at most
 COMPARED = 1 << 14  # rows that are compared with each other, about

@@ -18,7 +18,7 @@ from tasks.core.schema import Column, Schema
 from tasks.core.strict_json import decoded, encoded, marked, unmarked
 from tasks.core.versions import VALUE_RULES
 from tasks.engines.algorithms.protocol import Kernels
-from tasks.engines.library_types import Array, Series
+from tasks.engines.types import Array, Series
 from tasks.errors import DataError, JobError, mistakes, near, place_text
 from tasks.ops.docstrings import docstring_of
 from tasks.ops.installed import installed_operator, refuse_clash

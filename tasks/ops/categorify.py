@@ -15,7 +15,7 @@ from tasks.core.dtypes import dtype_name, is_list, kind_of
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import any_true, total
-from tasks.engines.library_types import CountTable, Lookup, Series
+from tasks.engines.types import CountTable, Lookup, Series
 from tasks.errors import DataError, JobError, near
 from tasks.ops import fixed_vocabulary, vocabulary_growth
 from tasks.ops.base import Columns, Context, Entry, Grown, RefitDate, Unit

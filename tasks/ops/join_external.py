@@ -14,7 +14,7 @@ from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms.arrow_arrays import one_array
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import total
-from tasks.engines.library_types import Lookup
+from tasks.engines.types import Lookup
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit
 from tasks.ops.side_tables import SideFrame, SideTable, checked_read, frames_in, read_side_table, side_schema

@@ -17,7 +17,7 @@ from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.host_tables import sort_keys
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import refuse_wrapped, sums_fit
-from tasks.engines.library_types import Array, Lookup, Series
+from tasks.engines.types import Array, Lookup, Series
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Unit
 from tasks.ops.keyed import Keyed, ascending_place, names_of

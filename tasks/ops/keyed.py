@@ -16,7 +16,7 @@ from tasks import engines
 from tasks.engines.algorithms.arrow_arrays import one_array, raw
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import any_true, on_host
-from tasks.engines.library_types import Array, CountTable, Lookup
+from tasks.engines.types import Array, CountTable, Lookup
 from tasks.errors import DataError
 from tasks.ops.base import Grown, Learned, RefitDate, Unit
 

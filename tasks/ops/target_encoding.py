@@ -18,7 +18,7 @@ from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.host_tables import sort_keys, sorted_groups
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import exact_sum, refuse_wrapped, sums_fit
-from tasks.engines.library_types import Array, CountTable, Lookup
+from tasks.engines.types import Array, CountTable, Lookup
 from tasks.errors import DataError, near
 from tasks.ops.base import Columns, Context, Unit, refuse_infinite
 from tasks.ops.continuous import FLOATS

@@ -25,7 +25,7 @@ from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.moments import Moments, joined
 from tasks.engines.algorithms.reductions import extremes, summed, total
 from tasks.engines.hashing import murmur3
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 
 TABLE = 4096  # distinct values up to this number are counted one by one ..
 SPAN = 1 << 17  # .. if they are texts, or integers of a range up to this

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tasks.engines.algorithms.reductions import any_true, extremes
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 
 FAR = 400  # values of 2^-FAR to 2^FAR may be squared, and added up, without leaving float64's range
 LARGE, DOWN = 2.0**800, 600  # values from LARGE on are added up 2^DOWN times smaller

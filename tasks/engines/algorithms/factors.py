@@ -19,7 +19,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from tasks.engines.algorithms.reductions import on_host, total
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 
 Numbers = tuple[Array, Any]  # (values, valid) of a column, valid None where no row is null
 

@@ -19,7 +19,7 @@ from tasks.engines.algorithms.exact_sums import added, divided, exponents, sums,
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import any_true, refuse_wrapped, sums_fit
 from tasks.engines.hashing.canonical import decimal_halves
-from tasks.engines.library_types import Array, Series
+from tasks.engines.types import Array, Series
 from tasks.errors import DataError
 
 SMALLER = 64  # values are divided by 2^SMALLER where their sum overflows: no sum of up to 2^64 values overflows then

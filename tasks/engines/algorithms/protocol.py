@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.core.schema import Schema
-from tasks.engines import library_types as types
+from tasks.engines import types
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.factors import Factor
 from tasks.engines.algorithms.moments import Moments

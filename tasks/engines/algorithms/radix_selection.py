@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 
 from tasks.engines.algorithms.reductions import on_host
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 
 EXACT = 1 << 16  # the most distinct keys that a result holds whole
 BITS = 16  # of a key that one pass looks at

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 from tasks.errors import DataError
 
 PARTS = 1024  # values after the first step, about

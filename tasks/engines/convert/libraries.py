@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tasks.core.dtypes import dtype_name
-from tasks.engines.library_types import DataFrame
+from tasks.engines.types import DataFrame
 from tasks.errors import DataError
 
 REFUSED = (pa.ArrowException, TypeError, ValueError, OverflowError)  # Arrow raises these for values that it cannot hold

@@ -22,7 +22,7 @@ from tasks.engines.algorithms.text_casts import times_of
 from tasks.engines.convert.libraries import arrow_values
 from tasks.engines.convert.type_widening import check_range
 from tasks.engines.hashing.canonical import decimal_floats
-from tasks.engines.library_types import Series
+from tasks.engines.types import Series
 
 Column = pd.Series  # with an Arrow type
 

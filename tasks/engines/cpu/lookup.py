@@ -15,7 +15,7 @@ from tasks.engines.algorithms.host_tables import plain
 from tasks.engines.cpu.columns import Column, array
 from tasks.engines.cpu.groups import ordered_bits
 from tasks.engines.hashing import murmur3
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 
 DENSE = 1 << 22  # integers of a range up to this get a table with a place per integer
 SMALL = 1 << 12  # for up to this many strings Arrow builds a table per call faster than we hash all values

@@ -7,7 +7,7 @@ from types import ModuleType
 import pyarrow as pa
 
 from tasks.engines.expression.type_families import NANOSECONDS
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 
 DAY = NANOSECONDS["day"]
 

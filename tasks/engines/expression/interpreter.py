@@ -23,7 +23,7 @@ from tasks.engines.expression.syntax import Expression
 from tasks.engines.expression.type_families import family, unit_of
 from tasks.engines.expression.typing import typed
 from tasks.engines.expression.verbs_numbers import Flat, Lost
-from tasks.engines.library_types import Array, Series
+from tasks.engines.types import Array, Series
 from tasks.errors import DataError, JobError
 
 FLAT = ("bool", "int", "float", "time")

@@ -20,7 +20,7 @@ from tasks.engines.cpu.groups import hash_columns
 from tasks.engines.expression.type_families import family
 from tasks.engines.expression.verbs_numbers import Flat, nan_to_null
 from tasks.engines.hashing.canonical import raw_values
-from tasks.engines.library_types import Series
+from tasks.engines.types import Series
 
 xp: ModuleType = np
 _COMPARE = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}

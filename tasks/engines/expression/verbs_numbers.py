@@ -20,7 +20,7 @@ import pyarrow as pa
 from tasks.engines.algorithms.reductions import all_true, any_true, extremes
 from tasks.engines.expression.nodes import Typed
 from tasks.engines.expression.type_families import NANOSECONDS, family, unit_of
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 COMPARISONS = {"==": op.eq, "!=": op.ne, "<": op.lt, "<=": op.le, ">": op.gt, ">=": op.ge}

@@ -28,7 +28,7 @@ from tasks.engines.gpu.kernels import canonical_cudf, pinned_copies
 from tasks.engines.gpu.kernels.block_reductions import block_moments
 from tasks.engines.gpu.kernels.column_arrays import Column, Marked, array_of, device, gathered, valid_in, with_nan
 from tasks.engines.hashing.canonical import decimal_floats
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 
 DATE, NULL = str(pa.date32()), str(pa.null())
 TICKS = canonical_cudf.TICKS_PER_DAY

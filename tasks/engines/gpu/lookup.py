@@ -27,7 +27,7 @@ from tasks.engines.gpu.columns import (
 )
 from tasks.engines.gpu.kernels.column_arrays import array_of
 from tasks.engines.gpu.kernels.string_tables import StringPlaces, is_text
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 
 DENSE = 1 << 26  # a table this long (256 MB) is always worth it
 

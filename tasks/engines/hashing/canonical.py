@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 
 # (multiplier, divisor) from counts of a time unit to microseconds; divisions round down.
 _MICROSECONDS = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tasks.core.dtypes import is_list
 from tasks.engines.hashing.canonical import canonical_values, decimal_text, is_text
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 from tasks.errors import JobError
 
 NULL_HASH = 0xFFFFFFFF

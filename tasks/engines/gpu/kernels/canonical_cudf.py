@@ -12,7 +12,7 @@ from tasks.engines.convert.gpu_types import marked_type
 from tasks.engines.gpu.kernels.column_arrays import Column, Marked
 from tasks.engines.hashing.canonical import canonical_bits, is_text
 from tasks.engines.hashing.murmur3 import NULL_HASH, hash_fixed, refuse_nested
-from tasks.engines.library_types import Array
+from tasks.engines.types import Array
 
 TICKS_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
