@@ -50,14 +50,14 @@ class Context:
     """
 
     engine: Kernels
-    rows: Any
+    rows: Array
     training: bool = False
-    order: Any = None
+    order: Array | None = None
     question: Any = None
     failed: Counter[str] = field(default_factory=Counter)
     met: Counter[str] | None = None
     origin: Callable[[int], str] | None = None
-    own: Any = None
+    own: Array | None = None
     rules: int = VALUE_RULES
 
     def place(self, index: int) -> str:
@@ -65,7 +65,7 @@ class Context:
         row = int(self.rows[index])
         return self.origin(row) if self.origin else f"row {row:,} of the source"
 
-    def hashes(self, columns: Sequence[Any]) -> Array:
+    def hashes(self, columns: Sequence[Series]) -> Array:
         """The hash of each row, of one column or of several; whole floats as integers, unless an older rule holds."""
         return self.engine.hash_columns(columns, whole=self.rules >= 2)
 

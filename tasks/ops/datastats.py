@@ -232,7 +232,7 @@ class ValueSample(NamedTuple):
     values: np.ndarray
 
 
-def _sampled(engine: Kernels, column: Series, rows: object, values_there: int) -> ValueSample:
+def _sampled(engine: Kernels, column: Series, rows: Array, values_there: int) -> ValueSample:
     """The sample of a column with so many finite values; a list is drawn with all of its elements."""
     xp, hashes = engine.xp, engine.hash_rows(rows, SEED)
     least = 0 if engine.is_list(column) else max(values_there // (2 * SAMPLE), 1).bit_length() - 1

@@ -284,7 +284,7 @@ def _parts(engine: Kernels, codes: Array, groups: int, values: Array, stats: set
     if "m2" in needed:
         data = data.astype("float64")
         total, rest = parts.get("sum"), parts.get("rest")
-        if rest is None:
+        if total is None or rest is None:
             total, rest = engine.exact_sums_by(codes, groups, data, most_rows)
         mean = exact_sums.divided(total, rest, xp.maximum(parts["n"], 1), xp)
         off = data - mean[codes]

@@ -68,7 +68,7 @@ def _layered(values: Array, add: Add, most_rows: int, xp: ModuleType) -> tuple[A
         else:
             total, error = two_sum(total, layer_sums)
             rest = rest + error
-    if total is None:
+    if total is None or rest is None:
         total = add(values)
         return total, xp.zeros_like(total)
     return two_sum(total, rest)
@@ -99,28 +99,28 @@ def _most(values: Array) -> float:
     return max(-low, high) if low == low and high == high else math.nan
 
 
-def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+def two_sum(a: Array | float, b: Array | float) -> tuple[Any, Any]:
     """(a + b rounded, the rounding error), of arrays or numbers."""
     total = a + b
     there = total - a
     return total, (a - (total - there)) + (b - there)
 
 
-def two_product(a: Array, b: Array) -> tuple[Array, Array]:
+def two_product(a: Array | float, b: Array | float) -> tuple[Any, Any]:
     """(a b rounded, the rounding error), of arrays or numbers below 2^996."""
     product = a * b
     (high, low), (upper, lower) = _halves(a), _halves(b)
     return product, ((high * upper - product) + high * lower + low * upper) + low * lower
 
 
-def _halves(a: Array) -> tuple[Array, Array]:
+def _halves(a: Array | float) -> tuple[Any, Any]:
     """(high, low): a number of 53 bits as the sum of two numbers of 26 bits."""
     shifted = a * 134217729.0  # 2^27 + 1
     high = shifted - (shifted - a)
     return high, a - high
 
 
-def added(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+def added(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
     """The sum of two (sum, rest) pairs, as such a pair."""
     total, error = two_sum(a[0], b[0])
     return two_sum(total, error + (a[1] + b[1]))
@@ -188,7 +188,7 @@ def whole_halves(low: Array, high: Array, xp: ModuleType) -> Array:
 def whole_difference(a: Array, b: Array | int, xp: ModuleType) -> Array:
     """a - b of integers as float64, rounded once; b is an array or a Python integer."""
 
-    def halves(value: Array | int) -> tuple[Array, Array]:
+    def halves(value: Array | int) -> tuple[Any, Any]:
         if isinstance(value, int):
             return value >> 32, value & 0xFFFFFFFF
         value = value if value.dtype.itemsize == 8 else value.astype(xp.int64)

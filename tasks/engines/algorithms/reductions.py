@@ -31,7 +31,7 @@ def all_true(flags: Array) -> bool:
     return bool(_reduced(flags, "all").all()) if flags.size else True
 
 
-def extremes(values: Array) -> tuple[Any, Any]:
+def extremes(values: Any) -> tuple[Any, Any]:
     """(least, greatest) of at least one value, as Python numbers; 0.0 for -0.0, of which a reduction takes either."""
     low, high = _reduced(values, "min").min(), _reduced(values, "max").max()
     if isinstance(values, np.ndarray):
@@ -52,7 +52,7 @@ def total(values: Array) -> int:
     return int(summed(values)[0])
 
 
-def summed(values: Array) -> Array:
+def summed(values: Any) -> Array:
     """The sum of numbers or flags, in an array of one value on their device."""
     values = values.ravel()
     width = -(-values.size // PARTS)
@@ -88,7 +88,7 @@ def refuse_wrapped(sums: Array, rough: Array, values: str = "integers") -> None:
         )
 
 
-def _reduced(values: Array, how: str) -> Array:
+def _reduced(values: Any, how: str) -> Array:
     """Fewer values with the same reduction `how`: one value for each of about `PARTS` parts of a CuPy array."""
     width = -(-values.size // PARTS)
     if isinstance(values, np.ndarray) or values.ndim != 1 or width < 64:

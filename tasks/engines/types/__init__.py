@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-if TYPE_CHECKING:  # CuPy and Arrow have no types; tests/stubs has those of cuDF's Series
+if TYPE_CHECKING:  # Arrow has no types; tests/stubs has cuDF's Series and CuPy's arrays
     import cudf
     import cupy
     import numpy as np

@@ -70,7 +70,7 @@ def bytes_to_device(parts: Sequence[np.ndarray]) -> cupy.ndarray:
 
 def array_to_host(values: cupy.ndarray) -> np.ndarray:
     """A contiguous array of one dimension."""
-    return bytes_to_host(values.data.ptr, values.nbytes).view(values.dtype)
+    return bytes_to_host(values.data.ptr, values.nbytes).view(values.dtype)  # type: ignore[attr-defined] # CuPy's alone
 
 
 def array_to_device(values: np.ndarray) -> cupy.ndarray:

@@ -168,7 +168,7 @@ def count_strings(values: Column) -> tuple[cupy.ndarray, cupy.ndarray] | None:
         KERNELS.get_function("collect")(
             (-(-size // THREADS),), (THREADS,), (slots, counts, np.uint32(size), rows, distinct_counts, status)
         )
-        full, distinct = status.get().tolist()
+        full, distinct = cupy.asnumpy(status).tolist()
         if full:
             continue
         if nulls:
