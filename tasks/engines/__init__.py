@@ -11,28 +11,34 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.core.memory_budget import COPIES_ON_GPU, COPIES_WRITTEN, WORK_SHARE_OF_GPU
 from tasks.engines.admission import Places, file_runs
-from tasks.engines.algorithms.protocol import Kernels
+from tasks.engines.algorithms.protocol import Engine, Kernels
+from tasks.engines.types import Array, Series
 
-Frame = dict[str, Any]
+if TYPE_CHECKING:
+    import cudf
+    import pandas as pd
+    import pyarrow as pa
+
+Frame = dict[str, Series]
 
 
-def _cpu() -> Kernels:
+def _cpu() -> Engine[pd.Series, Array, pa.Table]:
     from tasks.engines import cpu
 
     return cpu
 
 
-def _gpu() -> Kernels:
+def _gpu() -> Engine[cudf.Series, Array, cudf.DataFrame]:
     from tasks.engines import gpu
 
     return gpu
 
 
-MODULES: dict[str, Callable[[], Kernels]] = {"pandas": _cpu, "cudf": _gpu}
+MODULES: dict[str, Callable[[], Engine[Any, Any, Any]]] = {"pandas": _cpu, "cudf": _gpu}
 
 
 def engine(name: str) -> Kernels:
@@ -95,7 +101,7 @@ def computing(name: str, nbytes: int) -> Iterator[None]:
         yield
 
 
-def table_on(name: str, table: object) -> Any:
+def table_on(name: str, table: object) -> Frame | pa.Table:
     """The Arrow table as the engine writes it: with cudf its columns on the GPU, with pandas the table itself."""
     return engine(name).from_arrow(table) if name == "cudf" else table
 

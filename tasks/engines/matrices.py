@@ -13,6 +13,7 @@ from tasks import engines
 from tasks.core.dtypes import dtype_name, kind_of
 from tasks.core.plan import Partition
 from tasks.core.schema import Schema
+from tasks.engines.types import Array
 from tasks.errors import DataError, JobError
 
 
@@ -41,7 +42,7 @@ class Matrices:
     dtype: np.dtype[Any]
     engine: str
 
-    def read(self, partition: Partition) -> Any:
+    def read(self, partition: Partition) -> Array:
         """The rows of a partition; null is NaN. A DataError for a null where the type has no NaN."""
         kernels, frame = engines.engine(self.engine), self.frame(partition)
         matrix = kernels.xp.empty((len(frame), len(self.names)), self.dtype)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from tasks.core.schema import check_names
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.convert.libraries import columns_of, from_any, library
+from tasks.engines.types import Array, DataFrame, Index
 from tasks.errors import DataError
 
 Restore = Callable[[dict[str, Any], Kernels, Any], Any]
@@ -40,7 +41,7 @@ def open_frame(frame: Any, needed: list[str] | None = None) -> tuple[pa.Table, s
     return table, "pandas", lambda columns, kernels, rows: pa.table({n: kernels.host(c) for n, c in columns.items()})
 
 
-def _with_index(frame: Any, index: Any, rows: Any) -> Any:
+def _with_index(frame: DataFrame, index: Index, rows: Array | None) -> DataFrame:
     """The frame with the index of its input rows; `rows` are those left (None: all). Grouped rows keep a new index."""
     if rows is not None:
         frame.index = index.take(rows.astype("int64"))

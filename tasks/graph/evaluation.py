@@ -17,7 +17,7 @@ from tasks.errors import DataError, RowmillError
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.failed_casts import FailedCasts
 from tasks.graph.state import State
-from tasks.ops.base import Columns, Context
+from tasks.ops.base import Array, Columns, Context, Series
 from tasks.ops.user_code import users_code
 from tasks.storage.files_being_read import RAN, noted
 
@@ -149,7 +149,7 @@ class Evaluation:
             mask = mask_of_step if mask is None else mask & mask_of_step
         return None if mask is None or all_true(mask) else xp.flatnonzero(mask)
 
-    def keep(self, space: int, places: object) -> None:
+    def keep(self, space: int, places: Array) -> None:
         """Go on with some rows: of the source, or of the node that grouped them.
 
         Columns of the source's rows are made again of what stays, but for those that are made of runs: these were made
@@ -192,7 +192,7 @@ class Evaluation:
     def _space(self, at: tuple[int, str]) -> int:
         return SOURCE if at[0] == SOURCE else self.bound.steps[at].space
 
-    def _as_promised(self, values: object, dtype: pa.DataType, step: Step) -> Any:
+    def _as_promised(self, values: Series, dtype: pa.DataType, step: Step) -> Any:
         engine = self.context.engine
         try:
             if step.op.encoded and dtype == pa.string():

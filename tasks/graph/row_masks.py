@@ -15,7 +15,7 @@ from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import Expression
 from tasks.errors import DataError
 from tasks.graph.failed_casts import FailedCasts
-from tasks.ops.base import Columns
+from tasks.ops.base import Array, Columns
 from tasks.sources.row_places import row_place
 
 
@@ -36,7 +36,7 @@ class PartitionRows:
     own: Any = None
     left_out: Mapping[str, int] = field(default_factory=dict)
 
-    def taken(self, places: object, names: Sequence[str], engine: Kernels) -> PartitionRows:
+    def taken(self, places: Array, names: Sequence[str], engine: Kernels) -> PartitionRows:
         """The rows at these places, with these columns."""
         columns = engine.take({name: self.columns[name] for name in names}, places) if names else {}
         order, own = (None if array is None else array.take(places) for array in (self.order, self.own))

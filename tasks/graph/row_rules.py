@@ -20,6 +20,7 @@ from tasks.core.units import counted
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import on_host, total
 from tasks.engines.expression.syntax import Expression, parse
+from tasks.engines.types import Array
 from tasks.graph.row_masks import Mask, MaskedPartition, MaskResult, PartitionRows
 
 HASHES = 1 << 32
@@ -293,7 +294,7 @@ class Downsampling(PickledFields):
     def _weights(self, weights: np.ndarray, engine: Kernels) -> dict[str, Any]:
         return {self.weight: engine.from_numbers(weights.astype(engine.xp.float32))} if self.weight else {}
 
-    def stay(self, rows: object, engine: Kernels) -> np.ndarray:
+    def stay(self, rows: Array, engine: Kernels) -> Array:
         """Which of these row numbers stay where `where` is true.
 
         >>> from tasks import engines

@@ -20,6 +20,7 @@ from tasks.core.schema import ROW
 from tasks.engines.algorithms.column_sketch import hashed, integer_bits, unique
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.hashing import murmur3
+from tasks.engines.types import Array, Series
 
 ROWS = 1 << 16  # of the sample, at most
 COMPARED = 1 << 14  # rows that are compared with each other, about
@@ -152,7 +153,7 @@ def _is_plain(dtype: pa.DataType) -> bool:
 def _widest(columns: Mapping[str, Any], engine: Kernels) -> list[Any]:
     """The columns whose values differ most, by their types: times and wide numbers, then narrow ones, then texts."""
 
-    def rank(column: object) -> tuple[int, int]:
+    def rank(column: Series) -> tuple[int, int]:
         dtype = engine.dtype(column)
         kind = kind_of(dtype)
         if kind == "string" or pa.types.is_decimal(dtype):
@@ -174,7 +175,7 @@ def _chosen_places(columns: Sequence[Any], rows: int, step: int, engine: Kernels
     return xp.concatenate(places)
 
 
-def _bits(column: object, engine: Kernels) -> np.ndarray:
+def _bits(column: Series, engine: Kernels) -> Array:
     """A uint64 for each value, the same for equal values."""
     xp, dtype = engine.xp, engine.dtype(column)
     if pa.types.is_decimal(dtype) or kind_of(dtype) == "string":

@@ -18,6 +18,7 @@ from tasks.core.schema import Column, Schema
 from tasks.core.strict_json import decoded, encoded, marked, unmarked
 from tasks.core.versions import VALUE_RULES
 from tasks.engines.algorithms.protocol import Kernels
+from tasks.engines.types import Array, Series
 from tasks.errors import DataError, JobError, mistakes, near, place_text
 from tasks.ops.docstrings import docstring_of
 from tasks.ops.installed import installed_operator, refuse_clash
@@ -25,7 +26,7 @@ from tasks.ops.user_code import import_path
 
 Unit = tuple[str, ...]  # the input columns that an operator treats together: one column, or a group
 Entry = str | tuple[str, ...]  # what stands in a selection: a column or a group (nested list)
-Columns = dict[str, Any]  # name -> column of the engine (pandas Series on Arrow, or cuDF Series)
+Columns = dict[str, Series]  # name -> column of the engine
 
 # Former name of a verb -> its name. Nothing calls the former one, so a class that defines it is refused.
 RENAMED_VERBS = {"prepare_night": "prepare_refit"}
@@ -49,14 +50,14 @@ class Context:
     """
 
     engine: Kernels
-    rows: Any
+    rows: Array
     training: bool = False
-    order: Any = None
+    order: Array | None = None
     question: Any = None
     failed: Counter[str] = field(default_factory=Counter)
     met: Counter[str] | None = None
     origin: Callable[[int], str] | None = None
-    own: Any = None
+    own: Array | None = None
     rules: int = VALUE_RULES
 
     def place(self, index: int) -> str:
@@ -64,11 +65,11 @@ class Context:
         row = int(self.rows[index])
         return self.origin(row) if self.origin else f"row {row:,} of the source"
 
-    def hashes(self, columns: Sequence[Any]) -> Any:
+    def hashes(self, columns: Sequence[Series]) -> Array:
         """The hash of each row, of one column or of several; whole floats as integers, unless an older rule holds."""
         return self.engine.hash_columns(columns, whole=self.rules >= 2)
 
-    def ordered(self) -> Any:
+    def ordered(self) -> Array:
         """The order numbers of the rows."""
         return self.rows if self.order is None else self.order
 

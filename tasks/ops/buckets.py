@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ from pydantic import model_validator
 from tasks import engines
 from tasks.core.schema import Column, Schema, Tags
 from tasks.errors import JobError, near
-from tasks.ops.base import Columns, Context, Operator, Unit
+from tasks.ops.base import Columns, Context, Operator, Series, Unit
 
 MOST = 2**31 - 1  # ids are int32
 
@@ -90,7 +89,7 @@ class Bucketize(Operator):
         return out
 
 
-def bucket(column: object, edges: Sequence[int | float]) -> Any:
+def bucket(column: Series, edges: Sequence[int | float]) -> Series:
     """The number of edges at or below each value, int32; null stays. Integers are compared exactly with any edge."""
     engine = engines.engine_of(column)
     values, valid = engine.numbers(column)
@@ -227,7 +226,7 @@ class HashedCross(Operator):
         return {name: hashed([columns[n] for n in unit], buckets, context)}
 
 
-def hashed(columns: Sequence[Any], buckets: int, context: Context) -> Any:
+def hashed(columns: Sequence[Series], buckets: int, context: Context) -> Series:
     """The hash of each row mod `buckets`, int32."""
     xp = context.engine.xp
     return context.engine.from_numbers((context.hashes(columns) % xp.uint32(buckets)).astype(xp.int32))

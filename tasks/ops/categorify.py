@@ -15,6 +15,7 @@ from tasks.core.dtypes import dtype_name, is_list, kind_of
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import any_true, total
+from tasks.engines.types import CountTable, Lookup, Series
 from tasks.errors import DataError, JobError, near
 from tasks.ops import fixed_vocabulary, vocabulary_growth
 from tasks.ops.base import Columns, Context, Entry, Grown, RefitDate, Unit
@@ -102,7 +103,7 @@ class Categorify(Keyed):
     retunable = frozenset({"freq_threshold", "max_size", "dtype", "name_sep"})
     adds_tags = frozenset({Tags.CATEGORICAL.value})
 
-    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Any:
+    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> CountTable:
         """A table of the distinct values (v0, ..) and their `count`, nulls included."""
         engine = context.engine
         if self.fixed(unit) is not None:
@@ -115,10 +116,10 @@ class Categorify(Keyed):
             return tables[0]
         return engine.merge_sums(engine.same_types(tables), ["v0"])
 
-    def merge(self, a: Any, b: Any) -> Any:
+    def merge(self, a: CountTable, b: CountTable) -> CountTable:
         return self.merge_all([a, b])
 
-    def merge_all(self, partials: Sequence[Any]) -> Any:
+    def merge_all(self, partials: Sequence[Any]) -> CountTable:
         return engines.engine_of(partials[0]).merge_sums(partials, self.key_names(partials[0]))
 
     def arrange(self, partial: object, unit: Unit) -> tuple[Any, dict[str, Any]]:
@@ -147,11 +148,11 @@ class Categorify(Keyed):
         rest = {"rest": table.slice(size)} if size < len(table) else {}
         return {"values": values, "size": size, "nulls": sums["nulls"], **known, **rest}
 
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Lookup:
         table = fitted["values"].slice(0, fitted["size"])
         return engine.Lookup([table.column(n).combine_chunks() for n in table.column_names[:-1]])
 
-    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: Lookup, context: Context) -> Columns:
         engine = context.engine
         if self.combo and len(unit) > 1:
             return {self.name_sep.join(unit): self._ids([columns[n] for n in unit], fitted, context)}
@@ -164,7 +165,7 @@ class Categorify(Keyed):
                 out[name] = self._ids([column], fitted, context)
         return out
 
-    def _ids(self, columns: list[Any], lookup: Any, context: Context) -> Any:
+    def _ids(self, columns: list[Any], lookup: Lookup, context: Context) -> Series:
         """The ids of the rows' values; the kernel `vocabulary_ids` assigns them to the codes of the lookup."""
         engine, codes = context.engine, lookup.codes(columns)
         xp = engine.xp
@@ -201,7 +202,7 @@ class Categorify(Keyed):
     def key_names(self, partial: object) -> list[str]:
         return names_of(partial)[:-1]
 
-    def in_order(self, tables: Sequence[Any]) -> Any:
+    def in_order(self, tables: Sequence[Any]) -> CountTable:
         engine = engines.engine_of(tables[0])
         return engine.sort_counts(engine.join_tables(tables), self.key_names(tables[0]))
 
@@ -315,7 +316,7 @@ class Categorify(Keyed):
 
     def prepare_refit(
         self, refit_table: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: Kernels
-    ) -> Any:
+    ) -> RefitLookup:
         return RefitLookup(refit_table, fitted["size"], whole, engine)
 
     # parameters by unit

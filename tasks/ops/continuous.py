@@ -17,7 +17,7 @@ from tasks.core.dtypes import dtype_name, is_list, leaf_type
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.moments import Moments, deviation, joined
 from tasks.errors import DataError
-from tasks.ops.base import Columns, Context, Learned, Operator, Unit, refuse_infinite
+from tasks.ops.base import Columns, Context, Learned, Operator, Series, Unit, refuse_infinite
 
 HUGE = 2.0**1000
 INFINITE = "mean and standard deviation of infinite values do not exist"
@@ -78,7 +78,7 @@ class Normalize(Learned):
             refuse_infinite("Normalize", unit, columns, context, INFINITE)
         return moments
 
-    def observe(self, column: Any) -> Moments:
+    def observe(self, column: Series) -> Moments:
         return _finite(engines.engine_of(column).moments(column, [0, len(column)])[0])
 
     def merge(self, a: Moments, b: Moments) -> Moments:
@@ -97,7 +97,7 @@ class Normalize(Learned):
             )
         return {"n": n, "mean": mean, "std": std}
 
-    def transform(self, column: object, fitted: dict[str, Any]) -> Any:
+    def transform(self, column: Series, fitted: dict[str, Any]) -> Series:
         engine, mean, std = engines.engine_of(column), fitted["mean"], fitted["std"] or 1.0
         if HUGE < max(abs(mean), std) < math.inf:  # value - mean may be beyond float64, a quarter of it is not
             column, mean, std = engine.affine(column, 0.0, 4.0, pa.float64()), mean / 4, std / 4
@@ -176,7 +176,7 @@ class FillMissing(Operator):
             raise ValueError(f"fill_value {self.fill_value} is itself a null")
         return self
 
-    def transform(self, column: object, fitted: Any) -> Any:
+    def transform(self, column: Series, fitted: object) -> Series:
         engine = engines.engine_of(column)
         return engine.fill_null(column, as_stored(self.fill_value, engine.dtype(column)))
 
@@ -254,7 +254,7 @@ class Clip(Operator):
             check_fits(getattr(self, name), leaf_type(column.dtype), column.name, "Clip", name)
         return super().output(column)
 
-    def transform(self, column: object, fitted: Any) -> Any:
+    def transform(self, column: Series, fitted: object) -> Series:
         engine = engines.engine_of(column)
         dtype = engine.dtype(column)
         return engine.clip(column, as_stored(self.min_value, dtype), as_stored(self.max_value, dtype))
@@ -288,7 +288,7 @@ class LogOp(Operator):
     def dtype_out(self, column: Column) -> pa.DataType:
         return pa.float32()
 
-    def transform(self, column: object, fitted: Any) -> Any:
+    def transform(self, column: Series, fitted: object) -> Series:
         return engines.engine_of(column).log1p(column, pa.float32())
 
 
@@ -313,7 +313,7 @@ def as_stored(value: object, dtype: pa.DataType) -> Any:
     return time.date()
 
 
-def _instant(value: object, dtype: pa.DataType) -> Any:
+def _instant(value: object, dtype: pa.DataType) -> object:
     """The value that Arrow stores for a date or a time in a column of timestamps: UTC if it names no zone."""
     if not isinstance(value, datetime.datetime) and isinstance(value, datetime.date):
         value = datetime.datetime.combine(value, datetime.time())

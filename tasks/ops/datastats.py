@@ -17,10 +17,10 @@ from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms import column_sketch
 from tasks.engines.algorithms.moments import Moments, deviation, joined
 from tasks.engines.algorithms.protocol import Kernels
-from tasks.engines.algorithms.reductions import exact_sum, extremes, total
+from tasks.engines.algorithms.reductions import exact_sum, extremes, on_host, total
 from tasks.engines.convert.python_values import listed, value_of
 from tasks.errors import DataError
-from tasks.ops.base import Columns, Context, Learned, Unit
+from tasks.ops.base import Array, Columns, Context, Learned, Series, Unit
 
 EXACT = 1_000_000  # distinct values that are all counted
 CANDIDATES = 1024  # above: so many of the most frequent values are followed on
@@ -156,7 +156,7 @@ class DataStats(Learned):
             "histogram": self._histogram(values, 1 << partial["sample"].level, low, high, leaf),
         }
 
-    def _histogram(self, values: Any, each: int, low: Any, high: Any, leaf: pa.DataType) -> dict[str, Any]:
+    def _histogram(self, values: Array, each: int, low: float, high: float, leaf: pa.DataType) -> dict[str, Any]:
         """The bins between the extremes, and the values in each; a value of the sample stands for `each`."""
         span = float(high) / 2 - float(low) / 2  # halves, since the whole may be beyond the largest float
         if not span:
@@ -209,7 +209,7 @@ def _moments(partial: Partial) -> Moments:
     return (n, mean, squares, partial["min"], partial["max"]) if n else (0, 0.0, 0.0, 0.0, 0.0)
 
 
-def _numbers(engine: Kernels, column: object) -> Partial:
+def _numbers(engine: Kernels, column: Series) -> Partial:
     values, valid = engine.numbers(column)
     values = values if valid is None else values[valid]
     infinite = 0
@@ -232,7 +232,7 @@ class ValueSample(NamedTuple):
     values: np.ndarray
 
 
-def _sampled(engine: Kernels, column: object, rows: object, values_there: int) -> ValueSample:
+def _sampled(engine: Kernels, column: Series, rows: Array, values_there: int) -> ValueSample:
     """The sample of a column with so many finite values; a list is drawn with all of its elements."""
     xp, hashes = engine.xp, engine.hash_rows(rows, SEED)
     least = 0 if engine.is_list(column) else max(values_there // (2 * SAMPLE), 1).bit_length() - 1
@@ -249,7 +249,7 @@ def _sampled(engine: Kernels, column: object, rows: object, values_there: int) -
         values, own = values[finite], own[finite]
         if len(values) <= SAMPLE:
             break
-    return ValueSample(level, *(array if xp is np else array.get() for array in (own, values)))
+    return ValueSample(level, on_host(own), on_host(values))
 
 
 def _joined_samples(a: ValueSample, b: ValueSample) -> ValueSample:
@@ -297,7 +297,7 @@ def _known(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _shown(value: float | None, leaf: pa.DataType) -> Any:
+def _shown(value: float | None, leaf: pa.DataType) -> float | str | None:
     """A number as it is; of a time the ISO text, of a duration the seconds."""
     if value is None:
         return None
@@ -313,7 +313,7 @@ def _shown(value: float | None, leaf: pa.DataType) -> Any:
     return value
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> float | str | None:
     """A value of a column as JSON has it."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 from pydantic import model_validator
@@ -13,7 +12,7 @@ from tasks.core.dtypes import dtype_name, kind_of
 from tasks.engines.expression.interpreter import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import JobError
-from tasks.ops.base import Columns, Context, Entry, Operator, Unit
+from tasks.ops.base import Array, Columns, Context, Entry, Operator, Unit
 from tasks.ops.user_code import import_path, refuse_reordered
 from tasks.ops.user_functions import UserFunction, rows_named
 
@@ -98,7 +97,7 @@ class Filter(_RowFilter):
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         return tuple(self.parsed.columns) if self.expression is not None else ()
 
-    def keep(self, columns: Columns, unit: Unit, context: Context) -> Any:
+    def keep(self, columns: Columns, unit: Unit, context: Context) -> Array:
         engine = context.engine
         if self.expression is not None:
             with rows_named(context):
@@ -145,7 +144,7 @@ class Dropna(_RowFilter):
 
     in_float64 = True
 
-    def keep(self, columns: Columns, unit: Unit, context: Context) -> Any:
+    def keep(self, columns: Columns, unit: Unit, context: Context) -> Array:
         engine = context.engine
         mask = engine.xp.ones(len(context.rows), dtype=bool)
         for name in unit:

@@ -14,6 +14,7 @@ from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms.arrow_arrays import one_array
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import total
+from tasks.engines.types import Lookup
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit
 from tasks.ops.side_tables import SideFrame, SideTable, checked_read, frames_in, read_side_table, side_schema
@@ -101,7 +102,7 @@ class JoinExternal(Learned):
             table = table.take(pa.array(list(first.values())))
         return {"table": table}
 
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> tuple[Lookup, Columns, int]:
         """(the keys' look-up, the added columns with one row of nulls below, that row's number)."""
         table = fitted["table"].combine_chunks()
         lookup = engine.Lookup([one_array(table[k]) for k in self.keys.values()])
@@ -109,7 +110,7 @@ class JoinExternal(Learned):
         added = {n: pa.concat_arrays([c, pa.nulls(1, c.type)]) for n, c in added.items()}
         return lookup, engine.from_arrow(pa.table(added)), len(table)
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: tuple[Lookup, Columns, int], context: Context) -> Columns:
         lookup, table, last = fitted
         codes = lookup.codes([columns[n] for n in self.keys])
         if context.met is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.host_tables import sort_keys
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import refuse_wrapped, sums_fit
+from tasks.engines.types import Array, Lookup, Series
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Unit
 from tasks.ops.keyed import Keyed, ascending_place, names_of
@@ -101,7 +102,7 @@ class JoinGroupby(Keyed):
     def merge(self, a: pa.Table, b: pa.Table) -> pa.Table:
         return self.merge_all([a, b])
 
-    def merge_all(self, partials: Any) -> pa.Table:
+    def merge_all(self, partials: Sequence[pa.Table]) -> pa.Table:
         engine = engines.engine("pandas")
         joined = pa.concat_tables(partials)
         names = [n for n in joined.column_names if n.startswith("k")]
@@ -124,7 +125,7 @@ class JoinGroupby(Keyed):
             table = _without_exponents(table, i)
         return {"groups": table.replace_schema_metadata(None), "dtypes": types.split(";") if types else []}
 
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> tuple[Lookup, Columns, int]:
         """(the groups' look-up, the columns to join: one row per group, and one more of nulls for all others)."""
         table = fitted["groups"]
         keys = [n for n in table.column_names if n.startswith("k")]
@@ -138,7 +139,7 @@ class JoinGroupby(Keyed):
         lookup = engine.Lookup([table[n].combine_chunks() for n in keys])
         return lookup, engine.from_arrow(pa.table(columns)), len(table)
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: tuple[Lookup, Columns, int], context: Context) -> Columns:
         lookup, table, last = fitted
         codes = lookup.codes([columns[n] for n in unit])
         joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
@@ -244,7 +245,7 @@ def _dtype(stat: str, dtype: pa.DataType) -> pa.DataType:
     return pa.float64()
 
 
-def _needed(stats: Any) -> set[str]:
+def _needed(stats: Iterable[str]) -> set[str]:
     """The parts that statistics are made of."""
     parts = {
         "sum": {"n", "sum", "high", "rest", "exp"},
@@ -262,7 +263,7 @@ def _known(table: pa.Table, i: int, stats: Sequence[str]) -> dict[str, np.ndarra
     return {p: table[f"c{i}_{p}"].to_numpy() for p in _needed(stats) if f"c{i}_{p}" in table.column_names}
 
 
-def _parts(engine: Kernels, codes: Any, groups: int, values: Any, stats: set[str]) -> dict[str, Any]:
+def _parts(engine: Kernels, codes: Array, groups: int, values: Array, stats: set[str]) -> dict[str, Any]:
     """The parts of one column's statistics by group, in arrays of the engine."""
     xp, needed = engine.xp, _needed(stats)
     parts = {"n": engine.sum_by(codes, groups, xp.ones(len(codes), dtype="int64"))}
@@ -283,7 +284,7 @@ def _parts(engine: Kernels, codes: Any, groups: int, values: Any, stats: set[str
     if "m2" in needed:
         data = data.astype("float64")
         total, rest = parts.get("sum"), parts.get("rest")
-        if rest is None:
+        if total is None or rest is None:
             total, rest = engine.exact_sums_by(codes, groups, data, most_rows)
         mean = exact_sums.divided(total, rest, xp.maximum(parts["n"], 1), xp)
         off = data - mean[codes]
@@ -297,7 +298,7 @@ def _parts(engine: Kernels, codes: Any, groups: int, values: Any, stats: set[str
 
 
 def _decimal_extremes(
-    engine: Kernels, column: object, valid: object, codes: object, groups: int
+    engine: Kernels, column: Series, valid: Array | None, codes: Array, groups: int
 ) -> dict[str, pa.Array]:
     """The smallest and the largest decimal by group, found by the ranks of the distinct ones: float64 has 15 digits.
 
@@ -323,7 +324,7 @@ def _taken(by_rank: pa.Array, ranks: np.ndarray) -> pa.Array:
 
 
 def _merged(
-    engine: Kernels, codes: Any, groups: int, table: pa.Table, name: str, floats: dict[str, dict[str, np.ndarray]]
+    engine: Kernels, codes: Array, groups: int, table: pa.Table, name: str, floats: dict[str, dict[str, np.ndarray]]
 ) -> np.ndarray | pa.Array:
     """One part of the groups of several partials; groups without values have no say."""
     if pa.types.is_decimal(table.schema.field(name).type):
@@ -343,7 +344,7 @@ def _merged(
     return floats[prefix][part]
 
 
-def _merged_floats(engine: Kernels, codes: Any, groups: int, table: pa.Table, prefix: str) -> dict[str, np.ndarray]:
+def _merged_floats(engine: Kernels, codes: Array, groups: int, table: pa.Table, prefix: str) -> dict[str, np.ndarray]:
     """The parts of sums and squared deviations of floats, by part."""
     parts = {p: table[f"{prefix}{p}"].to_numpy() for p in _FLOAT_PARTS if f"{prefix}{p}" in table.column_names}
     merged, counts = {}, table[f"{prefix}n"].to_numpy()

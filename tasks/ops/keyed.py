@@ -16,6 +16,7 @@ from tasks import engines
 from tasks.engines.algorithms.arrow_arrays import one_array, raw
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import any_true, on_host
+from tasks.engines.types import Array, CountTable, Lookup
 from tasks.errors import DataError
 from tasks.ops.base import Grown, Learned, RefitDate, Unit
 
@@ -31,15 +32,15 @@ class Keyed(Learned):
     in order. A small partial is one part, so both learn the same.
     """
 
-    def key_names(self, partial: object) -> list[str]:
+    def key_names(self, partial: CountTable) -> list[str]:
         """The names of the key columns, which come first."""
         raise TypeError(f"{type(self).__name__} does not define key_names")
 
-    def arrange(self, partial: object, unit: Unit) -> tuple[Any, dict[str, Any]]:
+    def arrange(self, partial: CountTable, unit: Unit) -> tuple[Any, dict[str, Any]]:
         """(the table as it is saved, its rows in order; numbers that are summed over all parts of a large table)."""
         raise TypeError(f"{type(self).__name__} does not define arrange")
 
-    def in_order(self, tables: Sequence[Any]) -> Any:
+    def in_order(self, tables: Sequence[Any]) -> CountTable:
         """The rows of arranged tables without a common key, in order."""
         raise TypeError(f"{type(self).__name__} does not define in_order")
 
@@ -51,15 +52,15 @@ class Keyed(Learned):
         """The learned values, from all rows in order (in host memory) and the summed numbers."""
         raise TypeError(f"{type(self).__name__} does not define finish")
 
-    def split(self, partial: object, parts: int) -> list[Any]:
+    def split(self, partial: CountTable, parts: int) -> list[Any]:
         """The partial as `parts` partials without a common key, by the first bits of the keys' hash."""
         return engines.engine_of(partial).split_table(partial, self.key_names(partial), parts)
 
-    def finalize_unit(self, partial: Any, unit: Unit) -> dict[str, Any]:
+    def finalize_unit(self, partial: CountTable, unit: Unit) -> dict[str, Any]:
         table, sums = self.arrange(partial, unit)
         return self.finish(engines.engine_of(table).host_table(table), sums, unit)
 
-    def kept_partial(self, partial: Any, fitted: dict[str, Any]) -> dict[str, Any]:
+    def kept_partial(self, partial: object, fitted: dict[str, Any]) -> dict[str, Any]:
         """Nothing: the fitted table holds every key, and all that a refit needs."""
         return {}
 
@@ -76,7 +77,7 @@ class Keyed(Learned):
         return {}
 
     def grown(
-        self, partial: object, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
+        self, partial: CountTable, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
     ) -> Grown | tuple[dict[str, Any], dict[str, Any]]:
         """The learned values of all rows, and how many groups are new or changed.
 
@@ -112,13 +113,14 @@ class RefitLookup:
     another value. Any thread may use it.
     """
 
-    def __init__(self, values: pa.Table, size: int, whole: Callable[[], Any], engine: Kernels) -> None:
+    def __init__(self, values: pa.Table, size: int, whole: Callable[[], Lookup], engine: Kernels) -> None:
         *keys, places = (one_array(column) for column in values.columns)
         self.lookup, self.places = engine.Lookup(keys), engine.xp.asarray(raw(places))
         self.size, self.engine = size, engine
-        self._make, self._whole, self._lock = whole, None, threading.Lock()
+        self._whole: Lookup | None = None
+        self._make, self._lock = whole, threading.Lock()
 
-    def codes(self, columns: Sequence[Any]) -> Any:
+    def codes(self, columns: Sequence[Any]) -> Array:
         """The place of each row in the vocabulary, int64; -1 for a row that is not in the vocabulary."""
         if self._whole is None:
             xp, codes = self.engine.xp, self.lookup.codes(columns)
@@ -130,7 +132,7 @@ class RefitLookup:
                 return xp.where(absent, -1, self.places.take(xp.maximum(codes, 0)))
         return self._of_all().codes(columns)
 
-    def _of_all(self) -> Any:
+    def _of_all(self) -> Lookup:
         with self._lock:
             if self._whole is None:
                 self._whole = self._make()
@@ -143,7 +145,7 @@ def ascending_place(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, 
     return tuple((row[name] is not None, row[name]) for name in names)
 
 
-def names_of(table: Any) -> list[str]:
+def names_of(table: CountTable) -> list[str]:
     return list(table.column_names if isinstance(table, pa.Table) else table.columns)
 
 
@@ -180,7 +182,7 @@ def matches(base: pa.Table, wanted: pa.Table, engine: Kernels) -> tuple[np.ndarr
 
 
 def each_match(
-    base: pa.Table, lookup: Any, engine: Kernels, met: Callable[[int, np.ndarray, np.ndarray], None]
+    base: pa.Table, lookup: Lookup, engine: Kernels, met: Callable[[int, np.ndarray, np.ndarray], None]
 ) -> None:
     """Call met(start, rows, of) for each part of the base, which begins at row `start`: `rows` of the part, ascending,
     have a key of the look-up, `of` is the place of each there.

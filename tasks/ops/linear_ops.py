@@ -14,7 +14,7 @@ from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.factors import Factor, merge, one_thread, principal_axes
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.errors import DataError, JobError
-from tasks.ops.base import Columns, Context, Entry, Learned, Unit, refuse_infinite
+from tasks.ops.base import Columns, Context, Entry, Learned, Series, Unit, refuse_infinite
 
 COLLINEAR = 1e-7  # of its length: what is left of a column beside another one; below, a fit would lose its digits
 
@@ -133,7 +133,7 @@ class PCA(_Together):
             "loadings": pa.table(means | loadings),
         }
 
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> tuple[np.ndarray, np.ndarray]:
         table = fitted["loadings"]
         mean = np.stack([table["mean"].to_numpy(), table["mean_rest"].to_numpy()])
         axes = np.stack([table[name].to_numpy() for name in self.names], axis=1)
@@ -142,7 +142,7 @@ class PCA(_Together):
             axes = axes / np.where(deviations > 0, deviations, 1.0)
         return mean, axes
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: tuple[np.ndarray, np.ndarray], context: Context) -> Columns:
         scores = context.engine.project([columns[name] for name in unit], *fitted)
         return dict(zip(self.names, scores, strict=True))
 
@@ -234,7 +234,7 @@ class PairwiseRegression(_Together):
             "pairs": pa.table(columns | {"collinear": collinear}),
         }
 
-    def transform(self, column: object, fitted: Any) -> Any:
+    def transform(self, column: Series, fitted: object) -> Series:
         return column
 
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:

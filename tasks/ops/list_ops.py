@@ -12,7 +12,7 @@ from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.key_runs import with_filler
 from tasks.engines.algorithms.reductions import extremes
 from tasks.errors import DataError, JobError
-from tasks.ops.base import Columns, Context, Entry, Learned, Operator, Unit
+from tasks.ops.base import Array, Columns, Context, Entry, Learned, Operator, Unit
 from tasks.ops.continuous import as_stored, check_fits
 from tasks.ops.scaling import Range, kept_range, restored_range
 
@@ -75,7 +75,7 @@ class ListSlice(Operator):
             return None
         return end - self.start
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         column = schema[unit[0]]
         if self.pad:
             check_fits(self.pad_value, column.leaf, column.name, "ListSlice", "pad_value")
@@ -107,7 +107,7 @@ class ListSlice(Operator):
         return {unit[0]: engine.make_lists(sizes, valid, taken)}
 
 
-def _bound(at: int, lengths: Any, xp: ModuleType) -> Any:
+def _bound(at: int, lengths: Array, xp: ModuleType) -> Array:
     """Where a slice's bound lies in lists of these lengths."""
     return xp.minimum(lengths, at) if at >= 0 else xp.maximum(lengths + at, 0)
 
@@ -218,7 +218,7 @@ class ValueCount(Learned):
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         return {unit[0]: columns[unit[0]]}
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         column = schema[unit[0]].tagged(*self.adds_tags)
         if fitted is None or fitted["min"] is None:
             return [column]

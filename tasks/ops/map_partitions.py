@@ -12,7 +12,7 @@ from tasks.core.dtypes import dtype_name, kind_of, parse_dtype, plain_type
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.errors import JobError
-from tasks.ops.base import Columns, Context, Entry, Learned, Unit
+from tasks.ops.base import Columns, Context, Entry, Learned, Series, Unit
 from tasks.ops.user_code import import_path
 from tasks.ops.user_functions import UserFunction, same_kind
 
@@ -168,7 +168,7 @@ class MapPartitions(Learned):
         return {name: engine.adopt(result[name]) for name in self.columns_out}
 
 
-def _equal(a: Any, b: Any, engine: Kernels) -> bool:
+def _equal(a: Any, b: Series, engine: Kernels) -> bool:
     if kind_of(engine.dtype(b)) in ("list", "other"):  # cuDF does not compare these
         return bool(engine.host(engine.adopt(a)).equals(engine.host(b)))
     return bool(a.equals(b))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from tasks import engines
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms import radix_selection
 from tasks.engines.hashing.canonical import DIGITS, unscaled
-from tasks.ops.base import Columns, Context, Learned, Unit
+from tasks.ops.base import Columns, Context, Learned, Series, Unit
 from tasks.ops.buckets import bucket, with_cardinality
 from tasks.ops.continuous import filled_columns, filled_flags
 
@@ -172,7 +172,7 @@ class FillMedian(_Selecting):
     def finalize(self, partial: Partial) -> dict[str, Any]:
         return {"median": next(map(float, self.quantiles(partial)), None)}
 
-    def transform(self, column: object, fitted: dict[str, Any]) -> Any:
+    def transform(self, column: Series, fitted: dict[str, Any]) -> Series:
         engine = engines.engine_of(column)
         values, valid = engine.numbers(column)
         values = values.astype("float64")
@@ -187,7 +187,7 @@ class FillMedian(_Selecting):
     def fractions(self) -> list[Fraction]:
         return [Fraction(1, 2)]
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         columns = [self.output(schema[name]) for name in unit]
         return columns + filled_columns(columns) if self.add_binary_cols else columns
 
@@ -236,13 +236,13 @@ class QuantileBucketize(_Selecting):
     def finalize(self, partial: Partial) -> dict[str, Any]:
         return {"boundaries": sorted({_boundary(value, partial[0]) for value in self.quantiles(partial)})}
 
-    def transform(self, column: object, fitted: dict[str, Any]) -> Any:
+    def transform(self, column: Series, fitted: dict[str, Any]) -> Series:
         return bucket(column, fitted["boundaries"])
 
     def fractions(self) -> list[Fraction]:
         return [Fraction(i, self.num_buckets) for i in range(1, self.num_buckets)]
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         column = self.output(schema[unit[0]])
         return [column if fitted is None else with_cardinality(column, len(fitted["boundaries"]) + 1)]
 

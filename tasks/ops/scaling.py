@@ -15,7 +15,7 @@ from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.exact_sums import whole_difference
 from tasks.engines.algorithms.reductions import extremes
 from tasks.errors import DataError
-from tasks.ops.base import Columns, Context, Learned, Unit
+from tasks.ops.base import Columns, Context, Learned, Series, Unit
 from tasks.ops.continuous import FLOATS
 
 Range = tuple[Any, Any] | None  # (smallest, largest) of the values that are not null, None if there is none
@@ -40,7 +40,7 @@ def restored_range(fitted: Mapping[str, Any], saved: Mapping[str, Any]) -> Range
 class _Ranged(Learned):
     """Learns the smallest and the largest finite value, of all elements for lists."""
 
-    def observe(self, column: object) -> Range:
+    def observe(self, column: Series) -> Range:
         engine = engines.engine_of(column)
         values, valid = engine.numbers(column)
         values = values if valid is None else values[valid]
@@ -104,7 +104,7 @@ class NormalizeMinMax(_Ranged):
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})
 
-    def transform(self, column: object, fitted: dict[str, Any]) -> Any:
+    def transform(self, column: Series, fitted: dict[str, Any]) -> Series:
         engine, dtype = engines.engine_of(column), FLOATS[self.dtype]
         low, high = fitted["min"] or 0, fitted["max"] or 0
         if high <= low:
@@ -161,7 +161,7 @@ class ReduceDtypeSize(_Ranged):
     on_refit = "frozen"
     frozen_why = "the column's type would change"
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: Mapping[str, Any], context: Context) -> Columns:
         engine, column = context.engine, columns[unit[0]]
         here = engine.dtype(column)
         leaf = self._smallest(leaf_type(here), fitted["min"], fitted["max"])
@@ -182,7 +182,7 @@ class ReduceDtypeSize(_Ranged):
         dtype = pa.list_(leaf) if is_list(column.dtype) else leaf
         return [Column(column.name, dtype, column.tags, {k: v for k, v in column.properties.items() if k != "settles"})]
 
-    def _smallest(self, leaf: pa.DataType, low: Any, high: Any) -> pa.DataType:
+    def _smallest(self, leaf: pa.DataType, low: float | None, high: float) -> pa.DataType:
         if low is None or not (pa.types.is_integer(leaf) or pa.types.is_floating(leaf)):
             return leaf
         if pa.types.is_floating(leaf):

@@ -46,7 +46,7 @@ class AddTags(Operator):
     def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         return [schema[name].tagged(*self.tags) for name in unit]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: Mapping[str, Any], context: Context) -> Columns:
         return {name: columns[name] for name in unit}
 
 
@@ -99,7 +99,7 @@ class AddMetadata(Operator):
     def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         return [schema[name].with_properties(**self.metadata) for name in unit]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: Mapping[str, Any], context: Context) -> Columns:
         return {name: columns[name] for name in unit}
 
 
@@ -151,7 +151,7 @@ class DropLowCardinality(Learned):
     def finalize(self, partial: pa.Array) -> dict[str, Any]:
         return {"kept": len(partial) >= self.min_cardinality, "at_least": len(partial)}
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: Mapping[str, Any], context: Context) -> Columns:
         return {unit[0]: columns[unit[0]]} if fitted["kept"] else {}
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:

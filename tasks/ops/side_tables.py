@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -110,7 +110,7 @@ class SideFrame:
         raise PydanticOmit  # a job has no frames
 
     @staticmethod
-    def is_saved(value: Any) -> bool:
+    def is_saved(value: Any) -> TypeGuard[Mapping[str, Any]]:
         """Whether a value of JSON is what `facts` gave."""
         named = isinstance(value, Mapping) and set(value) == {"frame", "rows", "columns"}
         return named and isinstance(value["columns"], Mapping) and isinstance(value["rows"], int)
@@ -137,7 +137,7 @@ class _Hashed:
     def __init__(self, digest: Any) -> None:
         self._digest, self._place = digest, 0
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes) -> int:
         self._digest.update(data)
         self._place += len(data)
         return len(data)
@@ -150,7 +150,7 @@ class _Hashed:
     def close(self) -> None: ...
 
 
-def side_table(value: Any, checked: Callable[[Any], Any]) -> Any:
+def side_table(value: object, checked: Callable[[Any], Any]) -> str | SideFrame:
     """A parameter that is a path, a frame, or what a saved workflow says of a frame."""
     if SideFrame.is_saved(value):
         return SideFrame(None, value)
@@ -160,7 +160,7 @@ def side_table(value: Any, checked: Callable[[Any], Any]) -> Any:
     return SideFrame.of(table) if table is not None else checked(str(value) if isinstance(value, Path) else value)
 
 
-def _as_saved(value: object) -> Any:
+def _as_saved(value: object) -> object:
     """A side table as JSON: the path, or what identifies the frame."""
     return value.facts if isinstance(value, SideFrame) else value
 

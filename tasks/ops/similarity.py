@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,13 +16,13 @@ from tasks.engines.algorithms.arrow_arrays import one_array
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.convert.libraries import library
 from tasks.errors import DataError, JobError
-from tasks.ops.base import Columns, Context, Learned, Unit
+from tasks.ops.base import Array, Columns, Context, Learned, Unit
 from tasks.ops.side_tables import AS_SAVED, SideFrame, frames_in, read_side_table, side_table
 
 WEIGHTED = ["features", "weights"]  # the lists of a feature table with weights
 
 
-def _feature_table(value: object, checked: Any) -> Any:
+def _feature_table(value: object, checked: Callable[[Any], Any]) -> str | SideFrame:
     """A parameter that is a feature table in any of its forms."""
     if library(value) in ("scipy", "cupyx") and hasattr(value, "tocsr"):
         return SideFrame.of(_of_sparse(value))
@@ -85,7 +85,7 @@ class ColumnSimilarity(Learned):
         left = _read(self.left)
         return {"left": left, "right": left if self.right is None else _read(self.right)}
 
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> tuple[list[Array], int]:
         """Per side (first entry of each row, features, weights), rows' features ascending, in arrays of the engine."""
         rows = [_weighted(fitted[side].combine_chunks(), self.metric) for side in ("left", "right")]
         width = max([int(features.max()) + 1 for _, features, _ in rows if len(features)], default=1)
@@ -94,7 +94,7 @@ class ColumnSimilarity(Learned):
         arrays = [starts, features, weights, begins, keys, theirs]
         return [engine.xp.asarray(a) for a in arrays], width
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: tuple[list[Array], int], context: Context) -> Columns:
         xp, (arrays, width) = context.engine.xp, fitted
         starts, features, weights, begins, keys, theirs = arrays
         a, known_a = _rows(context.engine.numbers(columns[unit[0]]), len(starts) - 1, xp)

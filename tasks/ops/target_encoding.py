@@ -18,12 +18,14 @@ from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.host_tables import sort_keys, sorted_groups
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import exact_sum, refuse_wrapped, sums_fit
+from tasks.engines.types import Array, CountTable, Lookup
 from tasks.errors import DataError, near
 from tasks.ops.base import Columns, Context, Unit, refuse_infinite
 from tasks.ops.continuous import FLOATS
 from tasks.ops.keyed import Keyed, ascending_place, names_of
 
 FOLD = "__fold__"
+Encodings = tuple[Lookup, list[tuple[Array, Array, float]]]  # by target: values by fold and group, counts, mean
 
 
 class TargetEncoding(Keyed):
@@ -106,7 +108,7 @@ class TargetEncoding(Keyed):
     encoded = True
     grouped = True
 
-    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Any:
+    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> CountTable:
         """A table of the keys (v0, ..), the fold, and count and sum of each target (t0_count, t0_sum, ..).
 
         Of a float target also what rounding took of the sum, t0_rest.
@@ -125,10 +127,10 @@ class TargetEncoding(Keyed):
             names.append("fold")
         return engine.group_sums(keys, names, {f"t{i}": columns[t] for i, t in enumerate(self.targets)})
 
-    def merge(self, a: Any, b: Any) -> Any:
+    def merge(self, a: CountTable, b: CountTable) -> CountTable:
         return self.merge_all([a, b])
 
-    def merge_all(self, partials: Sequence[Any]) -> Any:
+    def merge_all(self, partials: Sequence[Any]) -> CountTable:
         keys = [n for n in names_of(partials[0]) if not n.startswith("t")]
         return engines.engine_of(partials[0]).merge_sums(partials, keys)
 
@@ -169,7 +171,7 @@ class TargetEncoding(Keyed):
             means.append(mean)  # None: no target is known, and every encoding is null
         return {"groups": table, "means": means}
 
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
+    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Encodings:
         table, xp = fitted["groups"], engine.xp
         lookup = engine.Lookup([table[n].combine_chunks() for n in table.column_names if n.startswith("v")])
 
@@ -186,7 +188,7 @@ class TargetEncoding(Keyed):
             targets.append((xp.asarray(of.ravel()), xp.asarray(total), mean))
         return lookup, targets
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: Encodings, context: Context) -> Columns:
         engine, xp = context.engine, context.engine.xp
         lookup, targets = fitted
         codes = lookup.codes([columns[n] for n in unit])
@@ -270,7 +272,7 @@ class TargetEncoding(Keyed):
             not pa.types.is_floating(schema[t].dtype) and not pa.types.is_decimal(schema[t].dtype) for t in self.targets
         )
 
-    def folds(self, columns: Columns, context: Context) -> Any:
+    def folds(self, columns: Columns, context: Context) -> Array:
         """The fold of every row, int32 in [0, kfold)."""
         engine, xp = context.engine, context.engine.xp
         if self.fold_column and self.kfold > 1 and self.fold_column in columns:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import pyarrow as pa
 from pydantic import Field, model_validator
@@ -10,7 +11,7 @@ from pydantic import Field, model_validator
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
 from tasks.errors import DataError, JobError, near
-from tasks.ops.base import Columns, Context, Operator, Unit
+from tasks.ops.base import Columns, Context, Entry, Operator, Unit
 
 DatePart = Literal["hour", "minute", "second", "weekday", "day", "month", "year", "dayofyear"]
 
@@ -229,7 +230,7 @@ class Rename(Operator):
             raise ValueError("give one of names, name and postfix")
         return self
 
-    def units(self, selection: Any) -> list[Unit]:
+    def units(self, selection: Sequence[Entry]) -> list[Unit]:
         units = super().units(selection)
         for old in self.names:
             if (old,) not in units:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cached_property
@@ -24,11 +24,12 @@ from tasks.engines.expression.syntax import Expression, learned_name, parse
 from tasks.engines.expression.type_families import family, unit_of
 from tasks.engines.expression.typing import dtype_of
 from tasks.errors import JobError
-from tasks.ops.base import Columns, Context, Learned, Operator, Unit, make_operator, refuse_infinite
+from tasks.ops.base import Columns, Context, Learned, Operator, Series, Unit, make_operator, refuse_infinite
 from tasks.ops.quantiles import quantile_of, quantile_ranks
 from tasks.ops.user_code import check_module, import_path, refuse_reordered
 
 HERE = "_"  # in an expression: the selected column
+Partial = list[Any] | float | None  # of one learned value; None without a value
 
 
 def function_path(function: object) -> str | None:
@@ -46,7 +47,7 @@ def function_path(function: object) -> str | None:
     return path
 
 
-def _checked_path(function: Any) -> Any:
+def _checked_path(function: object) -> object:
     if isinstance(function, str):
         if not all(function.partition(":")):
             raise ValueError(f"{function!r} is not an import path: write module:name")
@@ -110,7 +111,7 @@ class Lambda(Operator):
     strict: bool = False
     takes = frozenset({"number", "string", "bool", "time", "list", "other"})
 
-    def __new__(cls, *args: Any, **parameters: Any) -> Any:
+    def __new__(cls, *args: Any, **parameters: Any) -> Lambda:
         expression = parameters.get("expression", args[1] if len(args) > 1 else None)
         learns = cls is Lambda and isinstance(expression, str) and "(" in expression and parse(expression, True).learned
         return super().__new__(_LearnedLambda if learns else cls)
@@ -151,7 +152,7 @@ class Lambda(Operator):
             dtype = column.dtype
         return [Column(self.name or unit[0], dtype, column.tags if dtype == column.dtype else frozenset())]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: Mapping[str, Any] | None, context: Context) -> Columns:
         column = columns[unit[0]]
         if self.expression is not None:
             return {self.name or unit[0]: self._evaluated({**columns, HERE: column}, fitted, context)}
@@ -166,11 +167,11 @@ class Lambda(Operator):
             )
         return {self.name or unit[0]: values}
 
-    def _evaluated(self, columns: Columns, fitted: Any, context: Context) -> Any:
+    def _evaluated(self, columns: Columns, fitted: Mapping[str, Any] | None, context: Context) -> Series:
         with rows_named(context):
             return evaluate(self.parsed, columns, failed=context.failed, learned=fitted, strict=self.strict)
 
-    def _call(self, column: object, columns: Columns, context: Context) -> Any:
+    def _call(self, column: Series, columns: Columns, context: Context) -> object:
         series = context.engine.series(column)
         frame = (context.engine.user_frame(columns),) if _takes_frame(self.called) else ()
         result = self.called(series, *frame)
@@ -212,7 +213,7 @@ class _LearnedLambda(Lambda, Learned):
         exact = any(node.verb == "quantile" for node in self.values.values())
         return ("frozen", "exact ranks need all rows again") if exact else ("merged", "")
 
-    def _observed(self, name: str, node: ExpressionNode, columns: Columns, unit: Unit, context: Context) -> Any:
+    def _observed(self, name: str, node: ExpressionNode, columns: Columns, unit: Unit, context: Context) -> Partial:
         engine, source = context.engine, unit[0] if node.args[0].value == HERE else node.args[0].value
         column = columns[source]
         if node.verb in ("mean", "std"):
@@ -225,7 +226,7 @@ class _LearnedLambda(Lambda, Learned):
         question = (context.question or {}).get(name)
         return [values.dtype.kind, radix_selection.count(values, question, engine.xp)]
 
-    def _merged(self, verb: str, a: Any, b: Any) -> Any:
+    def _merged(self, verb: str, a: Any, b: Any) -> Partial:
         if verb == "quantile":
             return [a[0], radix_selection.merge([a[1], b[1]])]
         if verb in ("mean", "std"):
@@ -234,7 +235,7 @@ class _LearnedLambda(Lambda, Learned):
             return b if a is None else a
         return min(a, b) if verb == "min" else max(a, b)
 
-    def _value(self, node: ExpressionNode, partial: Any) -> Any:
+    def _value(self, node: ExpressionNode, partial: Any) -> str | Partial:
         if node.verb == "quantile":
             return quantile_of((partial[0], partial[1]), Fraction(node.args[1].value))
         if node.verb in ("min", "max"):
@@ -248,11 +249,11 @@ class _LearnedLambda(Lambda, Learned):
         """Nothing where exact ranks of more data need all data again."""
         return {} if self.refit_of(())[0] == "frozen" else super().kept_partial(partial, fitted)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., Operator], tuple[dict[str, Any]]]:
         return make_operator, (self.to_json(),)
 
 
-def _end(column: object, verb: str) -> Any:
+def _end(column: Series, verb: str) -> Partial:
     """The least or the greatest value of a column, of times [unit, count]; None where there is none."""
     verbs = engine_of(column)
     dtype = verbs.arrow_type(column)
@@ -286,7 +287,7 @@ def _takes_frame(function: Callable[..., Any]) -> bool:
     return bool(second) and (second[0].default is inspect.Parameter.empty or second[0].name == "frame")
 
 
-def _imported(path: str) -> Any:
+def _imported(path: str) -> object:
     try:
         return import_path(path)
     except JobError:

@@ -16,7 +16,7 @@ from tasks.engines.algorithms.key_runs import Aggregate, Histories, Runs, differ
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.text_times import unsorted_times
 from tasks.errors import DataError
-from tasks.ops.base import Columns, Context, Entry, Operator, Unit
+from tasks.ops.base import Array, Columns, Context, Entry, Operator, Series, Unit
 from tasks.ops.continuous import as_stored, check_fits
 
 Agg = Literal["list", "first", "last", "count", "nunique", "sum", "mean", "std", "var", "min", "max", "median"]
@@ -38,7 +38,7 @@ class _RunOperator(Operator):
 
     @field_validator("partition_cols", "groupby_cols", "shift", "aggregation", check_fields=False)
     @classmethod
-    def _some(cls, value: object) -> Any:
+    def _some(cls, value: object) -> object:
         if not _several(value):
             raise ValueError("at least one is needed")
         return value
@@ -78,7 +78,7 @@ class _Shifted(_RunOperator):
         shifts = dict.fromkeys(_several(self.shift))
         return ((f"{name}_{self.word}_{n}", name, n) for name in unit for n in shifts)
 
-    def shifted(self, column: object, runs: Runs, shift: int) -> Any:
+    def shifted(self, column: Series, runs: Runs, shift: int) -> Series:
         """The column of one shift."""
         raise TypeError(f"{type(self).__name__} does not define shifted")
 
@@ -127,7 +127,7 @@ class DifferenceLag(_Shifted):
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         return [Column(title, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for title, _, _ in self._named(unit)]
 
-    def shifted(self, column: object, runs: Runs, shift: int) -> Any:
+    def shifted(self, column: Series, runs: Runs, shift: int) -> Series:
         return difference(column, runs, shift)
 
 
@@ -240,7 +240,7 @@ class Lag(_Shifted):
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         return [replace(schema[name], name=title) for title, name, _ in self._named(unit)]
 
-    def shifted(self, column: object, runs: Runs, shift: int) -> Any:
+    def shifted(self, column: Series, runs: Runs, shift: int) -> Series:
         return lagged(column, runs, shift)
 
 
@@ -476,7 +476,7 @@ def _check_text_order(columns: Columns, names: Sequence[str], engine: Kernels) -
                 raise DataError(f"Groupby sorts by {name!r}, and its times are texts", why=unsorted.why, do=do)
 
 
-def _any_of(flags: Any, runs: Runs) -> Any:
+def _any_of(flags: Array, runs: Runs) -> Array:
     """For each run whether it has a row with the flag; `flags` are in the order of rows."""
     placed = (flags if runs.order is None else flags[runs.order]).astype(runs.xp.int64)
     before = runs.xp.concatenate([runs.xp.zeros(1, dtype=runs.xp.int64), runs.xp.cumsum(placed)])

@@ -109,9 +109,10 @@ def _with_made(
     """The table with the columns that expressions of `source.schema` make; a DataError for a value that one cannot
     read."""
     for name, (text, _) in computed.items():
-        column = engines.engine("pandas").from_arrow(table.select([name]))[name]
+        kernels = engines.engine("pandas")
+        column = kernels.decode(kernels.from_arrow(table.select([name]))[name])
         try:
-            made_column = verbs_arrow.array(evaluate(parse(text), {SELF: verbs_arrow.decoded(column)}, strict=True))
+            made_column = verbs_arrow.array(evaluate(parse(text), {SELF: column}, strict=True))
         except UnreadError as error:
             what = error.what.replace(f"column {SELF!r}", f"column {name!r}")
             paths = listed(list(dict.fromkeys(plan.files[p.file].path for p in pieces)))

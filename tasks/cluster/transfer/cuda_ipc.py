@@ -104,7 +104,7 @@ def lend(buffer: cupy.ndarray, owner: object, context: Mapping[str, Any] | None)
     if _lender is None or not reaches(context):
         return None
     cupy.cuda.Device().use()  # this thread may not have used it yet
-    error, data = driver.cuMemPoolExportPointer(buffer.data.ptr)
+    error, data = driver.cuMemPoolExportPointer(buffer.data.ptr)  # type: ignore[attr-defined] # CuPy's alone
     if int(error):
         return None  # this memory cannot be exported
     weakref.finalize(owner, _let_go, buffer).atexit = False

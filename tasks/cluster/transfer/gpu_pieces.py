@@ -32,6 +32,7 @@ def _register_pieces(kind: str) -> None:
     @dumps.register(Pieces)
     def dump(pieces: Pieces, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
         packed = pieces if pieces.buffer is not None else pieces.packed()
+        assert packed.buffer is not None  # `packed` makes one
         header, frames = sent(packed.buffer, pieces, kind, context)
         known = pickle.dumps((packed.metadata, packed.marks, packed.offsets))
         return {"buffer": header, "known": known}, frames

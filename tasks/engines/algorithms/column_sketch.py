@@ -25,6 +25,7 @@ from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.moments import Moments, joined
 from tasks.engines.algorithms.reductions import extremes, summed, total
 from tasks.engines.hashing import murmur3
+from tasks.engines.types import Array
 
 TABLE = 4096  # distinct values up to this number are counted one by one ..
 SPAN = 1 << 17  # .. if they are texts, or integers of a range up to this
@@ -157,7 +158,7 @@ def table_of(kind: str, table: tuple[list[Any], np.ndarray]) -> tuple[pa.Array, 
     return pa.array(values, pa.uint64() if values and max(values) >= 1 << 63 else pa.int64()), counts
 
 
-def bin_codes(numbers: Any, xp: ModuleType) -> Any:
+def bin_codes(numbers: Array, xp: ModuleType) -> Array:
     """The upper 16 bits of numbers as float64, int64: `ordered_bins` takes how often each occurs."""
     return (numbers.astype(xp.float64, copy=False).view(xp.uint64) >> xp.uint64(48)).view(xp.int64)
 
@@ -180,12 +181,12 @@ def ordered_bins(counts: np.ndarray) -> Bins:
     return places[order].astype(np.uint16), counts[present[order]].astype(np.int64)
 
 
-def integer_bits(numbers: Any, xp: ModuleType) -> Any:
+def integer_bits(numbers: Array, xp: ModuleType) -> Array:
     """Integers as uint64, the same number for the same integer of any width."""
     return numbers if numbers.dtype == xp.uint64 else numbers.astype(xp.int64, copy=False).view(xp.uint64)
 
 
-def hashed(bits: object, xp: ModuleType) -> Any:
+def hashed(bits: Array, xp: ModuleType) -> Array:
     """A hash of uint64: cheap, spread over all 64 bits."""
     return (bits ^ (bits >> xp.uint64(29))) * xp.uint64(FACTOR)
 
@@ -259,7 +260,7 @@ def weighted_sums(numbers: np.ndarray, counts: np.ndarray) -> tuple[int, int]:
     return sum(v * n for v, n in pairs), sum(v * v * n for v, n in pairs)
 
 
-def integer_sums(values: Any, low: int, high: int, xp: ModuleType) -> tuple[int, int]:
+def integer_sums(values: Array, low: int, high: int, xp: ModuleType) -> tuple[int, int]:
     """(sum, sum of squares) of at least one integer between `low` and `high`, exactly."""
     n, above = len(values), integer_bits(values, xp) - xp.uint64(low & 0xFFFFFFFFFFFFFFFF)
     bits = max((high - low).bit_length(), 1)
@@ -277,12 +278,12 @@ def integer_sums(values: Any, low: int, high: int, xp: ModuleType) -> tuple[int,
     return once + n * low, squares + 2 * low * once + n * low * low
 
 
-def weighted_moments(values: Any, counts: Any, xp: ModuleType) -> Moments:
+def weighted_moments(values: Array, counts: Array, xp: ModuleType) -> Moments:
     """The moments of finite float64 values (at least one), each as often as its count; the same in any order."""
     n, (low, high) = total(counts), extremes(values)
     weights = counts.astype(xp.float64)
 
-    def exactly(terms: Any) -> float:
+    def exactly(terms: Array) -> float:
         (whole,), _ = exact_sums.sums(terms, summed, len(values), xp)
         return float(whole)
 
@@ -398,7 +399,7 @@ def unpacked(plain: Mapping[str, Any]) -> dict[str, Sketch]:
     return {name: Sketch(**{k: _rich(k, v) for k, v in values.items()}) for name, values in plain.items()}
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.str, "data": base64.b64encode(value.tobytes()).decode()}
     if isinstance(value, dict):

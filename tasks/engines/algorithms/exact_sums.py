@@ -17,16 +17,17 @@ from typing import Any
 import numpy as np
 
 from tasks.engines.algorithms.reductions import any_true, extremes
+from tasks.engines.types import Array
 
 FAR = 400  # values of 2^-FAR to 2^FAR may be squared, and added up, without leaving float64's range
 LARGE, DOWN = 2.0**800, 600  # values from LARGE on are added up 2^DOWN times smaller
 NO_VALUE = -5000  # exponent of a group of only zeros: below the exponent of any number
 CHUNK = 1 << 15  # values that stay in a core's cache
 
-Add = Callable[[Any], Any]  # values, one per row, to their sums by group
+Add = Callable[[Array], Array]  # values, one per row, to their sums by group
 
 
-def sums(values: object, add: Add, most_rows: int, xp: ModuleType) -> tuple[Any, Any]:
+def sums(values: Array, add: Add, most_rows: int, xp: ModuleType) -> tuple[Array, Array]:
     """(sum, rest) by group of float64 values; `add` adds values by group, and no group has more than `most_rows` rows.
 
     Exact for values of one magnitude; else the error is at most 2^-100 of the sum of absolute values. A sum beyond
@@ -50,7 +51,7 @@ def sums(values: object, add: Add, most_rows: int, xp: ModuleType) -> tuple[Any,
     return _layered(values, add, most_rows, xp)
 
 
-def _layered(values: object, add: Add, most_rows: int, xp: ModuleType) -> tuple[Any, Any]:
+def _layered(values: Array, add: Add, most_rows: int, xp: ModuleType) -> tuple[Array, Array]:
     """`sums` for finite values whose sums are all finite."""
     bits = max(math.ceil(math.log2(max(most_rows, 1))), 2)
     total, rest, left, most = None, None, values, _most(values)
@@ -67,13 +68,13 @@ def _layered(values: object, add: Add, most_rows: int, xp: ModuleType) -> tuple[
         else:
             total, error = two_sum(total, layer_sums)
             rest = rest + error
-    if total is None:
+    if total is None or rest is None:
         total = add(values)
         return total, xp.zeros_like(total)
     return two_sum(total, rest)
 
 
-def _cut(values: Any, sigma: float, copy: bool, xp: ModuleType) -> tuple[Any, Any, float]:
+def _cut(values: Array, sigma: float, copy: bool, xp: ModuleType) -> tuple[Array, Array, float]:
     """(lower bits, leading bits, the largest absolute value of the lower bits); `copy`: do not overwrite the values."""
     if xp is not np:
         layer = (values + sigma) - sigma
@@ -90,7 +91,7 @@ def _cut(values: Any, sigma: float, copy: bool, xp: ModuleType) -> tuple[Any, An
     return rest, layer, most
 
 
-def _most(values: Any) -> float:
+def _most(values: Array) -> float:
     """The largest absolute value; 0 for no values, NaN if a value is NaN."""
     if not values.size:
         return 0.0
@@ -98,21 +99,21 @@ def _most(values: Any) -> float:
     return max(-low, high) if low == low and high == high else math.nan
 
 
-def two_sum(a: Any, b: object) -> tuple[Any, Any]:
+def two_sum(a: Array | float, b: Array | float) -> tuple[Any, Any]:
     """(a + b rounded, the rounding error), of arrays or numbers."""
     total = a + b
     there = total - a
     return total, (a - (total - there)) + (b - there)
 
 
-def two_product(a: Any, b: object) -> tuple[Any, Any]:
+def two_product(a: Array | float, b: Array | float) -> tuple[Any, Any]:
     """(a b rounded, the rounding error), of arrays or numbers below 2^996."""
     product = a * b
     (high, low), (upper, lower) = _halves(a), _halves(b)
     return product, ((high * upper - product) + high * lower + low * upper) + low * lower
 
 
-def _halves(a: Any) -> tuple[Any, Any]:
+def _halves(a: Array | float) -> tuple[Any, Any]:
     """(high, low): a number of 53 bits as the sum of two numbers of 26 bits."""
     shifted = a * 134217729.0  # 2^27 + 1
     high = shifted - (shifted - a)
@@ -125,7 +126,7 @@ def added(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
     return two_sum(total, error + (a[1] + b[1]))
 
 
-def merged(codes: np.ndarray, groups: int, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Any, Any]:
+def merged(codes: np.ndarray, groups: int, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Array, Array]:
     """(sum, rest) by group of several partials, added in their order.
 
     `codes` are the groups of the rows of all partials, in this order; a partial has each group at most once.
@@ -143,7 +144,7 @@ def merged(codes: np.ndarray, groups: int, parts: Sequence[tuple[np.ndarray, np.
     return total, rest
 
 
-def divided(total: object, rest: object, count: Any, xp: ModuleType) -> Any:
+def divided(total: Array, rest: Array, count: Array, xp: ModuleType) -> Array:
     """(total + rest) / count, rounded once (but for 2^-50 of the last bit), so that a mean lies between its values."""
     count = count.astype(xp.float64)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -153,7 +154,7 @@ def divided(total: object, rest: object, count: Any, xp: ModuleType) -> Any:
     return xp.where(xp.isfinite(quotient), quotient, rough)
 
 
-def exponents(values: Any, codes: object, groups: int, engine: Any, squares: bool) -> Any:
+def exponents(values: Array, codes: Array, groups: int, engine: Any, squares: bool) -> Array | None:
     """For each group the power of two that divides its values before they are added (and, with `squares`, squared).
 
     0 for a group of ordinary values, NO_VALUE for a group of only zeros, else the exponent of the largest absolute
@@ -170,24 +171,24 @@ def exponents(values: Any, codes: object, groups: int, engine: Any, squares: boo
     return exponents_of(engine.extremes_by(codes, groups, xp.where(xp.isfinite(size), size, 0.0))[1], xp)
 
 
-def exponents_of(size: Any, xp: ModuleType) -> Any:
+def exponents_of(size: Array, xp: ModuleType) -> Array:
     """The powers of two of `exponents`, from the largest absolute value of each group."""
     powers = xp.frexp(size)[1].astype(xp.int64)
     powers = xp.where((size > 2.0**FAR) | (size < 2.0**-FAR), powers, 0)
     return xp.where(size == 0, NO_VALUE, powers)
 
 
-def whole_halves(low: Any, high: object, xp: ModuleType) -> Any:
+def whole_halves(low: Array, high: Array, xp: ModuleType) -> Array:
     """The means of pairs of integers as float64, rounded once, although a sum may be beyond 64 bits."""
     half = (low & high) + ((low ^ high) >> 1)  # of the mean, rounded down
     odd = ((low ^ high) & 1).astype(xp.float64)
     return (half >> 32).astype(xp.float64) * 2.0**32 + ((half & 0xFFFFFFFF).astype(xp.float64) + odd / 2)
 
 
-def whole_difference(a: Any, b: object, xp: ModuleType) -> Any:
+def whole_difference(a: Array, b: Array | int, xp: ModuleType) -> Array:
     """a - b of integers as float64, rounded once; b is an array or a Python integer."""
 
-    def halves(value: Any) -> tuple[Any, Any]:
+    def halves(value: Array | int) -> tuple[Any, Any]:
         if isinstance(value, int):
             return value >> 32, value & 0xFFFFFFFF
         value = value if value.dtype.itemsize == 8 else value.astype(xp.int64)

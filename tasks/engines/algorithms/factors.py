@@ -19,8 +19,9 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from tasks.engines.algorithms.reductions import on_host, total
+from tasks.engines.types import Array
 
-Numbers = tuple[Any, Any]  # (values, valid) of a column, valid None where no row is null
+Numbers = tuple[Array, Any]  # (values, valid) of a column, valid None where no row is null
 
 
 class Factor(NamedTuple):
@@ -77,7 +78,7 @@ def row_sums(matrix: np.ndarray) -> np.ndarray:
 
 
 def factor(
-    columns: Sequence[Numbers], rows: int, xp: ModuleType, chunk: int, add: Callable[[Any], Any] = row_sums
+    columns: Sequence[Numbers], rows: int, xp: ModuleType, chunk: int, add: Callable[[Array], Any] = row_sums
 ) -> Factor:
     """The Factor of the rows without a null, `chunk` rows at a time; `left_out` counts the rows with a null.
 
@@ -140,8 +141,8 @@ def signs(axes: np.ndarray) -> np.ndarray:
 
 
 def project(
-    columns: Sequence[Numbers], rows: int, mean: np.ndarray, axes: Any, xp: ModuleType, tile: int
-) -> tuple[Any, Any]:
+    columns: Sequence[Numbers], rows: int, mean: np.ndarray, axes: Array, xp: ModuleType, tile: int
+) -> tuple[Array, Array | None]:
     """(scores (k, rows), valid): the coordinates of the centred rows along `axes` (p, k), summed column by column.
 
     Not a matrix product, whose bits depend on the number of rows: these sums have the same bits for any number of rows
@@ -165,7 +166,7 @@ def project(
     return scores, whole_rows(columns, xp)
 
 
-def whole_rows(columns: Sequence[Numbers], xp: ModuleType) -> Any:
+def whole_rows(columns: Sequence[Numbers], xp: ModuleType) -> Array | None:
     """Which rows have no null; None if no row has one."""
     whole = None
     for _, valid in columns:
@@ -174,7 +175,7 @@ def whole_rows(columns: Sequence[Numbers], xp: ModuleType) -> Any:
     return whole
 
 
-def _stacked(values: Sequence[Any], start: int, stop: int, xp: ModuleType) -> Any:
+def _stacked(values: Sequence[Array], start: int, stop: int, xp: ModuleType) -> Array:
     """Rows start .. stop - 1 of all columns as float64 (p, rows), one column after another in memory.
 
     One call for all columns: a call per column would release the interpreter's lock thousands of times.
@@ -183,7 +184,7 @@ def _stacked(values: Sequence[Any], start: int, stop: int, xp: ModuleType) -> An
 
 
 def _means(
-    values: Sequence[Any], cuts: Sequence[tuple[int, int]], xp: ModuleType, add: Callable[[Any], Any]
+    values: Sequence[Array], cuts: Sequence[tuple[int, int]], xp: ModuleType, add: Callable[[Array], Any]
 ) -> np.ndarray:
     """(2, p): the mean of each column, exact for constant columns, and its rounding error."""
     n, first = cuts[-1][1], _stacked(values, 0, 1, xp)
@@ -192,7 +193,7 @@ def _means(
     return on_host(xp.stack([high[:, 0], rest[:, 0]]))
 
 
-def _triangle(stacked: object, xp: ModuleType) -> Any:
+def _triangle(stacked: Array, xp: ModuleType) -> Array:
     """The factor R of a matrix, with a non-negative diagonal."""
     r = xp.linalg.qr(stacked, mode="r")
     return r * xp.where(xp.diagonal(r) < 0, -1.0, 1.0)[:, None]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ from tasks.engines.algorithms.exact_sums import added, divided, exponents, sums,
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import any_true, refuse_wrapped, sums_fit
 from tasks.engines.hashing.canonical import decimal_halves
+from tasks.engines.types import Array, Series
 from tasks.errors import DataError
 
 SMALLER = 64  # values are divided by 2^SMALLER where their sum overflows: no sum of up to 2^64 values overflows then
@@ -34,11 +34,11 @@ class Runs:
     """
 
     engine: Kernels
-    order: Any
-    starts: Any
+    order: Array | None
+    starts: Array
 
     @property
-    def xp(self) -> Any:
+    def xp(self) -> ModuleType:
         return self.engine.xp
 
     @property
@@ -46,36 +46,36 @@ class Runs:
         return int(self.starts[-1])
 
     @cached_property
-    def lengths(self) -> Any:
+    def lengths(self) -> Array:
         return self.starts[1:] - self.starts[:-1]
 
     @cached_property
-    def codes(self) -> Any:
+    def codes(self) -> Array:
         """The run of each place."""
         marks = self.xp.zeros(self.rows, dtype=self.xp.int64)
         marks[self.starts[1:-1]] = 1
         return self.xp.cumsum(marks)
 
     @cached_property
-    def inside(self) -> Any:
+    def inside(self) -> Array:
         """For each place the number of places before it in its run."""
         return self.xp.arange(self.rows, dtype=self.xp.int64) - self.starts[:-1][self.codes]
 
     @cached_property
-    def first_rows(self) -> Any:
+    def first_rows(self) -> Array:
         """The first row of each run."""
         return self.starts[:-1] if self.order is None else self.order[self.starts[:-1]]
 
-    def placed(self, column: object) -> Any:
+    def placed(self, column: Series) -> Series:
         """The column in the order of places."""
         return column if self.order is None else self.engine.take({"x": column}, self.order)["x"]
 
-    def numbers(self, column: object) -> tuple[Any, Any]:
+    def numbers(self, column: Series) -> tuple[Array, Array]:
         """(values, valid) of a column in the order of places; valid is always an array."""
         values, valid = self.engine.numbers(self.placed(column))
         return values, self.xp.ones(len(values), dtype=bool) if valid is None else valid
 
-    def by_row(self, values: object) -> Any:
+    def by_row(self, values: Array) -> Array:
         """An array in the order of rows, of an array in the order of places."""
         if self.order is None:
             return values
@@ -83,16 +83,16 @@ class Runs:
         data[self.order] = values
         return data
 
-    def column(self, values: object, valid: object) -> Any:
+    def column(self, values: Array, valid: Array) -> Series:
         """The column, in the order of rows, of values in the order of places."""
         return self.engine.from_numbers(self.by_row(values), self.by_row(valid))
 
-    def sorted(self, columns: Sequence[Any], ascending: bool) -> Runs:
+    def sorted(self, columns: Sequence[Series], ascending: bool) -> Runs:
         """The same runs, each sorted by columns (in the order of rows); nulls first, ties in their own order."""
         index = self.engine.sorted_within(self.codes, [self.placed(c) for c in columns], ascending)
         return Runs(self.engine, index if self.order is None else self.order[index], self.starts)
 
-    def limited(self, min_length: int, max_length: int | None, last: bool) -> tuple[Runs, Any]:
+    def limited(self, min_length: int, max_length: int | None, last: bool) -> tuple[Runs, Array]:
         """(the runs of `min_length` rows or more, each cut to its first, or last, `max_length` places; their numbers).
 
         `column` does not work on them, since rows are missing.
@@ -110,7 +110,7 @@ class Runs:
         return Runs(self.engine, places if self.order is None else self.order[places], starts), chosen
 
 
-def find_runs(keys: Sequence[Any], engine: Kernels) -> Runs:
+def find_runs(keys: Sequence[Series], engine: Kernels) -> Runs:
     """The runs of rows with equal keys, adjacent or not; a null is a key like any other."""
     xp, codes, order = engine.xp, engine.run_codes(keys), None
     starts = _starts(codes, xp)
@@ -125,14 +125,14 @@ def find_runs(keys: Sequence[Any], engine: Kernels) -> Runs:
     return Runs(engine, order, starts)
 
 
-def _starts(codes: Any, xp: ModuleType) -> Any:
+def _starts(codes: Array, xp: ModuleType) -> Array:
     if not len(codes):
         return xp.zeros(1, dtype=xp.int64)
     changes = xp.flatnonzero(codes[1:] != codes[:-1]).astype(xp.int64) + 1
     return xp.concatenate([xp.zeros(1, dtype=xp.int64), changes, xp.full(1, len(codes), dtype=xp.int64)])
 
 
-def difference(column: object, runs: Runs, shift: int) -> Any:
+def difference(column: Series, runs: Runs, shift: int) -> Series:
     """x[i] - x[i - shift] inside a run, float64; times in seconds. Null if either value is null or outside the run.
 
     Integers and times are subtracted as integers, so that large values stay exact.
@@ -162,7 +162,7 @@ def _seconds(dtype: pa.DataType) -> tuple[int, int]:
     return 1, TICKS["ms" if pa.types.is_date64(dtype) else dtype.unit]
 
 
-def rolling(column: object, runs: Runs, window: int, aggregation: str, min_periods: int) -> Any:
+def rolling(column: Series, runs: Runs, window: int, aggregation: str, min_periods: int) -> Series:
     """mean, sum, min or max of the non-null values in the last `window` rows of the run, float64.
 
     Null where there are fewer than `min_periods` such values. Windows are composed of windows of 1, 2, 4, .. rows, so
@@ -189,11 +189,11 @@ def rolling(column: object, runs: Runs, window: int, aggregation: str, min_perio
 
 
 def _windowed(
-    values: Any, inside: Any, window: int, combine: Callable[[Any, Any], Any], neutral: object, xp: ModuleType
-) -> Any:
+    values: Array, inside: Array, window: int, combine: Callable[[Array, Array], Array], neutral: float, xp: ModuleType
+) -> Array:
     """For each place the combined values of the last `window` places of its run, by the binary digits of `window`."""
 
-    def shifted(data: Any, by: int) -> Any:
+    def shifted(data: Array, by: int) -> Array:
         if not by:
             return data
         out = xp.full_like(data, neutral)
@@ -211,7 +211,7 @@ def _windowed(
     return total
 
 
-def lagged(column: object, runs: Runs, shift: int) -> Any:
+def lagged(column: Series, runs: Runs, shift: int) -> Series:
     """The value `shift` places before each row in its run; null outside the run."""
     xp, engine = runs.xp, runs.engine
     there = runs.inside - shift
@@ -230,11 +230,11 @@ class Histories:
 
     runs: Runs
     length: int
-    ties: Any = None
+    ties: Series | None = None
     include_current: bool = False
 
     @cached_property
-    def _places(self) -> tuple[Any, Any]:
+    def _places(self) -> tuple[Array, Array]:
         """For each row (the first place of its history, the number of places in it)."""
         runs, xp = self.runs, self.runs.xp
         end = xp.arange(runs.rows, dtype=xp.int64)
@@ -250,12 +250,12 @@ class Histories:
         return int(self.include_current)
 
     @property
-    def counts(self) -> Any:
+    def counts(self) -> Array:
         """The number of rows in each row's history."""
         return self._places[1]
 
     @cached_property
-    def _elements(self) -> Any:
+    def _elements(self) -> Array:
         """The rows in the histories, one history after another."""
         runs, xp = self.runs, self.runs.xp
         begin, counts = self._places
@@ -266,7 +266,7 @@ class Histories:
             places[xp.cumsum(counts) - 1] = runs.by_row(xp.arange(runs.rows, dtype=xp.int64))
         return places if runs.order is None else runs.order[places]
 
-    def lists(self, column: object, min_length: int, pad: str | None, pad_value: object) -> Any:
+    def lists(self, column: Series, min_length: int, pad: str | None, pad_value: object) -> Series:
         """The values of a column in the histories as lists; null for histories of fewer than `min_length` rows.
 
         `pad`, "left" or "right": lists of fewer than `length` values are filled up there with `pad_value`.
@@ -290,7 +290,7 @@ class Histories:
         return engine.make_lists(sizes, valid, with_filler(column, pad_value, index, engine))
 
 
-def _ranges(begin: Any, counts: Any, xp: ModuleType) -> Any:
+def _ranges(begin: Array, counts: Array, xp: ModuleType) -> Array:
     """begin[0], begin[0] + 1, .. (counts[0] numbers), then those of begin[1], and so on; all counts are 1 or more."""
     steps = xp.ones(int(counts.sum()), dtype=xp.int64)
     if len(begin):
@@ -299,20 +299,20 @@ def _ranges(begin: Any, counts: Any, xp: ModuleType) -> Any:
     return xp.cumsum(steps)
 
 
-def _owners(counts: Any, xp: ModuleType) -> Any:
+def _owners(counts: Array, xp: ModuleType) -> Array:
     """0 counts[0] times, 1 counts[1] times, and so on."""
     ends = xp.cumsum(counts)
     places = xp.arange(int(counts.sum()), dtype=xp.int64)
     return xp.searchsorted(ends, places, side="right")
 
 
-def with_filler(column: object, filler: object, index: object, engine: Kernels) -> Any:
+def with_filler(column: Series, filler: object, index: Array, engine: Kernels) -> Series:
     """Rows of a plain column by number; the number behind the last row gives the filler (None: null)."""
     last = engine.column(pa.array([filler], engine.dtype(column)))
     return engine.take(engine.concat([{"x": column}, {"x": last}]), index)["x"]
 
 
-def _refuse_too_many(counts: Any) -> None:
+def _refuse_too_many(counts: Array) -> None:
     total = int(counts.sum())
     if total > MOST_ELEMENTS:
         raise DataError(
@@ -325,54 +325,54 @@ def _refuse_too_many(counts: Any) -> None:
 class Aggregate:
     """Aggregates of one column; every method returns a column with one value per run."""
 
-    def __init__(self, column: Any, runs: Runs) -> None:
+    def __init__(self, column: Series, runs: Runs) -> None:
         self.runs, self.engine, self.xp = runs, runs.engine, runs.engine.xp
         self.column = runs.placed(column)
 
     @cached_property
-    def valid(self) -> Any:
+    def valid(self) -> Array:
         """Which places are not null."""
         null = self.engine.null_rows([self.column])
         return self.xp.ones(self.runs.rows, dtype=bool) if null is None else ~null
 
     @cached_property
-    def counts(self) -> Any:
+    def counts(self) -> Array:
         """The number of non-null values of each run."""
         return self._exact_sums(self.valid.astype(self.xp.int64))
 
     @cached_property
-    def sorted(self) -> Any:
+    def sorted(self) -> Series:
         """The column with each run sorted, nulls first."""
         index = self.engine.sorted_within(self.runs.codes, [self.column])
         return self.engine.take({"x": self.column}, index)["x"]
 
     @cached_property
-    def data(self) -> Any:
+    def data(self) -> Array:
         """float64 values, 0 where null."""
         values, _ = self.engine.numbers(self.column)
         return self.xp.where(self.valid, values.astype(self.xp.float64), 0.0)
 
-    def _exact_sums(self, values: Any) -> Any:
+    def _exact_sums(self, values: Array) -> Array:
         running = self.xp.zeros(len(values) + 1, dtype=values.dtype)
         self.xp.cumsum(values, out=running[1:])
         return running[self.runs.starts[1:]] - running[self.runs.starts[:-1]]
 
-    def _rows(self, column: object, places: object) -> Any:
+    def _rows(self, column: Series, places: Array) -> Series:
         return self.engine.take({"x": column}, places)["x"]
 
-    def list(self) -> Any:
+    def list(self) -> Series:
         return self.engine.make_lists(self.runs.lengths, None, self.engine.decode(self.column))
 
-    def first(self) -> Any:
+    def first(self) -> Series:
         return self._rows(self.column, self.runs.starts[:-1])
 
-    def last(self) -> Any:
+    def last(self) -> Series:
         return self._rows(self.column, self.runs.starts[1:] - 1)
 
-    def count(self) -> Any:
+    def count(self) -> Series:
         return self.engine.from_numbers(self.counts)
 
-    def nunique(self) -> Any:
+    def nunique(self) -> Series:
         xp, groups = self.xp, len(self.runs.lengths)
         places = xp.flatnonzero(self.valid)
         if not len(places):
@@ -383,18 +383,18 @@ class Aggregate:
         owner[pairs] = codes
         return self.engine.from_numbers(xp.bincount(owner, minlength=groups).astype(xp.int64))
 
-    def min(self) -> Any:
+    def min(self) -> Series:
         return self._rows(self.sorted, self.xp.minimum(self._lowest, self.runs.starts[1:] - 1))
 
-    def max(self) -> Any:
+    def max(self) -> Series:
         return self._rows(self.sorted, self.runs.starts[1:] - 1)
 
     @property
-    def _lowest(self) -> Any:
+    def _lowest(self) -> Array:
         """The place of the least value of each run in `sorted`; the end of the run if all its values are null."""
         return self.runs.starts[1:] - self.counts
 
-    def median(self) -> Any:
+    def median(self) -> Series:
         last = self.runs.starts[1:] - 1
         low, high = ((self._lowest + self.xp.maximum(self.counts - more, 0) // 2) for more in (1, 0))
         low, high = self.xp.minimum(low, last), self.xp.minimum(high, last)
@@ -415,7 +415,7 @@ class Aggregate:
             medians = self.xp.where(beyond, low / 2 + high / 2, medians)
         return self.engine.from_numbers(medians, self.counts > 0)
 
-    def sum(self) -> Any:
+    def sum(self) -> Series:
         values, _ = self.engine.numbers(self.column)
         if values.dtype.kind == "f":
             total, _, powers = self._exact
@@ -429,12 +429,12 @@ class Aggregate:
             refuse_wrapped(sums, self._sums(self.data))
         return self.engine.from_numbers(sums)
 
-    def _sums(self, values: object) -> Any:
+    def _sums(self, values: Array) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
             return self.engine.run_sums(values, self.runs.starts)
 
     @cached_property
-    def _exact(self) -> tuple[Any, Any, Any]:
+    def _exact(self) -> tuple[Array, Array, Array | None]:
         """(sums, rounding errors, powers) by run of the values divided by 2^powers; no division if powers is None."""
         codes, most_rows = self.runs.codes, int(self.runs.lengths.max()) if len(self.runs.lengths) else 0
         powers = exponents(self.data, codes, len(self.runs.lengths), self.engine, squares=True)
@@ -443,7 +443,7 @@ class Aggregate:
         return *sums(data, self._sums, most_rows, self.xp), powers
 
     @cached_property
-    def _scaled_means(self) -> Any:
+    def _scaled_means(self) -> Array:
         values, _ = self.engine.numbers(self.column)
         if values.dtype.kind in "iu" and values.dtype.itemsize == 8:  # beyond 2^53 float64 would round every value
             halves = values.astype(self.xp.int64) if values.dtype.kind == "i" else values
@@ -455,18 +455,18 @@ class Aggregate:
             total = self._exact[:2]
         return divided(*total, self.xp.maximum(self.counts, 1), self.xp)
 
-    def _two(self, values: Any, times: float) -> tuple[Any, Any]:
+    def _two(self, values: Array, times: float) -> tuple[Array, Array]:
         """Integers times a power of two, as the sum of two floats."""
         high = (values >> 32).astype(self.xp.float64) * (2.0**32 * times)
         return two_sum(high, (values & 0xFFFFFFFF).astype(self.xp.float64) * times)
 
-    def mean(self) -> Any:
+    def mean(self) -> Series:
         powers = self._exact[2]
         means = self._scaled_means if powers is None else self.xp.ldexp(self._scaled_means, powers)
         return self.engine.from_numbers(means, (self.counts > 0) & ~self.xp.isnan(means))
 
     @cached_property
-    def _scaled_variances(self) -> Any:
+    def _scaled_variances(self) -> Array:
         """Variances (ddof 1) of the scaled values, from deviations, corrected by the rounding error of the mean."""
         n, most_rows = self.xp.maximum(self.counts, 1), int(self.runs.lengths.max()) if len(self.counts) else 0
         means = divided(*self._exact[:2], n, self.xp)
@@ -476,13 +476,13 @@ class Aggregate:
             squares = sums(deviations * deviations, self._sums, most_rows, self.xp)[0] - n * shift * shift
             return self.xp.maximum(squares, 0.0) / self.xp.maximum(n - 1, 1)
 
-    def var(self) -> Any:
+    def var(self) -> Series:
         return self._spread(self._scaled_variances, 2)
 
-    def std(self) -> Any:
+    def std(self) -> Series:
         return self._spread(self.xp.sqrt(self._scaled_variances), 1)
 
-    def _spread(self, spreads: object, times: int) -> Any:
+    def _spread(self, spreads: Array, times: int) -> Series:
         powers = self._exact[2]
         with np.errstate(over="ignore"):  # squares beyond float64 are infinite
             spreads = spreads if powers is None else self.xp.ldexp(spreads, times * powers)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
 from tasks.engines.algorithms.reductions import on_host
+from tasks.engines.types import Array
 
 EXACT = 1 << 16  # the most distinct keys that a result holds whole
 BITS = 16  # of a key that one pass looks at
@@ -58,7 +58,7 @@ class Counted:
         return self.whole or self.shift == 0
 
 
-def ordered_keys(values: Any, xp: ModuleType) -> Any:
+def ordered_keys(values: Array, xp: ModuleType) -> Array:
     """uint64 keys that ascend with the numbers: integers, or floats as float64 with -0.0 = 0.0."""
     top = xp.uint64(1 << 63)
     if values.dtype.kind == "u":
@@ -79,7 +79,7 @@ def value_of(key: int, kind: str) -> int | float:
     return float(np.array([bits], dtype=np.uint64).view(np.float64)[0])
 
 
-def count(values: object, question: SelectionQuestion | None, xp: ModuleType) -> Counted:
+def count(values: Array, question: SelectionQuestion | None, xp: ModuleType) -> Counted:
     """Count the values that the question asks for (None: all values). Values of numpy or CuPy without nulls."""
     keys = ordered_keys(values, xp)
     if question is not None:
@@ -100,7 +100,7 @@ def count(values: object, question: SelectionQuestion | None, xp: ModuleType) ->
     return Counted(question, False, *_unique(keys >> xp.uint64(shift), xp))
 
 
-def _unique(keys: object, xp: ModuleType) -> tuple[np.ndarray, np.ndarray]:
+def _unique(keys: Array, xp: ModuleType) -> tuple[np.ndarray, np.ndarray]:
     distinct, counts = xp.unique(keys, return_counts=True)
     return on_host(distinct), on_host(counts).astype(np.int64)
 

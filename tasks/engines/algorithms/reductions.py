@@ -10,22 +10,23 @@ from typing import Any
 
 import numpy as np
 
+from tasks.engines.types import Array
 from tasks.errors import DataError
 
 PARTS = 1024  # values after the first step, about
 
 
-def on_host(array: Any) -> np.ndarray:
+def on_host(array: Array) -> np.ndarray:
     """Return an array of NumPy or CuPy in host memory."""
     return array.get() if hasattr(array, "get") else array
 
 
-def any_true(flags: Any) -> bool:
+def any_true(flags: Array) -> bool:
     """Whether any of the flags is true; False for no flags."""
     return bool(_reduced(flags, "any").any()) if flags.size else False
 
 
-def all_true(flags: Any) -> bool:
+def all_true(flags: Array) -> bool:
     """Whether all flags are true; True for no flags."""
     return bool(_reduced(flags, "all").all()) if flags.size else True
 
@@ -42,7 +43,7 @@ def extremes(values: Any) -> tuple[Any, Any]:
     return (low + 0.0, high + 0.0) if isinstance(low, float) else (low, high)
 
 
-def total(values: object) -> int:
+def total(values: Array) -> int:
     """The sum of integers or flags, which fits 64 bits.
 
     >>> total(np.array([True, False, True])), total(np.array([3, -5], dtype=np.int8))
@@ -51,7 +52,7 @@ def total(values: object) -> int:
     return int(summed(values)[0])
 
 
-def summed(values: Any) -> Any:
+def summed(values: Any) -> Array:
     """The sum of numbers or flags, in an array of one value on their device."""
     values = values.ravel()
     width = -(-values.size // PARTS)
@@ -62,13 +63,13 @@ def summed(values: Any) -> Any:
     return parts.sum(keepdims=True) + values[whole:].sum(keepdims=True)
 
 
-def exact_sum(values: Any) -> int:
+def exact_sum(values: Array) -> int:
     """The sum of integers as a Python integer of any size, from the sums of their upper and lower halves."""
     values = values.astype("int64") if values.dtype.kind == "i" else values.astype("uint64")
     return (total(values >> 32) << 32) + total(values & 0xFFFFFFFF)
 
 
-def sums_fit(values: Any, terms: int) -> bool:
+def sums_fit(values: Array, terms: int) -> bool:
     """Whether every sum of `terms` of these integers fits int64."""
     if (values.dtype.itemsize <= 4 and terms <= 1 << 31) or not values.size:
         return True
@@ -76,7 +77,7 @@ def sums_fit(values: Any, terms: int) -> bool:
     return max(-int(low), int(high)) * terms < 1 << 63
 
 
-def refuse_wrapped(sums: Any, rough: Any, values: str = "integers") -> None:
+def refuse_wrapped(sums: Array, rough: Array, values: str = "integers") -> None:
     """DataError if a sum has wrapped around at 64 bits: if it is far from `rough`, the same sum in float64."""
     wrapped = abs(sums.astype("float64") - rough) > 2.0**62
     if any_true(wrapped):
@@ -87,7 +88,7 @@ def refuse_wrapped(sums: Any, rough: Any, values: str = "integers") -> None:
         )
 
 
-def _reduced(values: Any, how: str) -> Any:
+def _reduced(values: Any, how: str) -> Array:
     """Fewer values with the same reduction `how`: one value for each of about `PARTS` parts of a CuPy array."""
     width = -(-values.size // PARTS)
     if isinstance(values, np.ndarray) or values.ndim != 1 or width < 64:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -186,7 +185,9 @@ def long_row(texts: pa.Array, values: pa.ChunkedArray) -> int | None:
     return None
 
 
-def whole_numbers(texts: pa.Array | pa.ChunkedArray, dtype: pa.DataType, name: str, point: str = ".") -> Any:
+def whole_numbers(
+    texts: pa.Array | pa.ChunkedArray, dtype: pa.DataType, name: str, point: str = "."
+) -> pa.Array | pa.ChunkedArray:
     """Texts as integers, `+5` as 5 and `7.0` as 7, digit by digit; pa.ArrowInvalid names column, value and row of
     another one."""
     try:

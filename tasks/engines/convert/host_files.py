@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -73,7 +73,7 @@ def _of_type(values: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
     return plain if plain.type == dtype else plain.cast(dtype)  # Arrow's cast to the same type spoils lists of nulls
 
 
-def _append_batches(file: Any, table: pa.Table, rows: int) -> None:
+def _append_batches(file: pq.ParquetWriter | pa.ipc.RecordBatchFileWriter, table: pa.Table, rows: int) -> None:
     """Append batches of `rows` rows, copied to buffers of their own: with a slice Arrow stores bytes of later rows."""
     for start in range(0, table.num_rows, rows):
         slices = [c.combine_chunks() for c in table.slice(start, rows).columns]

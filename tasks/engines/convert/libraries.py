@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tasks.core.dtypes import dtype_name
+from tasks.engines.types import DataFrame
 from tasks.errors import DataError
 
 REFUSED = (pa.ArrowException, TypeError, ValueError, OverflowError)  # Arrow raises these for values that it cannot hold
@@ -89,7 +90,7 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     return decoded(table).to_pandas(types_mapper=pd.ArrowDtype)
 
 
-def to_cudf(table: pa.Table) -> Any:
+def to_cudf(table: pa.Table) -> DataFrame:
     """The table as a cuDF frame on the current GPU."""
     import cudf
 
@@ -115,7 +116,7 @@ def _check_cudf_holds(name: str, values: pa.ChunkedArray) -> None:
         ) from None
 
 
-def to_frame(table: pa.Table, engine: str) -> Any:
+def to_frame(table: pa.Table, engine: str) -> DataFrame:
     """The table as the engine's frame."""
     return to_cudf(table) if engine == "cudf" else to_pandas(table)
 

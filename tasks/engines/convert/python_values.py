@@ -20,7 +20,7 @@ def listed(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     return values
 
 
-def value_of(scalar: pa.Scalar) -> Any:
+def value_of(scalar: pa.Scalar) -> object:
     """One value, as in `listed`."""
     try:
         return scalar.as_py()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,8 +22,9 @@ from tasks.engines.algorithms.text_casts import times_of
 from tasks.engines.convert.libraries import arrow_values
 from tasks.engines.convert.type_widening import check_range
 from tasks.engines.hashing.canonical import decimal_floats
+from tasks.engines.types import Series
 
-Column = Any  # pandas Series with an Arrow type
+Column = pd.Series  # with an Arrow type
 
 
 def column(values: pa.Array | pa.ChunkedArray) -> Column:
@@ -32,7 +32,7 @@ def column(values: pa.Array | pa.ChunkedArray) -> Column:
     return pd.Series(pd.arrays.ArrowExtensionArray(values), copy=False)
 
 
-def array(values: Column) -> pa.Array:
+def array(values: Series | pa.Array | pa.ChunkedArray) -> pa.Array:
     """The column as one Arrow array; no copy unless it has several chunks. Dictionary encoding stays."""
     return one_array(arrow_values(values) if isinstance(values, pd.Series) else values)
 
@@ -214,7 +214,7 @@ def with_leaves(values: Column, new: Column) -> Column:
     )
 
 
-def on_dictionary(values: Column, work: Any) -> Column:
+def on_dictionary(values: Column, work: Callable[[pa.Array], pa.Array]) -> Column:
     """Apply `work` to the distinct strings of a dictionary-encoded column, else to all rows; strings stay encoded."""
     arrow = array(values)
     if not pa.types.is_dictionary(arrow.type):

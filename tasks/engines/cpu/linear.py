@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,7 @@ def centred_factor(columns: Sequence[Column]) -> factors.Factor:
     return factors.factor(_numbers(columns), len(columns[0]), np, chunk)
 
 
-def project(columns: Sequence[Column], mean: np.ndarray, axes: Any) -> list[Column]:
+def project(columns: Sequence[Column], mean: np.ndarray, axes: np.ndarray) -> list[Column]:
     """The coordinates of the centred rows along each of the axes (p, k), float64; null for a row with a null."""
     tile = max(min(SCORES // axes.shape[1], CELLS // len(columns)), 256)
     scores, valid = factors.project(_numbers(columns), len(columns[0]), mean, axes, np, tile)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ from tasks.engines.algorithms.host_tables import plain
 from tasks.engines.cpu.columns import Column, array
 from tasks.engines.cpu.groups import ordered_bits
 from tasks.engines.hashing import murmur3
+from tasks.engines.types import Array
 
 DENSE = 1 << 22  # integers of a range up to this get a table with a place per integer
 SMALL = 1 << 12  # for up to this many strings Arrow builds a table per call faster than we hash all values
@@ -64,11 +64,12 @@ class Lookup:
 
 
 def vocabulary_ids(
-    codes: np.ndarray, null: np.ndarray | None, first: int, outside: Any, missing: int, dtype: Any, counted: bool
+    codes: Array, null: Array | None, first: int, outside: int | Array, missing: int, dtype: type, counted: bool
 ) -> tuple[np.ndarray, int]:
     """(`first` + code; `outside` (one number, or one per row) where the code is -1, `missing` where `null` is true; how
     many codes are -1, `counted` or not). By runs of rows that stay in the cache."""
-    ids, absent = np.empty(len(codes), dtype), 0
+    ids: np.ndarray = np.empty(len(codes), dtype)
+    absent = 0
     for start in range(0, len(codes), CACHED):
         part = ids[start : start + CACHED]
         part[...] = codes[start : start + CACHED]
@@ -198,7 +199,7 @@ class HashTable:
         self.keys = np.ascontiguousarray(keys)
         bits = max((2 * len(keys)).bit_length(), 4)
         self.shift, self.mask = np.uint64(64 - bits), np.int64((1 << bits) - 1)
-        width: Any = np.int32 if len(keys) < 1 << 31 else np.int64
+        width: type = np.int32 if len(keys) < 1 << 31 else np.int64
         self.slots: np.ndarray = np.full(1 << bits, -1, dtype=width)
         repeated = [self._insert(start) for start in range(0, len(keys), BLOCK)]
         self.repeated = np.concatenate(repeated) if repeated else np.empty(0, dtype=np.int64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,15 +10,15 @@ import pyarrow.compute as pc
 
 from tasks.engines.algorithms.arrow_arrays import raw
 from tasks.engines.algorithms.host_tables import group_rows, plain
-from tasks.engines.cpu.columns import array
+from tasks.engines.cpu.columns import Column, array
 
 
-def run_codes(keys: Sequence[Any]) -> np.ndarray:
+def run_codes(keys: Sequence[Column]) -> np.ndarray:
     """A code (0, 1, ..) for each row, equal for equal keys; a null is a key like any other."""
     return group_rows([array(k) for k in keys])[0].astype(np.int64, copy=False)
 
 
-def sorted_within(codes: np.ndarray, columns: Sequence[Any], ascending: bool = True) -> np.ndarray:
+def sorted_within(codes: np.ndarray, columns: Sequence[Column], ascending: bool = True) -> np.ndarray:
     """The row numbers sorted by (code, columns), stable, nulls first; codes ascend also if `ascending` is False."""
     sort: dict[str, pa.Array] = {"code": pa.array(codes)}
     for i, values in enumerate(columns):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.host_tables import group_rows, host_table
-from tasks.engines.cpu.columns import array
+from tasks.engines.cpu.columns import Column, array
 
 
-def group_codes(keys: Sequence[Any], names: Sequence[str]) -> tuple[np.ndarray, pa.Table]:
+def group_codes(keys: Sequence[Column], names: Sequence[str]) -> tuple[np.ndarray, pa.Table]:
     """(the group of each row, int64; the keys of the groups as an Arrow table). A null is a key like any other."""
     codes, distinct = group_rows([array(k) for k in keys])
     return codes.astype(np.int64, copy=False), host_table(pa.table(list(distinct), list(names)))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import pyarrow as pa
 
 from tasks.engines.expression.type_families import NANOSECONDS
+from tasks.engines.types import Array
 
 DAY = NANOSECONDS["day"]
 
 
-def written(ticks: int, unit: str) -> str | list[Any]:
+def written(ticks: int, unit: str) -> str | list[str | int]:
     """A learned time as it is saved: ISO text in UTC, or [unit, count] where no such text says exactly the same.
 
     >>> written(1_600_000_000_000, "ms"), written(2**62, "s")
@@ -26,7 +26,7 @@ def written(ticks: int, unit: str) -> str | list[Any]:
         return [unit, ticks]
 
 
-def counted(saved: str | list[Any], dtype: pa.DataType) -> int:
+def counted(saved: str | list[str | int], dtype: pa.DataType) -> int:
     """The count of units since 1970 of a time that `written` wrote."""
     if not isinstance(saved, str):
         return int(saved[1])
@@ -39,7 +39,7 @@ def _moment(ticks: int, dtype: pa.DataType) -> pa.Scalar:
     return pa.scalar(ticks, pa.int32() if pa.types.is_date32(dtype) else pa.int64()).cast(dtype)
 
 
-def part(ticks: Any, unit: str, name: str, xp: ModuleType) -> Any:
+def part(ticks: Array, unit: str, name: str, xp: ModuleType) -> Array:
     """second, minute, hour, weekday (Monday 0), day, dayofyear, month or year, int64."""
     if name in ("second", "minute", "hour"):
         seconds = xp.zeros_like(ticks) if unit == "day" else ticks // (NANOSECONDS["s"] // NANOSECONDS[unit])
@@ -54,7 +54,7 @@ def part(ticks: Any, unit: str, name: str, xp: ModuleType) -> Any:
     return {"year": year, "month": month, "day": day}[name]
 
 
-def civil(days: Any, xp: ModuleType) -> tuple[Any, Any, Any]:
+def civil(days: Array, xp: ModuleType) -> tuple[Array, Array, Array]:
     """(year, month, day) of days since 1970-01-01, by Hinnant's `civil_from_days`."""
     shifted = days + 719_468  # since 0000-03-01
     era = shifted // 146_097
@@ -67,7 +67,7 @@ def civil(days: Any, xp: ModuleType) -> tuple[Any, Any, Any]:
     return year + era * 400 + (month <= 2), month, day
 
 
-def days_from_civil(year: Any, month: Any, xp: ModuleType) -> Any:
+def days_from_civil(year: Array, month: Array, xp: ModuleType) -> Array:
     """Days since 1970-01-01 of the first of a month, by Hinnant's `days_from_civil`."""
     year = year - (month <= 2)
     era = year // 400
@@ -76,7 +76,7 @@ def days_from_civil(year: Any, month: Any, xp: ModuleType) -> Any:
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
 
 
-def floored(ticks: Any, unit: str, of: str, every: int, from_monday: bool, xp: ModuleType) -> Any:
+def floored(ticks: Array, unit: str, of: str, every: int, from_monday: bool, xp: ModuleType) -> Array:
     """The beginning of the `every` seconds, days or months (`of`: s, day, month) in which the times lie."""
     if of == "month":
         year, month, _ = civil(ticks // (DAY // NANOSECONDS[unit]), xp)

@@ -163,7 +163,7 @@ class FunctionRules:
         literals = tuple(value for value in values if not isinstance(value, Typed))
         return Typed(node.verb, columns, dtype, literals, node.place)
 
-    def checked(self, node: ExpressionNode, parameter: Parameter, arg: Typed) -> Any:
+    def checked(self, node: ExpressionNode, parameter: Parameter, arg: Typed) -> object:
         """An argument of the kind of its parameter: a step for a column, the value of a literal."""
         name, kind = parameter.name, parameter.kind
         if kind in ("any", "column"):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from tasks.engines.expression.syntax import Expression
 from tasks.engines.expression.type_families import family, unit_of
 from tasks.engines.expression.typing import typed
 from tasks.engines.expression.verbs_numbers import Flat, Lost
+from tasks.engines.types import Array, Series
 from tasks.errors import DataError, JobError
 
 FLAT = ("bool", "int", "float", "time")
@@ -74,7 +75,7 @@ def evaluate(
     failed: Failed | None = None,
     learned: Mapping[str, Any] | None = None,
     strict: bool = False,
-) -> Any:
+) -> Series:
     """The result for columns of a frame: pandas Series of Arrow types, or cuDF Series; the result is of the same kind.
 
     It has the index of the first column that the expression uses and exactly the type `dtype_of(expression, schema)`.
@@ -94,7 +95,7 @@ def filter_mask(
     schema: Schema | None = None,
     failed: Failed | None = None,
     strict: bool = False,
-) -> Any:
+) -> Array:
     """Which rows pass a filter, as numpy (or CuPy) array: true where the condition is true, false where false or null.
 
     JobError for an expression whose type is not boolean. `schema`, `failed` and `strict` as for `evaluate`.
@@ -112,14 +113,14 @@ def filter_mask(
 
 def true_mask(
     condition: Expression, frame: Mapping[str, Any], failed: Failed | None = None, strict: bool = False
-) -> Any:
+) -> Array:
     """`filter_mask` for a frame of an engine, whose columns may be dictionary-encoded."""
     verbs = engine_of(frame[condition.columns[0]])
     columns = {name: verbs.decoded(frame[name]) for name in condition.columns}
     return verbs.xp.asarray(filter_mask(condition, columns, failed=failed, strict=strict))
 
 
-def true_rows(condition: Expression, frame: Mapping[str, Any], failed: Failed | None = None) -> Any:
+def true_rows(condition: Expression, frame: Mapping[str, Any], failed: Failed | None = None) -> Array:
     """The row numbers, from 0, of the rows for which `true_mask` is true."""
     return engine_of(frame[condition.columns[0]]).xp.flatnonzero(true_mask(condition, frame, failed))
 
@@ -165,7 +166,10 @@ class Lossy:
     lost: Lost
 
 
-def bare(value: object) -> Any:
+Value: TypeAlias = "Flat | Lossy | Series | pa.Array | str"  # of a step; a literal text is a str
+
+
+def bare(value: Value) -> Value:
     """The texts or lists themselves; a Flat, and a literal text, as it is."""
     return value.values if isinstance(value, Lossy) else value
 
@@ -175,7 +179,7 @@ def lost_in(value: object) -> Lost:
     return value.lost if isinstance(value, Flat | Lossy) else ()
 
 
-def with_lost(value: object, lost: Lost) -> Any:
+def with_lost(value: Value, lost: Lost) -> Value:
     """The value, which also has the rows that were lost in what it is made of."""
     if not lost:
         return value
@@ -200,7 +204,7 @@ class _StepRunner:
     strict: bool
     failed: Any = None
 
-    def settled(self, value: object) -> Any:
+    def settled(self, value: Value) -> Value:
         """The value without lost rows, of which those count that are null in it: DataError for integers beyond their
         type; failed casts go to `failed`, and are an UnreadError if the expression is strict."""
         if lost := lost_in(value):
@@ -249,7 +253,7 @@ class _StepRunner:
             "or a filter",
         )
 
-    def value(self, step: Typed) -> Any:
+    def value(self, step: Typed) -> Value:
         if step.verb == "column":
             return self.column(step)
         if step.verb == "literal":
@@ -280,7 +284,7 @@ class _StepRunner:
         number = self.engine.xp.asarray([0 if value is None else value], dtype=verbs_numbers.numpy_dtype(step.dtype))
         return Flat(number, self.engine.xp.zeros(1, dtype=bool) if value is None else None)
 
-    def choice(self, step: Typed, args: list[Any]) -> Any:
+    def choice(self, step: Typed, args: list[Any]) -> Value:
         """where, case and coalesce: from the last answer to the first, each where its condition is true."""
         if step.verb == "where":
             return self.chosen(step, *args)
@@ -293,7 +297,7 @@ class _StepRunner:
                 result = self.chosen(step, self.is_null(value), result, value)
         return result
 
-    def chosen(self, step: Typed, condition: Flat, a: Any, b: Any) -> Any:
+    def chosen(self, step: Typed, condition: Flat, a: Any, b: Any) -> Value:
         engine = self.engine
         if family(step.dtype) != "string":
             return verbs_numbers.where(condition, a, b, engine.xp)
@@ -303,7 +307,7 @@ class _StepRunner:
         null = engine.is_null(texts) if lost else None
         return with_lost(texts, tuple((step, gone & null) for step, gone in lost))
 
-    def on_host(self, step: Typed, value: object) -> Any:
+    def on_host(self, step: Typed, value: object) -> Value:
         """A function that Arrow computes in host memory, for both engines."""
         arrow = self.arrow(value, step.args[0].dtype)
         if step.verb in text_functions.ON_HOST:
@@ -324,13 +328,13 @@ class _StepRunner:
         valid = None if null is None else self.engine.xp.broadcast_to(~null, (self.rows,))
         return Flat(hashes.astype("int64"), valid, lost_in(value), bounds=(0, 2**32 - 1))
 
-    def column(self, step: Typed) -> Any:
+    def column(self, step: Typed) -> Value:
         column, kind = self.columns[step.value], family(step.dtype)
         if kind in FLAT:
             return self.engine.flat(column, step.dtype)
         return self.engine.text(column) if kind == "string" else column
 
-    def literal(self, step: Typed) -> Any:
+    def literal(self, step: Typed) -> Flat | str:
         kind = family(step.dtype)
         if kind == "string":
             return step.value
@@ -348,7 +352,8 @@ class _StepRunner:
             case "and" | "or" | "not":
                 return verbs_numbers.logic(verb, args, xp)
             case "in":
-                return verbs_numbers.is_in(args[0], [self.value(item) for item in step.value], xp)
+                items: list[Any] = [self.value(item) for item in step.value]
+                return verbs_numbers.is_in(args[0], items, xp)
             case "ticks":
                 return verbs_numbers.ticks(args[0], unit_of(step.args[0].dtype), step.value, xp)
             case "least" | "greatest":
@@ -368,7 +373,7 @@ class _StepRunner:
         null, (known, beyond) = self.nulls(value), beyond_in(lost_in(value))
         return Flat(self.engine.xp.zeros(self.rows, dtype=bool) if null is None else null, known, beyond)
 
-    def text(self, step: Typed, args: list[Any]) -> Any:
+    def text(self, step: Typed, args: list[Any]) -> Value:
         """A function of texts; rows that are lost in one of them are lost."""
         texts, verb = [bare(arg) for arg in args], step.verb
         if verb == "text in":
@@ -379,12 +384,12 @@ class _StepRunner:
             result = getattr(self.engine, verb)(*texts, *(step.value or ()))
         return with_lost(result, sum((lost_in(arg) for arg in args), ()))
 
-    def convert(self, step: Typed) -> Any:
+    def convert(self, step: Typed) -> Value:
         (source,) = step.args
         here, there = family(source.dtype), family(step.dtype)
         if here == "none" and there == "string":
             return self.engine.literal_text(None, self.rows)
-        value = self.value(source)
+        value: Any = self.value(source)
         if here in (*FLAT, "none") and there in FLAT:
             return verbs_numbers.convert(step, value, self.engine.xp)
         arrow = self.arrow(value, source.dtype)

@@ -302,7 +302,7 @@ class _Reader:
         encoded = self.text.encode()  # the syntax tree counts bytes
         return len(encoded[:start].decode()), len(encoded[:end].decode())
 
-    def fail(self, tree: object, what: str, do: str = "") -> JobError:
+    def fail(self, tree: ast.expr | ast.keyword, what: str, do: str = "") -> JobError:
         return failure(what, self.text, self.place(tree), do)
 
     def read(self, tree: ast.expr) -> ExpressionNode:

@@ -10,7 +10,7 @@ import functools
 import json
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -90,7 +90,7 @@ def json_path(path: str) -> tuple[str | int, ...]:
     return tuple(steps)
 
 
-def _constant(text: str) -> Any:
+def _constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 

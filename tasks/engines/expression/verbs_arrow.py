@@ -7,7 +7,6 @@ functions for cuDF.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,33 +15,35 @@ import pyarrow.compute as pc
 
 from tasks.core.dtypes import plain_type
 from tasks.engines.cpu import columns
+from tasks.engines.cpu.columns import Column
 from tasks.engines.cpu.groups import hash_columns
 from tasks.engines.expression.type_families import family
 from tasks.engines.expression.verbs_numbers import Flat, nan_to_null
 from tasks.engines.hashing.canonical import raw_values
+from tasks.engines.types import Series
 
 xp: ModuleType = np
 _COMPARE = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 
-def arrow_type(column: object) -> pa.DataType:
+def arrow_type(column: Series | pa.Array) -> pa.DataType:
     """The plain Arrow type of a column."""
     dtype = getattr(column, "dtype", None)
     return plain_type(dtype.pyarrow_dtype if isinstance(dtype, pd.ArrowDtype) else columns.array(column).type)
 
 
-def array(column: object) -> pa.Array:
+def array(column: Series | pa.Array) -> pa.Array:
     """The column as one Arrow array of its plain type."""
     values = columns.array(column)
     return values if values.type == plain_type(values.type) else values.cast(plain_type(values.type))
 
 
-def decoded(column: object) -> Any:
+def decoded(column: Column) -> Column:
     """The column without dictionary encoding."""
     return columns.decode(column)
 
 
-def flat(column: object, dtype: pa.DataType) -> Flat:
+def flat(column: Column, dtype: pa.DataType) -> Flat:
     """A column of numbers, booleans or times as a Flat; NaN is null."""
     return from_arrow(array(column), dtype)
 
@@ -56,7 +57,7 @@ def from_arrow(arrow: pa.Array, dtype: pa.DataType) -> Flat:
     return nan_to_null(Flat(values, valid), np)
 
 
-def to_arrow(value: object, dtype: pa.DataType, rows: int) -> pa.Array:
+def to_arrow(value: Flat | Column | pa.Array, dtype: pa.DataType, rows: int) -> pa.Array:
     """A Flat, a text or a column as an Arrow array in host memory."""
     if isinstance(value, pa.Array):
         return value
@@ -70,13 +71,13 @@ def to_arrow(value: object, dtype: pa.DataType, rows: int) -> pa.Array:
     return pa.array(values, dtype, mask=mask, from_pandas=False)
 
 
-def column(value: object, dtype: pa.DataType, like: Any) -> Any:
+def column(value: Flat | Column | pa.Array, dtype: pa.DataType, like: Column) -> Column:
     """The result as a pandas Series of exactly this type, with the index of `like`."""
     arrow = to_arrow(value, dtype, len(like))
     return pd.Series(pd.arrays.ArrowExtensionArray(arrow), index=getattr(like, "index", None), copy=False)
 
 
-def text(column: object) -> pa.Array:
+def text(column: Column) -> pa.Array:
     return array(column)
 
 
@@ -89,7 +90,7 @@ def nested_from_arrow(arrow: pa.Array) -> pa.Array:
     return arrow
 
 
-def hashed(column: object, seed: int) -> np.ndarray:
+def hashed(column: Column, seed: int) -> np.ndarray:
     """MurmurHash3_x86_32 of each row, uint32."""
     return hash_columns([column], seed)
 
@@ -98,11 +99,11 @@ def literal_text(value: str | None, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, pa.string()), rows)
 
 
-def is_null(value: object) -> np.ndarray:
+def is_null(value: pa.Array) -> np.ndarray:
     return array(value).is_null().to_numpy(zero_copy_only=False)
 
 
-def text_compare(verb: str, a: object, b: object) -> Flat:
+def text_compare(verb: str, a: pa.Array | str, b: pa.Array | str) -> Flat:
     return from_arrow(getattr(pc, _COMPARE[verb])(a, b), pa.bool_())
 
 
@@ -123,7 +124,7 @@ def length(a: pa.Array) -> Flat:
     return from_arrow(pc.utf8_length(a).cast(pa.int64()), pa.int64())
 
 
-def list_length(value: object) -> Flat:
+def list_length(value: Column | pa.Array) -> Flat:
     return from_arrow(pc.list_value_length(array(value)).cast(pa.int64()), pa.int64())
 
 
@@ -135,7 +136,7 @@ def startswith(a: pa.Array, pattern: str) -> Flat:
     return from_arrow(pc.starts_with(a, pattern), pa.bool_())
 
 
-def join(a: object, b: object) -> pa.Array:
+def join(a: pa.Array | str, b: pa.Array | str) -> pa.Array:
     return pc.binary_join_element_wise(*(pa.scalar(s) if isinstance(s, str) else s for s in (a, b)), "")
 
 

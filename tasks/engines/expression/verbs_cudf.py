@@ -29,17 +29,17 @@ xp: ModuleType = cupy
 LARGE = 2**31 - 1  # bytes of texts that Arrow's type string holds in one array
 
 
-def arrow_type(column: Any) -> pa.DataType:
+def arrow_type(column: cudf.Series) -> pa.DataType:
     """The Arrow type of a column, which its name marks if cuDF lacks the type (dates, and types with stand-ins)."""
     return pa.date32() if column.name == str(pa.date32()) else canonical_cudf.told_type(column)
 
 
-def decoded(column: object) -> Any:
+def decoded(column: cudf.Series) -> cudf.Series:
     """The column itself: `to_arrow` decodes categories."""
     return column
 
 
-def flat(column: object, dtype: pa.DataType) -> Flat:
+def flat(column: cudf.Series, dtype: pa.DataType) -> Flat:
     """A column of numbers, booleans or times as a Flat; NaN is null."""
     values, valid = canonical_cudf.raw_values(column, dtype)
     return nan_to_null(Flat(values, valid), cupy)
@@ -49,7 +49,7 @@ def from_arrow(arrow: pa.Array, dtype: pa.DataType) -> Flat:
     return flat(cudf.Series.from_arrow(stand_in(arrow) if is_foreign(arrow.type) else arrow), dtype)
 
 
-def to_arrow(value: object, dtype: pa.DataType, rows: int) -> pa.Array:
+def to_arrow(value: Flat | cudf.Series, dtype: pa.DataType, rows: int) -> pa.Array:
     """A Flat, a text or a column as an Arrow array in host memory; texts of more than 2 GiB as large_string."""
     series = _series(value, dtype, rows) if isinstance(value, Flat) else canonical_cudf.decategorized(value)
     arrow = series.to_arrow()
@@ -60,7 +60,7 @@ def to_arrow(value: object, dtype: pa.DataType, rows: int) -> pa.Array:
     return arrow if arrow.type == dtype else arrow.cast(dtype)
 
 
-def _series(value: Flat, dtype: pa.DataType, rows: int) -> Any:
+def _series(value: Flat, dtype: pa.DataType, rows: int) -> cudf.Series:
     """A Flat as a Series of the type that cuDF has for it."""
     values = cupy.ascontiguousarray(cupy.broadcast_to(value.values, (rows,)))
     if pa.types.is_date32(dtype):
@@ -77,7 +77,7 @@ def _series(value: Flat, dtype: pa.DataType, rows: int) -> Any:
     return series
 
 
-def column(value: Any, dtype: pa.DataType, like: Any) -> Any:
+def column(value: Flat | cudf.Series, dtype: pa.DataType, like: cudf.Series) -> cudf.Series:
     """The result as a cuDF Series of exactly this type (a date as a timestamp), with the index of `like`."""
     series = _series(value, dtype, len(like)) if isinstance(value, Flat) else value.copy(deep=False)
     series.index = like.index
@@ -85,43 +85,44 @@ def column(value: Any, dtype: pa.DataType, like: Any) -> Any:
     return series
 
 
-def text(column: object) -> Any:
+def text(column: cudf.Series) -> cudf.Series:
     return canonical_cudf.decategorized(column).reset_index(drop=True)
 
 
-def text_from_arrow(arrow: pa.Array) -> Any:
+def text_from_arrow(arrow: pa.Array) -> cudf.Series:
     return cudf.Series.from_arrow(arrow)
 
 
-def nested_from_arrow(arrow: pa.Array) -> Any:
+def nested_from_arrow(arrow: pa.Array) -> cudf.Series:
     """Lists as the column that later steps take, with the mark of their type where cuDF lacks it."""
     return from_host(arrow)
 
 
-def hashed(column: object, seed: int) -> Any:
+def hashed(column: cudf.Series, seed: int) -> cupy.ndarray:
     """MurmurHash3_x86_32 of each row, uint32."""
     return hash_columns([column], seed)
 
 
-def literal_text(value: str | None, rows: int) -> Any:
+def literal_text(value: str | None, rows: int) -> cudf.Series:
     return text_from_arrow(pa.array([value], pa.string())).repeat(rows).reset_index(drop=True)
 
 
-def is_null(value: Any) -> Any:
+def is_null(value: cudf.Series) -> cupy.ndarray:
     return value.isnull().values
 
 
-def _valid(series: Any) -> Any | None:
+def _valid(series: cudf.Series) -> cupy.ndarray | None:
     return series.notna().values if series.null_count else None
 
 
-def _filled(series: Any) -> Any:
+def _filled(series: cudf.Series) -> cudf.Series:
     """The texts with "" in place of nulls."""
     return series.fillna("") if series.null_count else series
 
 
-def text_compare(verb: str, a: object, b: object) -> Flat:
-    valid, sides = None, []
+def text_compare(verb: str, a: cudf.Series | str, b: cudf.Series | str) -> Flat:
+    valid: cupy.ndarray | None = None
+    sides: list[Any] = []
     for side in (a, b):
         if not isinstance(side, str):
             here, side = _valid(side), _filled(side)
@@ -130,50 +131,50 @@ def text_compare(verb: str, a: object, b: object) -> Flat:
     return Flat(COMPARISONS[verb](*sides).astype("bool").values, valid)
 
 
-def text_in(a: object, items: list[str]) -> Flat:
+def text_in(a: cudf.Series, items: list[str]) -> Flat:
     return Flat(_filled(a).isin(items).values, _valid(a))
 
 
-def _is_ascii(a: object) -> bool:
+def _is_ascii(a: cudf.Series) -> bool:
     filled = _filled(a)
     return bool((filled.str.byte_count().values == filled.str.len().values).all())
 
 
-def lower(a: Any) -> Any:
+def lower(a: cudf.Series) -> cudf.Series:
     return a.str.lower() if _is_ascii(a) else text_from_arrow(pc.utf8_lower(to_arrow(a, pa.string(), len(a))))
 
 
-def upper(a: Any) -> Any:
+def upper(a: cudf.Series) -> cudf.Series:
     return a.str.upper() if _is_ascii(a) else text_from_arrow(pc.utf8_upper(to_arrow(a, pa.string(), len(a))))
 
 
-def length(a: object) -> Flat:
+def length(a: cudf.Series) -> Flat:
     return Flat(_filled(a).str.len().astype("int64").values, _valid(a))
 
 
-def list_length(value: Any) -> Flat:
+def list_length(value: cudf.Series) -> Flat:
     return Flat(value.list.len().fillna(0).astype("int64").values, _valid(value))
 
 
-def contains(a: Any, pattern: str) -> Flat:
+def contains(a: cudf.Series, pattern: str) -> Flat:
     if not pattern:
         return Flat(cupy.ones(len(a), dtype=bool), _valid(a))
     return Flat(_filled(a).str.contains(pattern, regex=False).astype("bool").values, _valid(a))
 
 
-def startswith(a: Any, pattern: str) -> Flat:
+def startswith(a: cudf.Series, pattern: str) -> Flat:
     if not pattern:
         return Flat(cupy.ones(len(a), dtype=bool), _valid(a))
     return Flat(_filled(a).str.startswith(pattern).astype("bool").values, _valid(a))
 
 
-def join(a: Any, b: Any) -> Any:
+def join(a: cudf.Series | str, b: cudf.Series | str) -> cudf.Series:
     rows = len(b) if isinstance(a, str) else len(a)
     sides = [literal_text(side, rows) if isinstance(side, str) else side for side in (a, b)]
     return from_pylibcudf(joined([device(side) for side in sides], ""))
 
 
-def text_where(condition: Flat, a: Any, b: object, rows: int) -> Any:
+def text_where(condition: Flat, a: cudf.Series, b: cudf.Series, rows: int) -> cudf.Series:
     chosen = a.where(cupy.ascontiguousarray(cupy.broadcast_to(condition.values, (rows,))), b)
     if condition.valid is None:
         return chosen

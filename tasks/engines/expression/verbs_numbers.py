@@ -14,19 +14,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from types import ModuleType
-from typing import Any
 
 import pyarrow as pa
 
 from tasks.engines.algorithms.reductions import all_true, any_true, extremes
 from tasks.engines.expression.nodes import Typed
 from tasks.engines.expression.type_families import NANOSECONDS, family, unit_of
+from tasks.engines.types import Array
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 COMPARISONS = {"==": op.eq, "!=": op.ne, "<": op.lt, "<=": op.le, ">": op.gt, ">=": op.ge}
 FEW_ITEMS = 8  # `in` compares with each of so few items; more items are sorted
 
-Lost = tuple[tuple[Typed, Any], ...]  # (step, mask of the rows whose value the step lost)
+Lost = tuple[tuple[Typed, Array], ...]  # (step, mask of the rows whose value the step lost)
 Bounds = tuple[int, int]
 
 
@@ -37,13 +37,13 @@ class Flat:
     `bounds` are a lower and an upper bound of all integers, if they are known without reading the values.
     """
 
-    values: Any
-    valid: Any | None = None
+    values: Array
+    valid: Array | None = None
     lost: Lost = ()
     bounds: Bounds | None = None
 
 
-def _meet(a: Any | None, b: Any | None) -> Any | None:
+def _meet(a: Array | None, b: Array | None) -> Array | None:
     return b if a is None else a if b is None else a & b
 
 
@@ -109,7 +109,7 @@ def _holds(dtype: object, bounds: Bounds, xp: ModuleType) -> bool:
     return int(info.min) <= bounds[0] and bounds[1] <= int(info.max)
 
 
-def _leaves(verb: str, a: Any, b: object, values: Any, xp: ModuleType) -> Any:
+def _leaves(verb: str, a: Array, b: Array, values: Array, xp: ModuleType) -> Array:
     """Where a sum, a difference or a product is beyond its type: `values` has wrapped around there."""
     signed = values.dtype.kind == "i"
     if verb == "+":
@@ -124,7 +124,7 @@ def _leaves(verb: str, a: Any, b: object, values: Any, xp: ModuleType) -> Any:
     return (a != 0) & wrong
 
 
-def _without(flat: Flat, step: Typed, gone: Any) -> Flat:
+def _without(flat: Flat, step: Typed, gone: Array) -> Flat:
     """The column with null in the rows `gone`, which the step lost."""
     gone = gone if flat.valid is None else gone & flat.valid
     if not any_true(gone):
@@ -132,17 +132,17 @@ def _without(flat: Flat, step: Typed, gone: Any) -> Flat:
     return Flat(flat.values, _meet(flat.valid, ~gone), (*flat.lost, (step, gone)))
 
 
-def _floor(a: Any, b: object, xp: ModuleType) -> Any:
+def _floor(a: Array, b: Array, xp: ModuleType) -> Array:
     return xp.floor(a / b)
 
 
-def _modulo(a: object, b: Any, xp: ModuleType) -> Any:
+def _modulo(a: Array, b: Array, xp: ModuleType) -> Array:
     """Python's %: the exact remainder, with the sign of the divisor, also where it is zero."""
     rest = xp.fmod(a, b)
     return xp.where(rest == 0, xp.copysign(rest, b), xp.where((rest < 0) != (b < 0), rest + b, rest))
 
 
-def _divide_whole(step: Typed, left: Flat, right: Flat, valid: Any | None, xp: ModuleType) -> Flat:
+def _divide_whole(step: Typed, left: Flat, right: Flat, valid: Array | None, xp: ModuleType) -> Flat:
     """// and % of integers, rounding down; null for a divisor of zero. Division by -1 is a negation."""
     verb, a, b = step.verb, left.values, right.values
     minus = (b == -1) if b.dtype.kind == "i" else xp.zeros_like(b, dtype=bool)
@@ -202,7 +202,7 @@ def function(step: Typed, a: Flat, xp: ModuleType) -> Flat:
     return _without(computed, step, a.values == a.values.dtype.type(INT64_MIN))
 
 
-def _round(values: Any, digits: int, xp: ModuleType) -> Any:
+def _round(values: Array, digits: int, xp: ModuleType) -> Array:
     """Values rounded to `digits` digits, halves to even; values too large for such a fraction stay."""
     power = 10.0**digits
     scaled = values * power

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import cudf
 import cupy
@@ -27,8 +26,9 @@ from tasks.engines.convert.gpu_types import is_foreign, mark_of, marked_type, re
 from tasks.engines.convert.type_widening import is_narrower
 from tasks.engines.gpu.kernels import canonical_cudf, pinned_copies
 from tasks.engines.gpu.kernels.block_reductions import block_moments
-from tasks.engines.gpu.kernels.column_arrays import Column, array_of, device, gathered, valid_in, with_nan
+from tasks.engines.gpu.kernels.column_arrays import Column, Marked, array_of, device, gathered, valid_in, with_nan
 from tasks.engines.hashing.canonical import decimal_floats
+from tasks.engines.types import Array
 
 DATE, NULL = str(pa.date32()), str(pa.null())
 TICKS = canonical_cudf.TICKS_PER_DAY
@@ -45,7 +45,7 @@ def synchronize() -> None:
     cupy.cuda.Stream.ptds.synchronize()
 
 
-def rebuilt(stored: plc.Column, like: Column) -> Column:
+def rebuilt(stored: plc.Column, like: Marked) -> Column:
     """The Series of libcudf's column `stored`, with exactly the type and the mark of the Series `like`."""
     series = cudf.Series.from_pylibcudf(stored)
     zone = getattr(like.dtype, "tz", None)
@@ -106,7 +106,7 @@ def renumbered(values: Column) -> Column:
     return values.reset_index(drop=True)
 
 
-def array(values: object) -> pa.Array:
+def array(values: Column | pa.Array | pa.ChunkedArray) -> pa.Array:
     """The Arrow array of a column, in host memory."""
     if isinstance(values, pa.ChunkedArray):
         return values.combine_chunks()
@@ -174,7 +174,7 @@ def numbers(values: Column) -> tuple[cupy.ndarray, cupy.ndarray | None]:
     return raw(values), valid_rows(values)
 
 
-def from_numbers(values: Any, valid: Any | None = None, dtype: pa.DataType | None = None) -> Column:
+def from_numbers(values: Array, valid: Array | None = None, dtype: pa.DataType | None = None) -> Column:
     """The column of raw numbers and their validity (None: no nulls), of the Arrow type of the numbers or `dtype`."""
     values = cupy.ascontiguousarray(cupy.asarray(values))
     if dtype is not None and pa.types.is_boolean(dtype):
@@ -225,7 +225,7 @@ def from_pylibcudf(stored: plc.Column) -> Column:
     return cudf.Series.from_pylibcudf(stored)
 
 
-def dtype(values: Column) -> pa.DataType:
+def dtype(values: Marked) -> pa.DataType:
     """The Arrow type of the values."""
     if values.name == DATE and values.dtype.kind == "M":
         return pa.date32()
@@ -277,7 +277,7 @@ def _cast_numbers(values: Column, here: pa.DataType, wanted: pa.DataType) -> Col
     return from_numbers(converted, valid)
 
 
-def _check_range(data: Any, converted: object, valid: Any, wanted: pa.DataType) -> None:
+def _check_range(data: Array, converted: Array, valid: Array | None, wanted: pa.DataType) -> None:
     """pa.ArrowInvalid for numbers that a narrower floating type made infinite, as on the host."""
     lost = cupy.isinf(converted) & ~cupy.isinf(data)
     lost = lost if valid is None else lost & valid
@@ -286,7 +286,7 @@ def _check_range(data: Any, converted: object, valid: Any, wanted: pa.DataType) 
         raise pa.ArrowInvalid(f"values from {low} to {high} are beyond {wanted}")
 
 
-def _check_fits(data: Any, valid: object, new: Any, here: pa.DataType, wanted: pa.DataType) -> None:
+def _check_fits(data: Array, valid: Array | None, new: np.dtype, here: pa.DataType, wanted: pa.DataType) -> None:
     """The rule of Arrow's safe casts: integers within the new type's (exact) range, floats whole and within it."""
     valid_numbers = data if valid is None else data[valid]
     if not len(valid_numbers) or new.kind == "b":

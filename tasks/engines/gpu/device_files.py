@@ -6,7 +6,6 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
-from typing import Any
 
 import cudf
 import cupy
@@ -17,7 +16,7 @@ import rmm
 
 from tasks.core.dtypes import is_list as is_list_type
 from tasks.core.dtypes import leaf_type
-from tasks.core.plan import File, rows_together
+from tasks.core.plan import File, Partition, Piece, Plan, rows_together
 from tasks.core.schema import Schema, described
 from tasks.engines.convert import host_files
 from tasks.engines.convert.gpu_types import mark_of
@@ -34,6 +33,7 @@ from tasks.engines.gpu.columns import (
     host_as,
     renumbered,
 )
+from tasks.engines.gpu.kernels.column_arrays import Column
 from tasks.engines.gpu.order import Rows
 from tasks.storage.checksum import DigestedFile
 from tasks.storage.files import checked_name
@@ -53,7 +53,7 @@ Run = tuple[list[File], list[list[int]], int, int]  # files, their row groups, r
 # Reading
 
 
-def read_partition(plan: Any, partition: Any, columns: Sequence[str]) -> dict[str, Any]:
+def read_partition(plan: Plan, partition: Partition, columns: Sequence[str]) -> dict[str, Column]:
     """The columns of a partition of local Parquet files that are read on the device; the host's reader has the rest."""
     names = [name for name in columns if _is_read(plan, name)]
     if not names or any("://" in f.path for f in plan.files):
@@ -74,7 +74,7 @@ def read_partition(plan: Any, partition: Any, columns: Sequence[str]) -> dict[st
         return {}
 
 
-def _is_read(plan: Any, name: str) -> bool:
+def _is_read(plan: Plan, name: str) -> bool:
     """Whether cuDF reads a column: folders' names are in no file, and cuDF does not read UUIDs as text, wraps times of
     96 bits and lacks the types that need a mark."""
     if getattr(plan, "format", None) != "parquet" or name in plan.options.get("folders", ()):
@@ -104,7 +104,7 @@ def _footer_rows(file: File) -> tuple[int, ...]:
     return tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
 
 
-def _runs(files: Sequence[File], pieces: Sequence[Any]) -> list[Run]:
+def _runs(files: Sequence[File], pieces: Sequence[Piece]) -> list[Run]:
     """The arguments of each call of the reader: whole row groups of up to `OPEN_FILES` files together, a cut row group
     by itself."""
     runs: list[Run] = []
@@ -145,7 +145,7 @@ def _read(run: Run, columns: list[str], differ: bool) -> plc.Table:
     return plc.Table([parts[read.index(name)] for name in columns])
 
 
-def _conformed(values: plc.Column, wanted: pa.DataType) -> Any:
+def _conformed(values: plc.Column, wanted: pa.DataType) -> Column:
     """A column that cuDF has read, in the type of the plan; NaN stays NaN.
 
     Decimals of 32 and 64 bits become 128 bits wide, as the host's reader has them: partitions of both are joined.
@@ -166,18 +166,18 @@ def _conformed(values: plc.Column, wanted: pa.DataType) -> Any:
 # Writing
 
 
-def host_columns(table: cudf.DataFrame | Mapping[str, Any], schema: Schema) -> pa.Table:
+def host_columns(table: cudf.DataFrame | Mapping[str, Column], schema: Schema) -> pa.Table:
     """The named columns of a table or frame in host memory, in the types of the schema."""
     return pa.table({n: _exact(table[n], c.dtype) for n, c in schema.items()})
 
 
-def _exact(values: object, wanted: pa.DataType) -> pa.Array:
+def _exact(values: Column, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_null(leaf_type(wanted)):  # strings stand for them
         return host_as(values, wanted)
     return host(cast(_with_name(values, wanted), wanted))
 
 
-def write_file(table: cudf.DataFrame | Mapping[str, Any], path: str, writing: FileWriting) -> str | None:
+def write_file(table: cudf.DataFrame | Mapping[str, Column], path: str, writing: FileWriting) -> str | None:
     """The table as one file in the format, compression and row groups of the section `output`; its digest if known."""
     if _on_device(writing):
         return _write_parquet(_stored(table, writing.schema), path, writing)
@@ -242,19 +242,19 @@ def _on_device(writing: FileWriting) -> bool:
     return possible and not sized and output.compression in CODECS and _writable(writing.schema)
 
 
-def _stored(table: cudf.DataFrame | Mapping[str, Any], schema: Schema) -> plc.Table:
+def _stored(table: cudf.DataFrame | Mapping[str, Column], schema: Schema) -> plc.Table:
     """The named columns of a table or frame in the types of the schema, as libcudf writes them."""
     return plc.Table([_stored_column(table, name, column.dtype) for name, column in schema.items()])
 
 
-def _stored_column(table: cudf.DataFrame | Mapping[str, Any], name: str, wanted: pa.DataType) -> plc.Column:
+def _stored_column(table: cudf.DataFrame | Mapping[str, Column], name: str, wanted: pa.DataType) -> plc.Column:
     stored = table.stored(name, wanted) if isinstance(table, Rows) else None
     if stored is None:
         stored = device(cast(_with_name(table[name], wanted), wanted))
     return plc.unary.cast(stored, plc.DataType(plc.TypeId.TIMESTAMP_DAYS)) if pa.types.is_date32(wanted) else stored
 
 
-def _appending(first: plc.Table, file: DigestedFile, writing: FileWriting) -> Any:
+def _appending(first: plc.Table, file: DigestedFile, writing: FileWriting) -> plc.io.parquet.ChunkedParquetWriter:
     """cuDF's writer of several tables, with the settings of `_write_parquet`; `first` is the first of them."""
     schema, output = writing.schema, writing.output
     options = (
@@ -278,7 +278,7 @@ def _footer(schema: Schema) -> dict[str, str]:
     return {"ARROW:schema": base64.b64encode(arrow.serialize().to_pybytes()).decode(), **described(schema)}
 
 
-def _with_name(values: Any, wanted: pa.DataType) -> Any:
+def _with_name(values: Column, wanted: pa.DataType) -> Column:
     """The values with the mark of their type, which columns of tables lose."""
     values = renumbered(values)
     dates = pa.types.is_date32(wanted) and values.dtype.kind == "M"
@@ -320,7 +320,7 @@ def _write_parquet(table: plc.Table, path: str, writing: FileWriting) -> str:
     return file.finish()
 
 
-def _metadata(table: plc.Table, schema: Schema) -> Any:
+def _metadata(table: plc.Table, schema: Schema) -> plc.io.types.TableInputMetadata:
     metadata = plc.io.types.TableInputMetadata(table)
     for shown, field in zip(metadata.column_metadata, schema.columns, strict=True):
         shown.set_name(field.name).set_nullability(True)

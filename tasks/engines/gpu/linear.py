@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import cupy
 import numpy as np
@@ -28,7 +27,7 @@ def centred_factor(columns: Sequence[Column]) -> factors.Factor:
     return factors.factor(_numbers(columns), len(columns[0]), cupy, chunk, row_sums)
 
 
-def project(columns: Sequence[Column], mean: np.ndarray, axes: Any) -> list[Column]:
+def project(columns: Sequence[Column], mean: np.ndarray, axes: np.ndarray) -> list[Column]:
     """The centred rows' coordinates along each of the axes (p, k), float64; a row with a null gives nulls."""
     tile = max(CELLS // max(axes.shape), 1)
     scores, valid = factors.project(_numbers(columns), len(columns[0]), mean, cupy.asarray(axes), cupy, tile)

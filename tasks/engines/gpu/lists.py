@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cudf
 import cupy
 import pylibcudf as plc
 
-from tasks.engines.gpu.columns import device, listing, valid_rows
+from tasks.engines.gpu.columns import Column, device, listing, valid_rows
 
 
-def list_lengths(values: object) -> tuple[cupy.ndarray, cupy.ndarray | None]:
+def list_lengths(values: Column) -> tuple[cupy.ndarray, cupy.ndarray | None]:
     """(length of each list, int64, 0 where null; valid, None without nulls)."""
     counts = cudf.Series.from_pylibcudf(plc.lists.count_elements(device(values))).fillna(0).values
     return counts.astype(cupy.int64), valid_rows(values)
 
 
-def make_lists(lengths: cupy.ndarray, valid: cupy.ndarray | None, elements: object) -> Any:
+def make_lists(lengths: cupy.ndarray, valid: cupy.ndarray | None, elements: Column) -> Column:
     """Lists of these lengths of the elements, one after another; null (of length 0) where not valid."""
     offsets = cupy.zeros(len(lengths) + 1, dtype=cupy.int32)
     cupy.cumsum(lengths, out=offsets[1:])

@@ -27,6 +27,7 @@ from tasks.engines.gpu.columns import (
 )
 from tasks.engines.gpu.kernels.column_arrays import array_of
 from tasks.engines.gpu.kernels.string_tables import StringPlaces, is_text
+from tasks.engines.types import Array
 
 DENSE = 1 << 26  # a table this long (256 MB) is always worth it
 
@@ -76,7 +77,7 @@ class Lookup:
 
 
 def vocabulary_ids(
-    codes: cupy.ndarray, null: cupy.ndarray | None, first: int, outside: Any, missing: int, dtype: object, counted: bool
+    codes: Array, null: Array | None, first: int, outside: int | Array, missing: int, dtype: type, counted: bool
 ) -> tuple[cupy.ndarray, int]:
     """(`first` + code; `outside` (a number, or one for each row) where the code is -1, `missing` where null; how many
     codes are -1, if they are `counted`)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import cudf
 import cupy
@@ -17,7 +17,7 @@ from tasks.engines.gpu.columns import Column, array, device, dtype, rebuilt, ren
 from tasks.engines.gpu.from_arrow import fixed, in_own_memory
 from tasks.engines.gpu.groups import rows_of
 from tasks.engines.gpu.kernels import pinned_copies
-from tasks.engines.gpu.kernels.column_arrays import array_of, gathered
+from tasks.engines.gpu.kernels.column_arrays import Mark, array_of, gathered
 from tasks.engines.gpu.tables import framed
 
 
@@ -37,13 +37,6 @@ def concat(frames: Sequence[dict[str, Column]]) -> dict[str, Column]:
     for name, first in frames[0].items():
         columns[name] = rebuilt(plc.concatenate.concatenate([device(f[name]) for f in frames]), first)
     return columns
-
-
-class Mark(NamedTuple):
-    """What `rebuilt` needs of a column: cuDF's type, and the name that says which type the column stands for."""
-
-    dtype: Any
-    name: str | None
 
 
 Marks = dict[str, Mark]

@@ -162,7 +162,7 @@ def _integers(kind: str, values: cupy.ndarray, nulls: int) -> Sketch:
     return out
 
 
-def _times(values: cupy.ndarray, valid: object, starts: Sequence[int], blocks: Sequence[int]) -> Sketch:
+def _times(values: cupy.ndarray, valid: cupy.ndarray | None, starts: Sequence[int], blocks: Sequence[int]) -> Sketch:
     present = values if valid is None else values[valid]
     nulls = len(values) - len(present)
     if not len(present):

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import cupy
 import pylibcudf as plc
 
-from tasks.engines.gpu.columns import device
+from tasks.engines.gpu.columns import Column, device
 from tasks.engines.gpu.groups import canonical
 from tasks.engines.gpu.kernels.block_reductions import segment_sums
 from tasks.engines.gpu.kernels.column_arrays import array_of
 
 
-def run_codes(keys: Sequence[Any]) -> cupy.ndarray:
+def run_codes(keys: Sequence[Column]) -> cupy.ndarray:
     """0, 1, .. for every row, the same number for the same keys; a null is a key like any other."""
     if not len(keys[0]):
         return cupy.zeros(0, dtype=cupy.int64)
@@ -22,7 +21,7 @@ def run_codes(keys: Sequence[Any]) -> cupy.ndarray:
     return array_of(codes).astype(cupy.int64)
 
 
-def sorted_within(codes: cupy.ndarray, columns: Sequence[Any], ascending: bool = True) -> cupy.ndarray:
+def sorted_within(codes: cupy.ndarray, columns: Sequence[Column], ascending: bool = True) -> cupy.ndarray:
     """The rows by (code, columns), rows that are equal in all of them in the order they had; nulls stand first."""
     order, nulls = plc.types.Order, plc.types.NullOrder
     keys = [plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(codes)), *(device(c) for c in columns)]

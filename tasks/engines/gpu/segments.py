@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import cupy
 import pyarrow as pa
 import pylibcudf as plc
 
 from tasks.engines.algorithms import exact_sums
-from tasks.engines.gpu.columns import device, host, rebuilt
+from tasks.engines.gpu.columns import Column, device, host, rebuilt
 from tasks.engines.gpu.groups import canonical
 from tasks.engines.gpu.kernels.block_reductions import segment_sums
 from tasks.engines.gpu.kernels.column_arrays import array_of
 from tasks.engines.gpu.kernels.histogram import histogram
 
 
-def group_codes(keys: Sequence[Any], names: Sequence[str]) -> tuple[cupy.ndarray, pa.Table]:
+def group_codes(keys: Sequence[Column], names: Sequence[str]) -> tuple[cupy.ndarray, pa.Table]:
     """(the group of each row, int64; the groups' keys as a table in host memory). A null is a key like any other."""
     keys = [canonical(k) for k in keys]
     distinct, codes = plc.transform.encode(plc.Table([device(k) for k in keys]))
-    columns: list[Any] = [host(rebuilt(c, k)) for c, k in zip(distinct.columns(), keys, strict=True)]
+    columns: list[pa.Array] = [host(rebuilt(c, k)) for c, k in zip(distinct.columns(), keys, strict=True)]
     return array_of(codes).astype(cupy.int64), pa.table(columns, list(names))
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import cudf
 import pylibcudf as plc
 
 from tasks.engines.gpu.columns import rebuilt
-from tasks.engines.gpu.kernels.column_arrays import is_plain
+from tasks.engines.gpu.kernels.column_arrays import Marked, is_plain
 
 
 def parts_of(table: cudf.DataFrame) -> list[plc.Column]:
@@ -17,7 +16,7 @@ def parts_of(table: cudf.DataFrame) -> list[plc.Column]:
     return list(table.to_pylibcudf()[0].columns())
 
 
-def framed(names: Sequence[str], columns: Sequence[plc.Column], like: Callable[[str], Any]) -> cudf.DataFrame:
+def framed(names: Sequence[str], columns: Sequence[plc.Column], like: Callable[[str], Marked]) -> cudf.DataFrame:
     """A table of columns; `like(name)` has the type and the name that `rebuilt` needs for other than plain ones."""
     if all(is_plain(column) for column in columns):
         return cudf.DataFrame.from_pylibcudf(plc.Table(list(columns)), {"columns": list(names)})

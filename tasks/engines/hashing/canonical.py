@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from decimal import Decimal
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from tasks.engines.types import Array
 
 # (multiplier, divisor) from counts of a time unit to microseconds; divisions round down.
 _MICROSECONDS = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
@@ -41,7 +42,7 @@ def raw_values(array: pa.Array) -> np.ndarray:
     return np.frombuffer(array.buffers()[1], dtype=numpy_type)[array.offset : array.offset + len(array)]
 
 
-def canonical_bits(values: Any, dtype: pa.DataType, xp: ModuleType, as_integers: bool = False) -> Any:
+def canonical_bits(values: Array, dtype: pa.DataType, xp: ModuleType, as_integers: bool = False) -> Array:
     """uint64 bits of plain values of an Arrow type: int64, or float64 with one zero; times in whole microseconds.
 
     With `as_integers`, whole floats have the bits of the integer, int64 or uint64.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 
 from tasks.core.dtypes import is_list
 from tasks.engines.hashing.canonical import canonical_values, decimal_text, is_text
+from tasks.engines.types import Array
 from tasks.errors import JobError
 
 NULL_HASH = 0xFFFFFFFF
@@ -31,7 +31,7 @@ _C1, _C2, _C3 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593), np.uint32(0xE6546B
 _F1, _F2, _FIVE = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35), np.uint32(5)
 
 
-def hash_fixed(values: object, seed: int, xp: ModuleType) -> Any:
+def hash_fixed(values: Array, seed: int, xp: ModuleType) -> Array:
     """The hash of every 8-byte item of a uint64 array (the bits of int64 or float64) as a uint32 array of `xp`.
 
     `xp` is numpy or CuPy, the library of `values`. This hash of a row number, with seed `fold_seed`, decides the fold.
@@ -40,7 +40,7 @@ def hash_fixed(values: object, seed: int, xp: ModuleType) -> Any:
     return _hash_columns([words[:, 0], words[:, 1]], seed, xp)
 
 
-def hash_words(columns: Sequence[Any], seed: int, xp: ModuleType) -> Any:
+def hash_words(columns: Sequence[Array], seed: int, xp: ModuleType) -> Array:
     """The hash of a composite key for each row: of n 4-byte little-endian words, one from each of n uint32 arrays.
 
     The words are the hashes of the columns of the key, one after another, with seed 0.
@@ -48,7 +48,7 @@ def hash_words(columns: Sequence[Any], seed: int, xp: ModuleType) -> Any:
     return _hash_columns(columns, seed, xp)
 
 
-def _hash_columns(columns: Sequence[Any], seed: int, xp: ModuleType) -> Any:
+def _hash_columns(columns: Sequence[Array], seed: int, xp: ModuleType) -> Array:
     rows = len(columns[0])
     out = xp.empty(rows, dtype=xp.uint32)
     step = BLOCK_ROWS if xp is np else max(rows, 1)

@@ -120,7 +120,7 @@ class BatchDevice:
 
 
 @cache
-def _reading_stream(number: int) -> Any:
+def _reading_stream(number: int) -> cupy.cuda.Stream:
     """The stream on which all loaders of this process decode: CuPy leaves memory to the stream that has freed it, so
     that a new stream in each epoch would take more and more.
 
@@ -134,7 +134,7 @@ def _reading_stream(number: int) -> Any:
         return cupy.cuda.Stream(non_blocking=True)
 
 
-def _stream(address: int) -> Any:
+def _stream(address: int) -> cupy.cuda.Stream | cupy.cuda.ExternalStream:
     """CuPy's object for a stream of another library."""
     if address == 0:
         return cupy.cuda.Stream.null
@@ -165,7 +165,7 @@ def _readable(dtype: pa.DataType) -> bool:
     return bool(pa.types.is_integer(leaf) or pa.types.is_boolean(leaf) or floats or times)
 
 
-def _type_id(leaf: pa.DataType) -> Any:
+def _type_id(leaf: pa.DataType) -> plc.TypeId:
     """libcudf's name of a type that is `_readable`."""
     if pa.types.is_boolean(leaf):
         return plc.TypeId.BOOL8

@@ -9,13 +9,15 @@ import pyarrow as pa
 
 from tasks.core.dtypes import plain_type
 from tasks.engines.convert.gpu_types import marked_type
+from tasks.engines.gpu.kernels.column_arrays import Column, Marked
 from tasks.engines.hashing.canonical import canonical_bits, is_text
 from tasks.engines.hashing.murmur3 import NULL_HASH, hash_fixed, refuse_nested
+from tasks.engines.types import Array
 
 TICKS_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
-def arrow_type(series: Any) -> pa.DataType:
+def arrow_type(series: Marked) -> pa.DataType:
     """The plain Arrow type of a cuDF Series, derived from its dtype alone; copies nothing to the host."""
     import cudf
 
@@ -23,7 +25,7 @@ def arrow_type(series: Any) -> pa.DataType:
     return _arrow_type(dtype.categories.dtype if isinstance(dtype, cudf.CategoricalDtype) else dtype)
 
 
-def told_type(series: Any) -> pa.DataType:
+def told_type(series: Marked) -> pa.DataType:
     """The type for which a Series stands, by its name; else the type of its dtype."""
     marked = marked_type(series.name)
     return arrow_type(series) if marked is None else marked
@@ -43,14 +45,14 @@ def _arrow_type(dtype: Any) -> pa.DataType:
     return pa.from_numpy_dtype(dtype) if isinstance(dtype, np.dtype) and dtype.kind in "iufbmM" else pa.string()
 
 
-def decategorized(series: Any) -> Any:
+def decategorized(series: Column) -> Column:
     """The Series itself, or its values where it is a category."""
     import cudf
 
     return series.astype(series.cat.categories.dtype) if isinstance(series.dtype, cudf.CategoricalDtype) else series
 
 
-def raw_values(series: Any, dtype: pa.DataType) -> tuple[Any, Any | None]:
+def raw_values(series: Column, dtype: pa.DataType) -> tuple[Any, Any | None]:
     """The stored numbers of a boolean, number, time or date Series as CuPy, and where they are valid (None: all are).
 
     NaN is not valid. `dtype` is the type in the schema: for a date, which is a timestamp under cuDF, days are returned.
@@ -72,7 +74,7 @@ def raw_values(series: Any, dtype: pa.DataType) -> tuple[Any, Any | None]:
     return values, valid
 
 
-def hash_series(series: Any, seed: int = 0, dtype: pa.DataType | None = None, whole: bool = False) -> Any:
+def hash_series(series: Column, seed: int = 0, dtype: pa.DataType | None = None, whole: bool = False) -> Array:
     """MurmurHash3_x86_32 of the canonical bytes of each value as CuPy uint32; null -> 0xFFFFFFFF.
 
     `dtype` is the column's type in the schema, where cuDF does not keep it apart (a date is a timestamp there). With

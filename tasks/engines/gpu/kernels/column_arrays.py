@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import cupy
 import numpy as np
 import pylibcudf as plc
+
+if TYPE_CHECKING:
+    import cudf
 
 KINDS = {
     "BOOL8": "?",
@@ -32,7 +35,8 @@ DTYPES = {int(plc.TypeId[name]): np.dtype(kind) for name, kind in KINDS.items()}
 FLOATS = {int(plc.TypeId.FLOAT32): 4, int(plc.TypeId.FLOAT64): 8}  # and their bytes
 PLAIN = {int(plc.TypeId[n]) for n in KINDS if not n.startswith(("TIME", "DURATION"))} | {int(plc.TypeId.STRING)}
 THREADS, BLOCKS = 256, 64  # of each column
-Column = Any  # cuDF Series
+Column: TypeAlias = "cudf.Series"
+Marked: TypeAlias = "cudf.Series | Mark"  # what tells the type of a column
 
 _NAN = cupy.RawKernel(
     r"""
@@ -57,6 +61,13 @@ extern "C" __global__ void find_nan(const Floats* columns, long long rows, bool*
 """,
     "find_nan",
 )
+
+
+class Mark(NamedTuple):
+    """What `rebuilt` needs of a column: cuDF's type, and the name that says which type the column stands for."""
+
+    dtype: Any
+    name: str | None
 
 
 def device(values: Column) -> plc.Column:

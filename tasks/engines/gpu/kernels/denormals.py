@@ -21,7 +21,7 @@ def keep_denormals() -> None:
     if getattr(compiled, "keeps_denormals", False):
         return
 
-    def compile(self: object, options: tuple[str, ...] = (), *args: Any, **kwargs: Any) -> Any:
+    def compile(self: object, options: tuple[str, ...] = (), *args: Any, **kwargs: Any) -> object:
         return compiled(self, tuple(option for option in options if option != FLUSH), *args, **kwargs)
 
     compile.keeps_denormals = True  # type: ignore[attr-defined]

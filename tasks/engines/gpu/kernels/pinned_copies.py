@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import cupy
 import cupyx
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pylibcudf as plc
 
 from tasks.engines.gpu.kernels import canonical_cudf
+from tasks.engines.gpu.kernels.column_arrays import Column
 
 STAGE = 8 << 20  # bytes of a buffer
 
@@ -70,7 +70,7 @@ def bytes_to_device(parts: Sequence[np.ndarray]) -> cupy.ndarray:
 
 def array_to_host(values: cupy.ndarray) -> np.ndarray:
     """A contiguous array of one dimension."""
-    return bytes_to_host(values.data.ptr, values.nbytes).view(values.dtype)
+    return bytes_to_host(values.data.ptr, values.nbytes).view(values.dtype)  # type: ignore[attr-defined] # CuPy's alone
 
 
 def array_to_device(values: np.ndarray) -> cupy.ndarray:
@@ -78,7 +78,7 @@ def array_to_device(values: np.ndarray) -> cupy.ndarray:
     return bytes_to_device([values.view(np.uint8)]).view(values.dtype)
 
 
-def to_host(values: Any) -> pa.Array:
+def to_host(values: Column) -> pa.Array:
     """`Series.to_arrow` that keeps the type where all is null, and copies strings and numbers by pinned memory."""
     column = values.to_pylibcudf()[0]
     rows, nulls = column.size(), column.null_count()
@@ -97,7 +97,7 @@ def to_host(values: Any) -> pa.Array:
     return pa.Array.from_buffers(kind, rows, [mask, *data], nulls)
 
 
-def _buffer(span: Any, nbytes: int) -> pa.Buffer:
+def _buffer(span: plc.gpumemoryview, nbytes: int) -> pa.Buffer:
     """The first bytes of memory of libcudf."""
     return pa.py_buffer(bytes_to_host(span.ptr, nbytes) if nbytes else b"")
 

@@ -149,7 +149,7 @@ class _Strings(NamedTuple):
         return *self.texts, self.mask, np.int64(self.first), np.int64(len(self.offsets) - 1)
 
 
-def _pointer(buffer: Any) -> np.uint64:
+def _pointer(buffer: plc.gpumemoryview | None) -> np.uint64:
     return NOTHING if buffer is None else np.uint64(buffer.ptr)
 
 
@@ -168,7 +168,7 @@ def count_strings(values: Column) -> tuple[cupy.ndarray, cupy.ndarray] | None:
         KERNELS.get_function("collect")(
             (-(-size // THREADS),), (THREADS,), (slots, counts, np.uint32(size), rows, distinct_counts, status)
         )
-        full, distinct = status.get().tolist()
+        full, distinct = cupy.asnumpy(status).tolist()
         if full:
             continue
         if nulls:
