@@ -34,7 +34,7 @@ def dask_frame(
         dask.config.set({SHUFFLE_METHOD: "tasks"})
         log.info("Dask's %s is set to tasks in this process, as frames of cuDF need it", SHUFFLE_METHOD)
     parts = delayed_parts(partial(_computed, read), handle, partitions, "frame")
-    return dd.from_delayed(parts, meta=to_frame(empty, engine), verify_meta=False)
+    return dd.from_delayed(parts, meta=to_frame(empty, engine))
 
 
 def delayed_parts(

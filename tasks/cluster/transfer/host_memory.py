@@ -21,6 +21,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cloudpickle
 import numpy as np
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
@@ -108,7 +109,7 @@ def dump(value: object, context: Mapping[str, Any] | None = None) -> tuple[dict[
     if not this_host() or offered_by_recipient(context, OFFER) != this_host():
         raise NotImplementedError
     buffers: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    head = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     places = [_place(buffer) for buffer in buffers]
     nbytes = sum(place.nbytes for place in places)
     if nbytes < LEAST:

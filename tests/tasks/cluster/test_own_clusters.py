@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rowmill import svd
 
 from tasks import ops
 from tasks.cluster.transfer import gpu_setup
@@ -68,6 +70,38 @@ class Most:
         if str(key).startswith(f"('{self.prefix}"):
             (self.here.add if finish == "memory" else self.here.discard)(key)
             self.most = max(self.most, len(self.here))
+
+
+@pytest.mark.system
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("how", ["lambda", "inner"])
+def test_functions_that_pickle_refuses_go_from_one_worker_to_the_other(theirs: Any, engine: str, how: str) -> None:
+    """The types of the function are learned, so that partial results, which have it, are merged between the workers."""
+
+    def in_order(frame: Any) -> Any:
+        return frame.sort_values("x")
+
+    function = in_order if how == "inner" else lambda frame: frame.sort_values("x")
+    rows = 400_000  # so that a partial result is large enough to be copied by the workers
+    frame = pd.DataFrame({"x": np.arange(rows)[::-1], "name": np.arange(rows).astype(str)})
+    learned = (["x"] >> ops.MapPartitions(function, ["x"])) + (["name"] >> ops.Categorify())
+    with theirs.as_current():
+        dataset = Dataset(dd.from_pandas(frame, npartitions=4), engine=engine)
+        assert len(Workflow(learned).fit_transform(dataset).to_ddf()) == rows
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("where", ["threads", "workers"])
+def test_arrays_of_a_result_and_of_a_data_set_made_of_it(theirs: Any, engine: str, where: str) -> None:
+    frame = pd.DataFrame({"x": np.arange(300_000.0), "y": 1.0})
+    with theirs.as_current() if where == "workers" else nullcontext():
+        result = Dataset(dd.from_pandas(frame, npartitions=3), engine=engine).to_ddf()
+        assert result.npartitions == 3
+        assert float(result.values.mean().compute()) == 75_000.25
+        assert result.to_dask_array(lengths=True).shape == (300_000, 2)
+        again = Dataset(result, engine=engine)
+        assert float(again.to_dask_array().mean().compute()) == 75_000.25
+        assert len(svd(again).s) == 2
 
 
 @pytest.mark.system
