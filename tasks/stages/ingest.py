@@ -309,15 +309,11 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     learns = split == request.plan_names[0] and not request.fitted
     learned = _digested(plan, read_options(source)["storage_options"], pool) if learns else []
     planned = Planned(plan, bad, learned, notes, uniting_notes(plan, used))
+    if (source.parse_once or source.keys) and request.flow != "fit":
+        _checked_needs(request, {split: plan}, pool)  # before their scratch files are written
     if source.parse_once:
-        if request.flow != "fit":
-            _checked_needs(request, {split: plan}, pool)  # before the files of parsed text are written
-        plan = _parsed(
-            plan,
-            request.staging.folder / f"{PARSED}{split}",
-            [n for n in plan.schema if n in used or source.keys],
-            pool,
-        )
+        columns = [name for name in plan.schema if name in used or source.keys]  # the rows of keys have all columns
+        plan = _parsed(plan, request.staging.folder / f"{PARSED}{split}", columns, pool)
         planned = replace(planned, plan=plan)
     rows = SourceRows(
         plan, plan, request.engine, pool, source.filter, exchange=run.exchange, floor=run.min_partition_size
@@ -332,8 +328,6 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
         planned = replace(planned, division=split_division(rows, source.split, request.staging.folder))
     if not source.keys:
         return planned
-    if request.flow != "fit":
-        _checked_needs(request, {split: plan}, pool)  # before the scratch files of the keys are written
     folder, size = request.staging.folder / f"keyed{split}", partition_size(source, plan.nbytes, limits)
     keyed = by_keys(replace(rows, filter=None), source.keys, source.sort_by, folder, size)
     shutil.rmtree(request.staging.folder / f"{PARSED}{split}", ignore_errors=True)  # the keyed files have its rows
