@@ -34,7 +34,7 @@ from tasks.engines.gpu.columns import (
     renumbered,
 )
 from tasks.engines.gpu.kernels.column_arrays import Column
-from tasks.engines.gpu.order import Rows
+from tasks.engines.gpu.order import OrderedRows
 from tasks.storage.checksum import DigestedFile
 from tasks.storage.files import checked_name
 
@@ -248,7 +248,7 @@ def _stored(table: cudf.DataFrame | Mapping[str, Column], schema: Schema) -> plc
 
 
 def _stored_column(table: cudf.DataFrame | Mapping[str, Column], name: str, wanted: pa.DataType) -> plc.Column:
-    stored = table.stored(name, wanted) if isinstance(table, Rows) else None
+    stored = table.stored(name, wanted) if isinstance(table, OrderedRows) else None
     if stored is None:
         stored = device(cast(_with_name(table[name], wanted), wanted))
     return plc.unary.cast(stored, plc.DataType(plc.TypeId.TIMESTAMP_DAYS)) if pa.types.is_date32(wanted) else stored

@@ -109,7 +109,7 @@ def marks_of(columns: cudf.DataFrame | dict[str, Column]) -> Marks:
     return {name: Mark(values.dtype, values.name) for name, values in columns.items()}
 
 
-class Rows(Mapping[str, Column]):
+class OrderedRows(Mapping[str, Column]):
     """The rows of a file as libcudf's columns; makes the Series of a column only when it is read."""
 
     def __init__(self, columns: Sequence[plc.Column], marks: Marks) -> None:
@@ -128,9 +128,9 @@ class Rows(Mapping[str, Column]):
         """The column if its type is `wanted`, else None."""
         return self.parts[name] if dtype(self.marks[name]) == wanted else None
 
-    def taken(self, index: cupy.ndarray) -> Rows:
+    def taken(self, index: cupy.ndarray) -> OrderedRows:
         """Rows by number."""
-        return Rows(gathered(list(self.parts.values()), index), self.marks)
+        return OrderedRows(gathered(list(self.parts.values()), index), self.marks)
 
 
 def marked(columns: Sequence[plc.Column], marks: Marks) -> cudf.DataFrame:
@@ -168,20 +168,20 @@ def made_pieces(columns: Sequence[plc.Column], marks: Marks, positions: cupy.nda
     return Pieces(plc.Table([*columns, last]), marks, offsets, nbytes / max(len(positions), 1))
 
 
-def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> Rows:
+def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> OrderedRows:
     """Rows `skip` to `skip + rows` of all pieces in the order of (position, order of the pieces)."""
     columns, positions = _joined([p for p in pieces if p._rows] or pieces[:1])
     order = cupy.argsort(positions)[skip : skip + rows].astype(cupy.int32)
-    return Rows(gathered(columns, order), pieces[0].marks)
+    return OrderedRows(gathered(columns, order), pieces[0].marks)
 
 
-def table_rows(table: cudf.DataFrame | Rows, index: object) -> cudf.DataFrame | Rows:
+def table_rows(table: cudf.DataFrame | OrderedRows, index: object) -> cudf.DataFrame | OrderedRows:
     """Rows of a table by number."""
     places = cupy.asarray(index)
-    return table.taken(places) if isinstance(table, Rows) else rows_of(table, places)
+    return table.taken(places) if isinstance(table, OrderedRows) else rows_of(table, places)
 
 
-def slice_table(table: cudf.DataFrame | Rows, start: int, stop: int) -> cudf.DataFrame | Rows:
+def slice_table(table: cudf.DataFrame | OrderedRows, start: int, stop: int) -> cudf.DataFrame | OrderedRows:
     """Rows [start, stop)."""
     return table_rows(table, cupy.arange(start, stop))
 
