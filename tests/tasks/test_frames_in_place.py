@@ -328,6 +328,7 @@ def test_a_persisted_data_set_is_read_once_and_gives_the_same(engine: str, kind:
     assert outputs(persisted, tmp_path / "persisted") == expected
     assert len(persisted.head(7)) == 7
     assert sum(len(frame) for frame in persisted.to_iter(["n"])) == persisted.num_rows
+    assert dask.persist(persisted) == (persisted,)  # Dask leaves it as it is
 
 
 def test_persisted_results_are_computed_once(engine: str) -> None:

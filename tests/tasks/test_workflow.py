@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
+from rowmill import each, svd
 
 from tasks import ops
 from tasks.core.schema import Schema, Tags
@@ -397,3 +399,28 @@ def test_the_shuffle_modes_of_nvtabular_are_refused_with_those_of_here(tmp_path:
     for name, here in (("PER_WORKER", "worker"), ("PER_PARTITION", "partition"), ("FULL", "full")):
         with pytest.raises(JobError, match=f"not '{name}': did you mean '{here}'"):
             transformed.to_parquet(str(tmp_path / "out"), shuffle=name)
+
+
+@pytest.mark.system
+def test_annotations_choose_the_workers_that_offer_a_resource(tmp_path: Path) -> None:
+    import dask
+    from distributed import Client, Scheduler, SpecCluster, Worker
+
+    local = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    names = {"with": {"GPU": 1}, "without": {}}
+    workers = {
+        name: {"cls": Worker, "options": {"nthreads": 1, "resources": offers, "name": name, **local}}
+        for name, offers in names.items()
+    }
+    with (
+        SpecCluster(workers, {"cls": Scheduler, "options": local}) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        dataset = Dataset(pa.table({"x": np.arange(1 << 20) / 8}), engine="pandas", partition_size="1MB", client=client)
+        with dask.annotate(resources={"GPU": 1}):
+            fitted = Workflow(["x"] >> ops.Normalize()).fit(dataset)
+            fitted.transform(dataset).to_parquet(str(tmp_path / "out"), files=2)
+            svd(dataset)
+            each(abs, range(20), client=client)
+        ran = {name: worker.state.executed_count for name, worker in cluster.workers.items()}
+        assert (ran["with"] > 20, ran["without"]) == (True, 0)
