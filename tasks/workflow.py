@@ -479,7 +479,9 @@ def _read_by(bound: Bound) -> list[str]:
 def as_dataset(data: object, client: Client | None = None) -> Dataset:
     """The data set, or that of a frame, a path or the rows of a Transformed, with this client if there is one."""
     if isinstance(data, Transformed):
-        data = Dataset(data.to_ddf(), engine=data.dataset.engine, client=data.dataset.client)
+        there = copy(data)
+        there.dataset = data.dataset.with_client(client)
+        data = Dataset(there.to_ddf(), engine=there.dataset.engine, client=there.dataset.client)
     return (data if isinstance(data, Dataset) else Dataset(data)).with_client(client)
 
 
