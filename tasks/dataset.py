@@ -166,8 +166,8 @@ class Dataset:
         client: Client | None = None,
         **unknown: Never,  # type checkers refuse any
     ) -> None:
-        for name in unknown:
-            known = [name for name in inspect.signature(Dataset).parameters if name != "unknown"]
+        if unknown:
+            name, known = next(iter(unknown)), [*inspect.signature(Dataset).parameters][:-1]
             raise JobError(f"{name!r} is not a parameter of Dataset", where="Dataset", do=near(name, known))
         if engine not in ENGINES:
             do = f"say format={engine!r}, and leave engine out" if engine in FORMATS else near(engine, ENGINES)
@@ -892,7 +892,8 @@ def _source_text(source: Any) -> str:
     """A path, or the kind of a frame; of several the first one, and their number."""
     several = isinstance(source, (list, tuple)) and len(source) > 0
     first = source[0] if several else source
-    text = repr(os.fspath(first)) if _is_path(first) else f"{libraries.library(first)}.{type(first).__name__}"
+    is_path = isinstance(first, (str, os.PathLike))
+    text = repr(os.fspath(first)) if is_path else f"{libraries.library(first)}.{type(first).__name__}"
     return f"{text} and {len(source) - 1} more" if several and len(source) > 1 else text
 
 

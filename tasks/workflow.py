@@ -71,10 +71,10 @@ class Workflow:
     """A graph of operators: `fit` learns its statistics, `transform` applies it.
 
     `nodes` are names of columns, `columns >> operator`, and lists and sums (`+`) of these; their columns are the
-    output, in this order. The workers of the Dask `client` do the work of all methods but `transform` of a frame; a
-    method's own `client` takes precedence. By default those of the Dataset's client do, else of the current one, else
-    this process. Errors: a JobError for a graph that cannot be right; a DataError for columns of a type that an
-    operator does not take, as soon as the schema is known.
+    output, in this order. The workers of the Dask `client` work on data sets; a method's own `client` takes precedence.
+    By default those of the Dataset's client do, else of the current one, else this process. Errors: a JobError for a
+    graph that cannot be right; a DataError for columns of a type that an operator does not take, as soon as the schema
+    is known.
 
     >>> from rowmill import ops
     >>> import pyarrow as pa
@@ -97,7 +97,7 @@ class Workflow:
 
     def __repr__(self) -> str:
         operators = [type(node.op).__name__ for node in topological(self.final) if node.op]
-        columns = f"columns={reprlib.repr(list(self.output_schema))}" if self.schema else "not fitted"
+        columns = f"columns={reprlib.repr(list(self.output_schema))}" if self.state else "not fitted"
         return f"Workflow(operators={reprlib.repr(operators)}, {columns})"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -238,7 +238,10 @@ class Workflow:
 
     @overload
     def transform(
-        self, data: Dataset | Transformed | str | os.PathLike[str] | list[Any], *, client: Client | None = None
+        self,
+        data: Dataset | Transformed | dd.DataFrame | str | os.PathLike[str] | list[Any],
+        *,
+        client: Client | None = None,
     ) -> Transformed: ...
     @overload
     def transform(self, data: F, *, client: None = None) -> F: ...
