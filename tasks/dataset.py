@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
+import reprlib
 import shutil
 import tempfile
 import weakref
@@ -13,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
@@ -52,7 +54,7 @@ from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
-from tasks.sources.formats import LAYOUT
+from tasks.sources.formats import FORMATS, LAYOUT
 from tasks.sources.frames import FrameFacts, Frames, frame_here, frames_of, measured
 from tasks.sources.planning import make_plan, partition_size
 from tasks.sources.reader import FramePlan, checked_names, read
@@ -162,9 +164,14 @@ class Dataset:
         versions: str | None = None,
         index: str | None = None,
         client: Client | None = None,
+        **unknown: Never,  # type checkers refuse any
     ) -> None:
+        if unknown:
+            name, known = next(iter(unknown)), [*inspect.signature(Dataset).parameters][:-1]
+            raise JobError(f"{name!r} is not a parameter of Dataset", where="Dataset", do=near(name, known))
         if engine not in ENGINES:
-            raise JobError(f"{engine!r} is not an engine", where="Dataset", do=near(engine, ENGINES))
+            do = f"say format={engine!r}, and leave engine out" if engine in FORMATS else near(engine, ENGINES)
+            raise JobError(f"{engine!r} is not an engine", where="Dataset", do=do)
         self._versions = versions
         if versions is not None:
             source = _versions(source, versions)
@@ -213,6 +220,12 @@ class Dataset:
                 do="change the frame before, or give a path",
             )
         self._size = self._section or checked(Source, {"path": ".", **size}, "Dataset")
+
+    def __repr__(self) -> str:
+        texts = [_source_text(self.source), f"engine={self.engine!r}"]
+        if "plan" in self.__dict__ or (self._rows and "plan" in self._rows.dataset.__dict__):
+            texts += [f"columns={reprlib.repr(list(self.schema))}", f"partitions={self.npartitions}"]
+        return f"Dataset({', '.join(texts)})"
 
     @cached_property
     def frames(self) -> Frames | None:
@@ -624,7 +637,8 @@ class Dataset:
 
         Passes then read nothing, and a Dask frame whose rows differ from one computation to the next can be used. The
         rows, their numbers and what `unique`, `split` and `downsample` leave out stay the same. The memory is free
-        again with the last reference to the result.
+        again with the last reference to the result. `dask.persist(dataset)` and `distributed.wait(dataset)` do nothing,
+        since a Dataset is not a Dask collection; the next pass waits for the partitions.
         """
         rules = self._rows
         if type(self) is Dataset and (rules or self._is_lazy):
@@ -872,6 +886,15 @@ def _versions(source: object, versions: str) -> list[str]:
             do="give its folder as source, or leave versions out",
         )
     return [str(path) for path in chosen_versions(Path(local_path(os.fspath(source))), versions)]
+
+
+def _source_text(source: Any) -> str:
+    """A path, or the kind of a frame; of several the first one, and their number."""
+    several = isinstance(source, (list, tuple)) and len(source) > 0
+    first = source[0] if several else source
+    is_path = isinstance(first, (str, os.PathLike))
+    text = repr(os.fspath(first)) if is_path else f"{libraries.library(first)}.{type(first).__name__}"
+    return f"{text} and {len(source) - 1} more" if several and len(source) > 1 else text
 
 
 def _is_path(source: object) -> bool:

@@ -85,7 +85,9 @@ def near(name: str, known: Iterable[str]) -> str:
     between = next((c for c in DELIMITERS if len(known) == 1 and c in known[0] and name in known[0].split(c)), "")
     if between:
         return f"the only one is called {known[0][:40]!r}: if it is several, set source.delimiter to {between!r}"
+    lower = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    close = close or [lower[k] for k in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.6)]
     if close:
         return "did you mean " + " or ".join(repr(k) for k in close) + "?"
     return "there are: " + (", ".join(known[:30]) + (", .." if len(known) > 30 else "") if known else "none")

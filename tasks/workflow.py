@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -22,13 +24,13 @@ from tasks.core.plan import Partition, Plan
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds, embeddings_of
 from tasks.core.settings import Output, checked
 from tasks.dataset import Dataset, Frame
-from tasks.engines.convert.libraries import resolve_engine
+from tasks.engines.convert.libraries import library, resolve_engine
 from tasks.engines.user_frames import open_frame
 from tasks.errors import DataError, JobError, near
 from tasks.graph.binding import SOURCE, Bound
 from tasks.graph.evaluation import Evaluation
 from tasks.graph.failed_casts import largest, records, warn
-from tasks.graph.node import Node, as_node
+from tasks.graph.node import Node, as_node, topological
 from tasks.graph.partition_work import Work
 from tasks.graph.saved_workflow import FittedNotes, load_fitted, save_fitted
 from tasks.graph.state import State
@@ -56,7 +58,9 @@ from tasks.storage.files import check_unchanged, local_folder
 from tasks.storage.own_files import current
 
 if TYPE_CHECKING:
+    import dask.array as da
     import dask.dataframe as dd
+    import numpy.typing as npt
     from distributed import Client
 
 F = TypeVar("F")  # a frame of pandas, Arrow or cuDF
@@ -67,8 +71,10 @@ class Workflow:
     """A graph of operators: `fit` learns its statistics, `transform` applies it.
 
     `nodes` are names of columns, `columns >> operator`, and lists and sums (`+`) of these; their columns are the
-    output, in this order. The current Dask client does the work, else this process. Errors: a JobError for a graph that
-    cannot be right; a DataError for columns of a type that an operator does not take, as soon as the schema is known.
+    output, in this order. The workers of the Dask `client` work on data sets; a method's own `client` takes precedence.
+    By default those of the Dataset's client do, else of the current one, else this process. Errors: a JobError for a
+    graph that cannot be right; a DataError for columns of a type that an operator does not take, as soon as the schema
+    is known.
 
     >>> from rowmill import ops
     >>> import pyarrow as pa
@@ -78,8 +84,9 @@ class Workflow:
     [-1.0, 0.0, 1.0]
     """
 
-    def __init__(self, nodes: object) -> None:
+    def __init__(self, nodes: object, *, client: Client | None = None) -> None:
         self.final: Node = as_node(nodes)
+        self.client = client
         self.schema: Schema | None = None
         self.state: State | None = None
         self.reading: dict[str, Any] = {}  # how the source was read that it was fitted on
@@ -88,17 +95,25 @@ class Workflow:
         self._bound_wider: dict[tuple[Any, ...], Bound] = {}  # by the columns that frames have in wider types
         self._logged_targets: list[list[str]] = []  # the targets that were logged as left out
 
+    def __repr__(self) -> str:
+        operators = [type(node.op).__name__ for node in topological(self.final) if node.op]
+        columns = f"columns={reprlib.repr(list(self.output_schema))}" if self.state else "not fitted"
+        return f"Workflow(operators={reprlib.repr(operators)}, {columns})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"client": None}  # a client belongs to its process
+
     # learning
 
     def fit(self, data: object, *, client: Client | None = None) -> Workflow:
         """Learn from all rows of a Dataset (or of a frame or path), in one pass per phase; return this workflow.
 
-        The workers of the Dask `client` do the work, by default those of the Dataset's client, else of the current one.
+        The workers of the Dask `client` do the work, by default as the class says. `data` may be a Transformed, too.
         All rows are those that `unique`, `split` and `downsample` of the Dataset leave, here and in all other methods.
         A second fit forgets the first. Errors: a DataError for values that an operator cannot learn from, which names
         column and row; a JobError for an operator that needs `Dataset.shuffle_by_keys` first.
         """
-        dataset = _dataset(data, client)
+        dataset = as_dataset(data, client or self.client)
         engine = resolve_engine(dataset.engine)
         bound = Bound(self.final, dataset.schema)
         check_runs(bound, keys_of(dataset.plan))
@@ -114,8 +129,8 @@ class Workflow:
 
     def fit_transform(self, data: object, *, client: Client | None = None) -> Transformed:
         """Learn, then transform the same rows. Operators with folds (TargetEncoding) leave out the row's own fold."""
-        dataset = _dataset(data, client)
-        self.fit(dataset)
+        dataset = as_dataset(data, client or self.client)
+        self.fit(dataset, client=dataset.client)
         return Transformed(self, dataset, training=True)
 
     def refit(
@@ -171,7 +186,7 @@ class Workflow:
         """Learn; (the data set in the types of the fit, the number of its first row)."""
         state, schema = self._fitted(), self.schema
         assert schema is not None
-        dataset = self._as_fitted(_dataset(data))
+        dataset = self._as_fitted(as_dataset(data, self.client))
         # where all is learned anew, a column that was left out may come back
         bound = Bound(self.final, schema, {} if refit_all else state.values)
         needed = _read_by(bound)
@@ -222,23 +237,28 @@ class Workflow:
     # applying
 
     @overload
-    def transform(self, data: Dataset, *, client: Client | None = None) -> Transformed: ...
+    def transform(
+        self,
+        data: Dataset | Transformed | dd.DataFrame | str | os.PathLike[str] | list[Any],
+        *,
+        client: Client | None = None,
+    ) -> Transformed: ...
     @overload
     def transform(self, data: F, *, client: None = None) -> F: ...
     def transform(self, data: object, *, client: Client | None = None) -> object:
         """Apply what was learned: to a Dataset (gives a `Transformed`) or to a frame (gives the same kind of frame).
 
-        A frame is a pandas or cuDF frame, which keeps its index, or an Arrow table. Its columns are taken in the types
-        that the workflow was fitted with; columns that the workflow does not need are ignored. Where data lack the
-        columns of a target, the target is left out, which is logged. The workers of the Dask `client` transform a
-        Dataset. Errors: a JobError before a fit, and for a client with a frame, which is transformed in this process; a
-        DataError for any other missing column, and for a column of another kind or with values that the fitted type
-        does not hold.
+        A path, a list, a Dask frame and a Transformed are taken as a Dataset, as `fit` takes them. A frame is a pandas
+        or cuDF frame, which keeps its index, or an Arrow table. Its columns are taken in the types that the workflow
+        was fitted with; columns that the workflow does not need are ignored. Where data lack the columns of a target,
+        the target is left out, which is logged. The workers of the Dask `client` transform a Dataset. Errors: a
+        JobError before a fit, and for a client with a frame, which is transformed in this process; a DataError for any
+        other missing column, and for a column of another kind or with values that the fitted type does not hold.
         """
-        if isinstance(data, Dataset):
+        if isinstance(data, (Dataset, Transformed, str, os.PathLike, list, tuple)) or library(data) == "dask":
             self._fitted()
             assert self.schema is not None
-            data = self._as_fitted(_dataset(data, client))
+            data = self._as_fitted(as_dataset(data, client or self.client))
             bound = Bound(self.final, self.schema, self._fitted().values)
             in_types = data.in_types(in_fitted_types(data.plan, bound, self.input_schema, data.own_types, data.exact))
             if not set(self.schema) - {ROW} <= set(in_types.schema):
@@ -414,7 +434,7 @@ class Workflow:
         return self._with_outputs([*chosen, *(schema.with_any_tag(tags) if tags else ())])
 
     def _with_outputs(self, names: Iterable[str]) -> Workflow:
-        other = Workflow(Node("pick", (self.final,), selection=tuple(dict.fromkeys(names))))
+        other = Workflow(Node("pick", (self.final,), selection=tuple(dict.fromkeys(names))), client=self.client)
         other.schema, other.state, other.reading = self.schema, self.state, self.reading
         return other
 
@@ -459,8 +479,12 @@ def _read_by(bound: Bound) -> list[str]:
     return bound.source_columns([*bound.targets, *places], training=True)
 
 
-def _dataset(data: object, client: Client | None = None) -> Dataset:
-    """The data set, or that of a frame or path, with this client if there is one."""
+def as_dataset(data: object, client: Client | None = None) -> Dataset:
+    """The data set, or that of a frame, a path or the rows of a Transformed, with this client if there is one."""
+    if isinstance(data, Transformed):
+        there = copy(data)
+        there.dataset = data.dataset.with_client(client)
+        data = Dataset(there.to_ddf(), engine=there.dataset.engine, client=there.dataset.client)
     return (data if isinstance(data, Dataset) else Dataset(data)).with_client(client)
 
 
@@ -487,6 +511,10 @@ class Transformed:
         self.workflow, self.dataset, self.training = workflow, dataset, training
         self.first_row = first_row  # of a refit: its rows are numbered on
         self.final, self.bound_to, self.left_out = final or workflow.final, schema or dataset.schema, list(left_out)
+
+    def __repr__(self) -> str:
+        columns = list(Bound(self.final, self.bound_to, self.workflow._fitted().values).output)
+        return f"Transformed({self.dataset!r}, columns={reprlib.repr(columns)})"
 
     @property
     def schema(self) -> Schema:
@@ -546,6 +574,13 @@ class Transformed:
         empty = work.bound.output.to_arrow().empty_table()
         with using(self.dataset.client):
             return dask_frame(_frame_of, work, self.dataset.plan.partitions, empty, work.engine)
+
+    def to_dask_array(self, columns: Sequence[str] | None = None, dtype: npt.DTypeLike | None = None) -> da.Array:
+        """A Dask array of columns of numbers, with known chunks, as `Dataset.to_dask_array` gives it.
+
+        A pass counts the rows, and to compute the array is another one: `persist` before it computes them once.
+        """
+        return as_dataset(self).to_dask_array(columns, dtype)
 
     def persist(self) -> Transformed:
         """The same rows, computed once and in memory where they are: with a client on its workers.

@@ -240,6 +240,8 @@ def refusal(cluster: Cluster) -> str | None:
     if cluster.protocol == "tls" and not cluster.tls and cluster.kind == "address":
         return "protocol: tls needs `tls` with ca, cert and key"
     if cluster.kind == "address":
+        if cluster.address and "://" not in cluster.address:
+            return f"address {cluster.address} has no scheme: write tls://{cluster.address}, or tcp:// if it has no TLS"
         plain = not (cluster.address or "").startswith("tls://")
         if plain and exposed(cluster):
             return f"{cluster.address} is not encrypted: give a tls:// address and `tls`, or set unencrypted: true"

@@ -205,7 +205,12 @@ def frames_of(source: Any, engine: str = "pandas", index: str | None = None, mea
     """
     if libraries.library(source) == "dask" and hasattr(source, "to_delayed"):
         import dask
+        import dask.dataframe as dd
 
+        if not isinstance(source, dd.DataFrame):
+            what, why = f"a Dask {type(source).__name__} is not a source", "a data set has named columns"
+            do = "give a frame: dask.dataframe.from_dask_array(array, columns=[..]), or series.to_frame()"
+            raise JobError(what, where="Dataset", why=why, do=do)
         named = dask.delayed(with_index, pure=True)
         frames = [part if index is None else named(part, index) for part in source.to_delayed()]
     else:

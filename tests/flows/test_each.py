@@ -124,3 +124,9 @@ def test_what_goes_wrong_is_named() -> None:
         each(refusing, [1])
     assert each(divided, []) == []
     assert each(divided, iter([1, 2])) == [6.0, 3.0]
+
+
+@pytest.mark.system
+def test_what_is_scattered_already_is_taken(client: Client) -> None:
+    scattered = client.scatter([[3, 4, 5]], broadcast=True)[0]
+    assert each(lambda prices, n: sum(prices[-n:]), [1, 2], scattered, client=client) == [5, 9]

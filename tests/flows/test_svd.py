@@ -8,13 +8,14 @@ from typing import Any
 from weakref import ref
 
 import dask
+import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client
-from rowmill import SVD, DataError, Dataset, JobError, svd
+from rowmill import SVD, DataError, Dataset, JobError, Workflow, svd
 
 from infra.clusters.model import Cluster
 from tasks.engines.algorithms.reductions import on_host
@@ -167,3 +168,39 @@ BAD = {"x": [1.0, None, 3.0], "y": [1.0, 2.0, float("inf")], "s": ["a", "b", "c"
 def test_bad_input_of_svd(columns: list[str] | None, k: int | None, message: str, engine: str) -> None:
     with pytest.raises((DataError, JobError), match=message):
         svd(Dataset(pa.table(BAD), engine=engine), columns, k)
+
+
+def test_u_s_and_v_of_whatever_a_data_set_can_be_made_of(engine: str, tmp_path: Path) -> None:
+    table = pa.table({"x": [3.0, 0.0, 0.0], "y": [0.0, 0.0, 2.0]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    dataset = Dataset(table, engine=engine)
+    transformed = Workflow(["x", "y"]).fit_transform(dataset)
+    frame = dd.from_pandas(table.to_pandas(), npartitions=2)
+    for source in (dataset, transformed, transformed.persist(), transformed.to_ddf(), frame, table, tmp_path):
+        u, s, v = svd(source)
+        assert on_host(u.compute()).tolist() == [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
+        assert (s.tolist(), v.tolist()) == ([3.0, 2.0], [[1.0, 0.0], [0.0, 1.0]])
+
+
+def test_an_array_is_decomposed_by_dask_or_as_a_frame() -> None:
+    array = da.from_array(np.array([[3.0, 0.0], [0.0, 0.0], [0.0, 2.0]]), chunks=(2, 2))
+    with pytest.raises(JobError, match="svd takes named columns, not a Dask array") as caught:
+        svd(array)
+    assert caught.value.do == (
+        "call dask.array.linalg.svd(array), or give dask.dataframe.from_dask_array(array, columns=[..])"
+    )
+    assert da.linalg.svd(array)[1].compute().tolist() == pytest.approx([3.0, 2.0])
+    assert svd(dd.from_dask_array(array, columns=["x", "y"])).s.tolist() == pytest.approx([3.0, 2.0])
+
+
+@pytest.mark.system
+def test_svd_runs_on_the_workers_of_its_client(folder: Path) -> None:
+    data = Dataset(folder, engine="pandas")
+    with (
+        make_cluster(Cluster(kind="cpu", workers=2, threads_per_worker=1)) as started,
+        Client(started, set_as_default=False) as client,
+    ):
+        result = svd(data, NAMES, 2, client=client)
+        assert len(client.who_has()) > 0  # the weights of u wait on the workers
+        with client.as_current():
+            assert [array.tobytes() for array in host(result)] == [a.tobytes() for a in host(svd(data, NAMES, 2))]

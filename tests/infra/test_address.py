@@ -188,6 +188,8 @@ def test_folders_that_a_worker_does_not_share_are_named(
     ("section", "said"),
     [
         ({"kind": "address", "address": "tcp://10.0.0.5:8786"}, "tcp://10.0.0.5:8786 is not encrypted: give a tls"),
+        ({"kind": "address", "address": "localhost:8786"},
+         "address localhost:8786 has no scheme: write tls://localhost:8786, or tcp:// if it has no TLS"),
         ({"kind": "cpu", "interface": "eth7", "protocol": "tcp"}, "whoever reaches its ports could run code as the"),
         ({"kind": "ssh", "ssh": {"hosts": ["a"]}, "protocol": "ucx"}, "accept that with unencrypted: true"),
         ({"kind": "cuda", "protocol": "ucx"}, "every user of this host could run code as the user"),

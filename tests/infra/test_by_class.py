@@ -317,6 +317,15 @@ def test_a_scheduler_that_anybody_reaches_is_refused_and_engines_are_those_of_th
         by_class._set_up(asked, SetUp({}, IMPORTS, True), Answers("tls://10.0.0.7:8786"))
 
 
+@pytest.mark.promise("slurm and for a `cluster_class`, whose `adapt` can also be called with `adapt_kwargs`")
+def test_adapt_is_for_a_class_as_well() -> None:
+    own = Cluster(cluster_class="distributed.LocalCluster", adapt={"minimum": 2, "maximum": 4})
+    assert own.scaling == {"minimum": 2, "maximum": 4}
+    own = own.model_copy(update={"adapt_kwargs": {"interval": "1s"}})
+    assert own.scaling == {"minimum": 2, "maximum": 4, "interval": "1s"}
+    assert len(expected(own).workers) == 2
+
+
 def test_what_a_preview_expects_of_a_class() -> None:
     asked = {"cores": 8, "processes": 2, "memory": "16GB"}
     found = expected(Cluster(cluster_class="dask_jobqueue.PBSCluster", cluster_kwargs=asked, workers=4))

@@ -136,6 +136,38 @@ def test_what_is_no_source_is_refused() -> None:
         _ = Dataset(TABLE.slice(0, 0)).plan
 
 
+@pytest.mark.parametrize(
+    ("parameters", "what", "do"),
+    [
+        ({"part_size": "1GB"}, "'part_size' is not a parameter of Dataset", "did you mean 'partition_size'?"),
+        ({"colums": ["x"]}, "'colums' is not a parameter of Dataset", "did you mean 'columns'"),
+        ({"engine": "parquet"}, "'parquet' is not an engine", "say format='parquet', and leave engine out"),
+        ({"engine": "csv"}, "'csv' is not an engine", "say format='csv', and leave engine out"),
+        ({"engine": "cuDF"}, "'cuDF' is not an engine", "did you mean 'cudf'?"),
+    ],
+)
+def test_parameters_of_other_libraries_are_refused_with_the_name_that_they_have_here(
+    parameters: dict[str, Any], what: str, do: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        Dataset("data/*.parquet", **parameters)
+    assert (caught.value.what, caught.value.where) == (what, "Dataset")
+    assert caught.value.do.startswith(do)
+
+
+def test_a_data_set_shows_itself_without_reading(tmp_path: Path) -> None:
+    assert repr(Dataset("missing/*.parquet")) == "Dataset('missing/*.parquet', engine='auto')"
+    assert repr(Dataset([Path("a.csv"), "b.csv", "c.csv"])) == "Dataset('a.csv' and 2 more, engine='auto')"
+    assert repr(Dataset([TABLE, TABLE], engine="pandas")) == "Dataset(pyarrow.Table and 1 more, engine='pandas')"
+    assert repr(Dataset(3)) == "Dataset(builtins.int, engine='auto')"
+    dataset = Dataset(pa.table({"x": [1, 2], "y": [0.5, 1.5]}), engine="pandas")
+    few = dataset.downsample("y > 1", 0.5, "w")
+    assert repr(few) == repr(dataset) == "Dataset(pyarrow.Table, engine='pandas')"
+    assert few.num_rows >= 1
+    assert repr(few) == "Dataset(pyarrow.Table, engine='pandas', columns=['x', 'y', 'w'], partitions=1)"
+    assert repr(dataset.persist()) == "Dataset(pyarrow.Table, engine='pandas', columns=['x', 'y'], partitions=1)"
+
+
 def test_a_file_that_changed_after_counting_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("n\n1\n2\n")

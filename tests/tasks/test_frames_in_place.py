@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask
+import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -291,6 +293,22 @@ def test_a_cudf_frame_on_the_cpu_is_copied_once_with_a_line(caplog: pytest.LogCa
     assert "the cuDF frame is copied to the host" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        da.from_delayed(dask.delayed(divmod)(1, 0), (2, 2), "float64"),
+        dd.from_map(divmod, [1], [0], meta=pd.Series(dtype="int64", name="x")),
+    ],
+)
+def test_an_array_or_a_series_of_dask_is_refused_before_it_is_computed(source: Any) -> None:
+    with pytest.raises(JobError, match=f"a Dask {type(source).__name__} is not a source") as caught:
+        _ = Dataset(source).plan
+    assert caught.value.do == "give a frame: dask.dataframe.from_dask_array(array, columns=[..]), or series.to_frame()"
+    array = da.ones((4, 2), chunks=2)
+    frame = dd.from_dask_array(array, columns=["x", "y"])
+    assert (Dataset(frame).num_rows, Dataset(frame.x.to_frame()).num_rows) == (4, 4)
+
+
 # In memory
 
 
@@ -310,6 +328,7 @@ def test_a_persisted_data_set_is_read_once_and_gives_the_same(engine: str, kind:
     assert outputs(persisted, tmp_path / "persisted") == expected
     assert len(persisted.head(7)) == 7
     assert sum(len(frame) for frame in persisted.to_iter(["n"])) == persisted.num_rows
+    assert dask.persist(persisted) == (persisted,)  # Dask leaves it as it is
 
 
 def test_persisted_results_are_computed_once(engine: str) -> None:
@@ -326,3 +345,24 @@ def test_persisted_results_are_computed_once(engine: str) -> None:
     assert [len(frame) for frame in transformed.to_iter()] == [ROWS] * 2
     assert len(transformed.to_ddf().compute(scheduler="sync")) == 2 * ROWS
     assert len(times) == before
+
+
+@pytest.mark.parametrize("persisted", [False, True])
+def test_an_array_of_what_comes_out_of_a_workflow(engine: str, persisted: bool) -> None:
+    table = pa.table({"x": [1.0, 3.0, None, 5.0], "n": [1, 2, 3, 4], "s": ["a", "b", "c", "d"]})
+    workflow = Workflow((["x", "n"] >> ops.Filter("n != 2")) + ["s"])
+    transformed = workflow.fit_transform(Dataset(table, engine=engine))
+    transformed = transformed.persist() if persisted else transformed
+    array = transformed.to_dask_array(["n", "x"])
+    assert (array.shape, array.chunks) == ((3, 2), ((3,), (2,)))
+    assert np.array_equal(on_host(array.compute()), [[1.0, 1.0], [3.0, np.nan], [4.0, 5.0]], equal_nan=True)
+    assert on_host(transformed.to_dask_array(["n"], "int8").compute()).dtype == np.int8
+    with pytest.raises(JobError, match="column 's' is string, and an array holds numbers"):
+        transformed.to_dask_array()
+
+
+def test_what_comes_out_of_a_workflow_is_the_source_of_another(engine: str) -> None:
+    first = Workflow((["x"] >> ops.Clip(max_value=2.0)) + ["s"])
+    clipped = first.fit_transform(Dataset(pa.table({"x": [0.0, 1.0, 9.0], "s": ["a", "b", "c"]}), engine=engine))
+    second = Workflow(["x"] >> ops.Normalize()).fit(clipped)
+    assert to_list(second.transform(clipped).head()["x"]) == [-1.0, 0.0, 1.0]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import pickle
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
+from rowmill import each, svd
 
 from tasks import ops
 from tasks.core.schema import Schema, Tags
@@ -343,3 +346,81 @@ def test_a_pandas_frame_comes_back_with_arrow_types() -> None:
     assert {name: str(dtype) for name, dtype in out.dtypes.items()} == types
     assert out["price"][1] is pd.NA
     assert out["brand"].to_numpy().tolist() == [3, 1, 3]
+
+
+def test_a_workflow_and_its_results_show_themselves(engine: str) -> None:
+    unfitted = Workflow((["x"] >> ops.FillMissing(0) >> ops.Normalize()) + ["c"])
+    assert repr(unfitted) == "Workflow(operators=['FillMissing', 'Normalize'], not fitted)"
+    dataset = Dataset(TABLE, engine=engine)
+    transformed = unfitted.fit_transform(dataset)
+    assert repr(unfitted) == "Workflow(operators=['FillMissing', 'Normalize'], columns=['x', 'c'])"
+    assert repr(transformed) == f"Transformed({dataset!r}, columns=['x', 'c'])"
+
+
+@pytest.mark.parametrize("kind", ["path", "folder", "paths", "dask"])
+def test_transform_takes_what_fit_takes(engine: str, tmp_path: Path, kind: str) -> None:
+    pq.write_table(TABLE, tmp_path / "in.parquet")
+    path = tmp_path / "in.parquet"
+    sources = {"path": str(path), "folder": tmp_path, "paths": [path], "dask": Dataset(path, engine=engine).to_ddf()}
+    fitted = workflow(engine)
+    transformed = fitted.transform(sources[kind])
+    expected = to_list(fitted.transform(Dataset(TABLE, engine=engine)).head()["x"])
+    assert to_list(transformed.head()["x"]) == expected
+    with pytest.raises(JobError, match="the workflow is not fitted"):
+        Workflow(graph()).transform(sources[kind])
+
+
+@pytest.mark.system
+def test_the_client_of_a_workflow_is_that_of_its_calls(tmp_path: Path) -> None:
+    from distributed import Client, LocalCluster
+
+    def cluster() -> LocalCluster:
+        return LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0")
+
+    with cluster() as one, cluster() as two, Client(one) as current, Client(two, set_as_default=False) as own:
+        dataset = Dataset(TABLE, engine="pandas")
+        fitted = Workflow(graph(), client=own)
+        assert fitted.fit_transform(dataset).dataset.client is own
+        assert fitted.transform(dataset).dataset.client is own
+        assert fitted.refit_transform(dataset).dataset.client is own
+        assert fitted.select(["x"]).client is own
+        assert fitted.transform(TABLE).column_names == fitted.output_schema.to_arrow().names  # in this process
+        fitted.transform(dataset).to_parquet(str(tmp_path / "out"), files=1)
+        assert two.scheduler.transition_log
+        assert not one.scheduler.transition_log  # nothing has run on the current client's worker
+        assert fitted.transform(dataset, client=current).dataset.client is current
+        assert fitted.fit_transform(dataset, client=current).dataset.client is current
+        assert one.scheduler.transition_log
+        assert pickle.loads(pickle.dumps(fitted)).client is None  # noqa: S301
+
+
+def test_the_shuffle_modes_of_nvtabular_are_refused_with_those_of_here(tmp_path: Path) -> None:
+    transformed = workflow("pandas").transform(Dataset(TABLE, engine="pandas"))
+    for name, here in (("PER_WORKER", "worker"), ("PER_PARTITION", "partition"), ("FULL", "full")):
+        with pytest.raises(JobError, match=f"not '{name}': did you mean '{here}'"):
+            transformed.to_parquet(str(tmp_path / "out"), shuffle=name)
+
+
+@pytest.mark.system
+def test_annotations_choose_the_workers_that_offer_a_resource(tmp_path: Path) -> None:
+    import dask
+    from distributed import Client, Scheduler, SpecCluster, Worker
+
+    local = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    names = {"with": {"GPU": 1}, "without": {}}
+    workers = {
+        name: {"cls": Worker, "options": {"nthreads": 1, "resources": offers, "name": name, **local}}
+        for name, offers in names.items()
+    }
+    with (
+        SpecCluster(workers, {"cls": Scheduler, "options": local}) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        dataset = Dataset(pa.table({"x": np.arange(1 << 20) / 8}), engine="pandas", partition_size="1MB", client=client)
+        with dask.annotate(resources={"GPU": 1}):
+            fitted = Workflow(["x"] >> ops.Normalize()).fit(dataset)
+            fitted.transform(dataset).to_parquet(str(tmp_path / "out"), files=2)
+            svd(dataset)
+            each(abs, range(20), client=client)
+        ran = {name: worker.state.executed_count for name, worker in cluster.workers.items()}
+        assert (ran["with"] > 20, ran["without"]) == (True, 0)

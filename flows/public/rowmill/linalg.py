@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from tasks.engines.algorithms.factors import one_thread, signs
 from tasks.engines.algorithms.reductions import on_host
 from tasks.engines.matrices import Matrices
 from tasks.errors import DataError, JobError
+from tasks.workflow import as_dataset
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class SVD:
     """u diag(s) v, the nearest matrix of rank k to that of the columns of a data set.
 
     u: a Dask array (rows, k) of NumPy or CuPy arrays. s: the singular values (k,), descending. v: (k, columns).
+    `u, s, v = svd(..)` works, too.
     """
 
     u: Any
@@ -33,21 +38,30 @@ class SVD:
     v: np.ndarray
     columns: tuple[str, ...]
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.u, self.s, self.v))
 
-def svd(dataset: Dataset, columns: Sequence[str] | None = None, k: int | None = None) -> SVD:
+
+def svd(
+    data: object, columns: Sequence[str] | None = None, k: int | None = None, *, client: Client | None = None
+) -> SVD:
     """Decompose the matrix of columns of numbers (default: all) into its k largest singular values and their vectors.
 
-    The columns are neither centred nor scaled. By default k is the number of columns, or of rows if there are fewer.
-    The largest entry of each row of v is positive; of several that are equal up to rounding, the first.
+    `data` is a Dataset, a Transformed, or a source of a Dataset, such as a path or a frame. The columns are neither
+    centred nor scaled. By default k is the number of columns, or of rows if there are fewer. The largest entry of
+    each row of v is positive; of several that are equal up to rounding, the first.
 
-    The work runs on the current Dask client if there is one, else in threads, block by block: the rows need not fit
-    into memory, but a matrix of columns x columns for each block must. The first pass gives s and v; to compute u is
-    another one. Blocks depend on the data alone, so that s, u and v have the same bits for any number of workers and
-    threads of one kind of machine, if workers have one thread for BLAS, as those that a nanny starts.
+    The workers of the Dask `client` do the work, by default those of the Dataset's client, else of the current one,
+    else threads, block by block: the rows need not fit into memory, but a matrix of columns x columns for each block
+    must. The first pass gives s and v; to compute u is another one. The rows of a Dask frame or a Transformed are also
+    counted in a pass, and their partitions end blocks. Of others, blocks depend on the data alone, so that s, u and v
+    have the same bits for any number of workers and threads of one kind of machine, if workers have one thread for
+    BLAS, as those that a nanny starts.
 
     Singular values are exact to rounding of the largest one (1e-15), u and v orthogonal to rounding, also at condition
-    1e8: no product of the matrix with itself is formed. Errors: a JobError for columns that are not numbers, and for a
-    k below 1 or beyond rows or columns; a DataError for null, NaN or infinity, which names column and row.
+    1e8: no product of the matrix with itself is formed. Errors: a JobError for an array, for columns that are not
+    numbers, and for a k below 1 or beyond rows or columns; a DataError for null, NaN or infinity, which names column
+    and row.
 
     Source: direct tall-skinny QR, Benson, Gleich, Demmel, 2013. `dask.array.linalg.svd` decomposes the triangular
     factors of the blocks, on the host; of the rows themselves it would hold Q until the last factor is there.
@@ -57,6 +71,12 @@ def svd(dataset: Dataset, columns: Sequence[str] | None = None, k: int | None = 
     >>> result.s.tolist(), result.v.tolist(), result.u.compute().tolist()
     ([3.0, 2.0], [[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
     """
+    import dask.array as da
+
+    if isinstance(data, da.Array):
+        what, do = "svd takes named columns, not a Dask array", "call dask.array.linalg.svd(array), or give "
+        raise JobError(what, where="svd", do=f"{do}dask.dataframe.from_dask_array(array, columns=[..])")
+    dataset = as_dataset(data, client)
     with using(dataset.client):
         return _svd(dataset, dataset.matrices(columns, "float64"), k)
 

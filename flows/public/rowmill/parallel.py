@@ -18,7 +18,8 @@ def each(function: Callable[..., Any], items: Iterable[Any], broadcast: object =
 
     function: called as function(item), or as function(broadcast, item) where there is something to broadcast.
     items: small values, such as pairs of column names, which travel with the calls.
-    broadcast: what all calls share, such as a pandas or cuDF frame. Each worker gets it once: do not change it.
+    broadcast: what all calls share, such as a pandas or cuDF frame. Each worker gets it once: do not change it. A Dask
+        Future of it, as `client.scatter` gives, is fetched first.
     client: the `distributed.Client` whose workers make the calls; by default the current one, else threads.
 
     Workers must be able to import the modules of the function; a lambda or a function of a notebook travels as it is.
@@ -34,6 +35,8 @@ def each(function: Callable[..., Any], items: Iterable[Any], broadcast: object =
       where: each, item 1: 0
       why: ZeroDivisionError: integer division or modulo by zero...
     """
+    if library(broadcast) == "distributed" and hasattr(broadcast, "result"):
+        broadcast = broadcast.result()
     engine = "cudf" if library(broadcast) == "cudf" else "pandas"
     with using(client):
         pool = current_pool(gpu_setup.allocatable, lambda client: gpu_setup.prepare_workers(client, engine))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -174,3 +175,15 @@ def test_the_function_is_one_that_the_host_allows(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("ROWMILL_FUNCTION_MODULES", "other")
     with pytest.raises(HostError, match="may not be used"):
         ops.MapPartitions(f"{__name__}:length", {"rows": "int64"})
+
+
+def test_a_sort_leaves_the_order_and_sorts_as_the_source(engine: str) -> None:
+    def sort(frame: Any) -> Any:
+        return frame.sort_values("x")
+
+    frame = dd.from_pandas(pd.DataFrame({"x": [3, 1, 2, 0]}), npartitions=2)
+    frame = frame.to_backend("cudf") if engine == "cudf" else frame
+    workflow = Workflow(["x"] >> ops.MapPartitions(sort, {"x": "int64"})).fit(Dataset(frame, engine=engine))
+    assert to_list(workflow.transform(frame).to_ddf().compute()["x"]) == [3, 1, 2, 0]
+    in_order = Dataset(frame.map_partitions(sort), engine=engine, index="place")
+    assert to_list(in_order.to_ddf(["x"]).compute()["x"]) == [1, 3, 0, 2]
