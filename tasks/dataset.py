@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Never
 from uuid import uuid4
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from tasks.engines.convert import libraries
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import typed
 from tasks.engines.matrices import Matrices, matrix_type
+from tasks.engines.types import DataFrame
 from tasks.errors import JobError, RowmillError, near
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
@@ -64,14 +65,11 @@ from tasks.storage.files import check_unchanged, is_remote, local_path
 from tasks.storage.files_being_read import open_outputs
 
 if TYPE_CHECKING:
-    import cudf
     import dask.array as da
     import dask.dataframe as dd
     import numpy.typing as npt
-    import pandas as pd
     from distributed import Client
 
-Frame: TypeAlias = "pd.DataFrame | cudf.DataFrame"  # of the engine
 log = logging.getLogger("rowmill")
 LAZY = (
     "the %s partitions of the Dask frame are computed to count their rows, and again in each pass, which checks that "
@@ -609,7 +607,7 @@ class Dataset:
         stays = libraries.resolve_engine(self.engine) == "cudf" and self.frames is not None and self.frames.inputs
         return names, self.handle if self._rows is None and not stays else self._work(names)
 
-    def head(self, n: int = 5) -> Frame:
+    def head(self, n: int = 5) -> DataFrame:
         """The first n rows as a frame of the engine; fewer if there are fewer."""
         tables, rows = list[pa.Table](), 0
         _, source = self._reading(None)
@@ -870,7 +868,7 @@ def _measured(engine: str, alone: Partition) -> FrameFacts:
     return measured(frame_here(alone.inputs[0].frame), engine)
 
 
-def _read_frame(handle: tuple[Plan | FramePlan | Work, Sequence[str], str], partition: Partition) -> Frame:
+def _read_frame(handle: tuple[Plan | FramePlan | Work, Sequence[str], str], partition: Partition) -> DataFrame:
     source, columns, engine = handle
     if isinstance(source, Work) and engine == "cudf" and partition.inputs:  # which do not leave the GPU
         return source.kernels.user_frame(_picked(source, partition))

@@ -23,8 +23,9 @@ from tasks.core.dtypes import plain_type
 from tasks.core.plan import Partition, Plan
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds, embeddings_of
 from tasks.core.settings import Output, checked
-from tasks.dataset import Dataset, Frame
+from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import library, resolve_engine
+from tasks.engines.types import DataFrame
 from tasks.engines.user_frames import open_frame
 from tasks.errors import DataError, JobError, near
 from tasks.graph.binding import SOURCE, Bound
@@ -551,7 +552,7 @@ class Transformed:
         """The same as `frames`, under the name that `Dataset` has."""
         return self.frames()
 
-    def head(self, n: int = 5) -> Frame:
+    def head(self, n: int = 5) -> DataFrame:
         """The first n rows as a frame of the engine; fewer if there are fewer."""
         if self._persisted is not None:
             with using(self.dataset.client):
@@ -617,7 +618,7 @@ def reading_of(plan: Plan) -> dict[str, Any]:
     return {**plan.reading, **{name: value for name, value in keyed.items() if value}}
 
 
-def _frame_of(work: Work, partition: Partition) -> Frame:
+def _frame_of(work: Work, partition: Partition) -> DataFrame:
     return work.kernels.user_frame(transformed(work, partition))
 
 

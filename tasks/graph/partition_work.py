@@ -26,6 +26,7 @@ from tasks.core.unforeseen_errors import at
 from tasks.engines.algorithms.moments import Moments
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.expression.syntax import parse
+from tasks.engines.types import Array
 from tasks.graph import row_sample
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.evaluation import Evaluation
@@ -283,7 +284,7 @@ class Work(PickledFields):
         return self.cache if whole else None
 
 
-def block_offsets(partition: Partition, rows: np.ndarray, xp: ModuleType) -> list[int]:
+def block_offsets(partition: Partition, rows: Array, xp: ModuleType) -> list[int]:
     """Where each block begins in the partition's rows (their numbers ascend), and where the last one ends."""
     starts = np.array([b.first_row for b in partition.blocks], dtype=np.uint64)
     return [*(int(i) for i in xp.searchsorted(rows, xp.asarray(starts))), len(rows)]

@@ -122,7 +122,7 @@ class Splitting(PickledFields):
             return list(self.cuts)
         return [(name, stored(moment(cut, known).cast(dtype))) for name, cut in self.cuts]
 
-    def of_numbers(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of_numbers(self, rows: Array) -> tuple[Array, Array]:
         """(which of these rows belong to the split, which belong to it or to a split before it)."""
         own, later = np.ones(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
         for name, members in self.sets:  # test, valid
@@ -168,7 +168,7 @@ class Splitting(PickledFields):
             for name, cut in self.cuts_in(partition.schema[self.column].dtype):
                 yield name, values >= cut if valid is None else valid & (values >= cut)
 
-    def _of_hashes(self, rows: PartitionRows, engine: Kernels) -> np.ndarray:
+    def _of_hashes(self, rows: PartitionRows, engine: Kernels) -> Array:
         """The rows that the hash of their keys, or of their numbers, gives to this split."""
         xp, seed = engine.xp, seed_of(f"split {self.seed}")
         keys = [rows.columns[name] for name in self.keys]
@@ -291,7 +291,7 @@ class Downsampling(PickledFields):
         weights = self._weights(xp.where(chosen, 1 / self.fraction, 1.0), engine)
         return MaskResult(mask, columns=weights, left_out={"downsampled": len(rows.numbers) - total(mask)})
 
-    def _weights(self, weights: np.ndarray, engine: Kernels) -> dict[str, Any]:
+    def _weights(self, weights: Array, engine: Kernels) -> dict[str, Any]:
         return {self.weight: engine.from_numbers(weights.astype(engine.xp.float32))} if self.weight else {}
 
     def stay(self, rows: Array, engine: Kernels) -> Array:

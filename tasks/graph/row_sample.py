@@ -37,7 +37,7 @@ def step_of(rows: int) -> int:
     return max(-(-rows // ROWS), 1)
 
 
-def sampled_places(rows: np.ndarray, step: int, ascending: bool, engine: Kernels) -> np.ndarray:
+def sampled_places(rows: Array, step: int, ascending: bool, engine: Kernels) -> Array:
     """The places of the drawn rows among these row numbers (uint64 of the engine), of which some may be left out."""
     xp = engine.xp
     if step == 1 or not len(rows):
@@ -70,7 +70,7 @@ class Drawn(NamedTuple):
 
 
 def draw(
-    sampled: Mapping[str, Any], compared: Mapping[str, Any], rows: np.ndarray, of: int, ascending: bool, engine: Kernels
+    sampled: Mapping[str, Any], compared: Mapping[str, Any], rows: Array, of: int, ascending: bool, engine: Kernels
 ) -> Drawn:
     """Draw from rows with these numbers (uint64 of the engine), of a source of `of` rows; lists are not compared."""
     xp, step, among = engine.xp, step_of(of), max(-(-of // COMPARED), 1)
