@@ -19,6 +19,19 @@ Engine = Literal["cudf", "pandas"]
 Kind = Literal["cuda", "cpu", "address", "ssh", "slurm", "kubernetes", "class"]
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")
 SCALE = ("auto", "cpu", "slurm", "class")
+KUBE = "dask_kubernetes.operator.KubeCluster"
+# Managers and clouds that have no kind, but a class of Dask.
+MANAGERS = {
+    **dict.fromkeys(("pbs", "torque"), "dask_jobqueue.PBSCluster"),
+    "sge": "dask_jobqueue.SGECluster",
+    "lsf": "dask_jobqueue.LSFCluster",
+    **dict.fromkeys(("condor", "htcondor"), "dask_jobqueue.HTCondorCluster"),
+    "oar": "dask_jobqueue.OARCluster",
+    "moab": "dask_jobqueue.MoabCluster",
+    **dict.fromkeys(("aws", "ec2"), "dask_cloudprovider.aws.EC2Cluster"),
+    "azure": "dask_cloudprovider.azure.AzureVMCluster",
+    **dict.fromkeys(("gcp", "gce"), "dask_cloudprovider.gcp.GCPCluster"),
+}
 
 
 class Adapt(BaseModel):
@@ -112,6 +125,15 @@ class Cluster(BaseModel):
             devices = devices.split(",")
         return [str(device).strip() for device in devices] if isinstance(devices, list) else devices
 
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _is_not_a_class(cls, kind: Any) -> Any:
+        if named := MANAGERS.get(name := str(kind).lower()):
+            raise ValueError(f"{name} has a class: set cluster_class: {named} and its cluster_kwargs")
+        if name == "yarn":
+            raise ValueError("on YARN start a scheduler and workers with Skein or dask-yarn, and use kind: address")
+        return kind
+
     @field_validator("resources")
     @classmethod
     def _of_stages(cls, resources: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -150,7 +172,9 @@ class Cluster(BaseModel):
         if self.kind == "ssh" and self.workers:
             raise ValueError("kind: ssh has a worker for each of ssh.hosts: leave out `workers`")
         if self.adapt and self.kind not in SCALE:
-            raise ValueError(f"kind: {self.kind} does not scale: leave out `adapt`")
+            scales = f", or set cluster_class: {KUBE} with adapt_kwargs, which has no TLS"
+            scales *= self.kind == "kubernetes"
+            raise ValueError(f"kind: {self.kind} does not scale: leave out `adapt`{scales}")
         if why := refusal(self):
             raise ValueError(why)
         return self

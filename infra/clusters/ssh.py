@@ -17,9 +17,11 @@ from distributed.security import Security
 from infra.clusters.encryption import contents_of, protocol_of, security_of
 from infra.clusters.model import Ssh
 from infra.clusters.remote import (
+    CUDA_CLASS,
     IDLE_SECONDS,
     LOOPBACK,
     RunningCluster,
+    cuda_worker_options,
     library,
     worker_options,
     worker_settings,
@@ -59,9 +61,8 @@ def _start_processes(
 ) -> SpecCluster:
     section = cluster.ssh
     assert section is not None
-    options = worker_options(cluster, section.gpus, imports) | {"local_directory": scratch}
-    if section.gpus and "resources" in options:  # CUDAWorker takes them as its command does
-        options["resources"] = ",".join(f"{name}={amount:g}" for name, amount in options["resources"].items())
+    options = cuda_worker_options(cluster, imports) if section.gpus else worker_options(cluster, 0, imports)
+    options |= {"local_directory": scratch}
     scheduler: dict[str, Any] = {
         "protocol": f"{protocol_of(cluster, security)}://",
         "port": 0,
@@ -87,7 +88,7 @@ def _start_processes(
                 scheduler_options=scheduler,
                 remote_python=f"{python} -P",
                 security=security,
-                worker_class="dask_cuda.CUDAWorker" if section.gpus else "distributed.Nanny",
+                worker_class=CUDA_CLASS if section.gpus else "distributed.Nanny",
             )
     except Exception as error:
         raise GiveUpError(
