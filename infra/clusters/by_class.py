@@ -22,10 +22,10 @@ from infra.clusters.remote import (
     CUDA_COMMAND,
     LOOPBACK,
     RunningCluster,
-    cuda_worker_options,
     imported,
     log,
     worker_arguments,
+    worker_options,
     worker_settings,
 )
 from infra.clusters.slurm import PLAIN_COMMAND, end, exported
@@ -168,7 +168,7 @@ def _of_gpus(cluster: Cluster, chosen: Callable[..., Any], settings: str, import
         section = dask.config.get(f"jobqueue.{given.get('config_name') or job.default_config_name()}", {})
         section = {name.replace("-", "_"): value for name, value in section.items()}
         section |= {name: value for name, value in given.items() if value is not None}
-        if section.get("worker_command", PLAIN_COMMAND) == PLAIN_COMMAND:
+        if "worker_command" not in given and section.get("worker_command") == PLAIN_COMMAND:
             arguments = section.get("worker_extra_args") or section.get("extra") or []
             lines = section.get("job_script_prologue") or section.get("env_extra") or []
             started = {
@@ -179,7 +179,7 @@ def _of_gpus(cluster: Cluster, chosen: Callable[..., Any], settings: str, import
             }
             log.info("each job starts `%s` for %s GPU(s) (processes)", CUDA_COMMAND, started["processes"])
     elif "worker_class" not in given and _starts_nannies(chosen):
-        options = cuda_worker_options(cluster, imports) | dict(given.get("worker_options") or {})
+        options = worker_options(cluster, 1, imports) | dict(given.get("worker_options") or {})
         started = {"worker_class": CUDA_CLASS, "worker_options": options}
         log.info("the workers are of the worker_class %s", CUDA_CLASS)
     return started
@@ -235,22 +235,16 @@ def _parameters(called: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 def _constructors(of: Any) -> list[Callable[..., Any]]:
     """The `__init__` of a class and of its bases in their order, up to the first that takes no **kwargs."""
     found = [vars(base)["__init__"] for base in getattr(of, "__mro__", ()) if "__init__" in vars(base)]
-    last = next((number for number, constructor in enumerate(found) if not _rest(constructor)), len(found))
+    last = next((number for number, init in enumerate(found) if not inspect.getfullargspec(init).varkw), len(found))
     return found[: last + 1]
 
 
 def _names_all(of: Any) -> bool:
     """True if the class takes no arguments but `_parameters`: each constructor hands its **kwargs on to the next one,
     and the last has none. False in doubt, as for LocalCluster, which passes them to its workers."""
-    constructors = _constructors(of)
+    *above, last = _constructors(of) or [object.__init__]
     plain = type(of).__call__ is type.__call__ and getattr(of, "__new__", None) is object.__new__
-    return bool(constructors) and plain and not _rest(constructors[-1]) and all(map(_hands_on, constructors[:-1]))
-
-
-def _rest(constructor: Callable[..., Any]) -> str:
-    """The name of the constructor's **kwargs, or ""."""
-    parameters = inspect.signature(constructor).parameters.values()
-    return next((parameter.name for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD), "")
+    return plain and not inspect.getfullargspec(last).varkw and all(map(_hands_on, above))
 
 
 def _hands_on(constructor: Callable[..., Any]) -> bool:
@@ -259,7 +253,7 @@ def _hands_on(constructor: Callable[..., Any]) -> bool:
         (source,) = ast.parse(textwrap.dedent(inspect.getsource(constructor))).body
     except (OSError, TypeError, SyntaxError):
         return False
-    nodes, rest = [*ast.walk(source)], _rest(constructor)
+    nodes, rest = [*ast.walk(source)], inspect.getfullargspec(constructor).varkw
     uses = {node for node in nodes if isinstance(node, ast.Name) and node.id == rest}
     handed: set[ast.expr] = set()
     harmless: set[ast.expr] = set()

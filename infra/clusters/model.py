@@ -20,18 +20,11 @@ Kind = Literal["cuda", "cpu", "address", "ssh", "slurm", "kubernetes", "class"]
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")
 SCALE = ("auto", "cpu", "slurm", "class")
 KUBE = "dask_kubernetes.operator.KubeCluster"
-# Managers and clouds that have no kind, but a class of Dask.
-MANAGERS = {
-    **dict.fromkeys(("pbs", "torque"), "dask_jobqueue.PBSCluster"),
-    "sge": "dask_jobqueue.SGECluster",
-    "lsf": "dask_jobqueue.LSFCluster",
-    **dict.fromkeys(("condor", "htcondor"), "dask_jobqueue.HTCondorCluster"),
-    "oar": "dask_jobqueue.OARCluster",
-    "moab": "dask_jobqueue.MoabCluster",
-    **dict.fromkeys(("aws", "ec2"), "dask_cloudprovider.aws.EC2Cluster"),
-    "azure": "dask_cloudprovider.azure.AzureVMCluster",
-    **dict.fromkeys(("gcp", "gce"), "dask_cloudprovider.gcp.GCPCluster"),
-}
+QUEUES = {"pbs": "PBS", "torque": "PBS", "sge": "SGE", "lsf": "LSF", "condor": "HTCondor", "htcondor": "HTCondor"}
+CLOUDS = {"aws": "aws.EC2", "ec2": "aws.EC2", "azure": "azure.AzureVM", "gcp": "gcp.GCP", "gce": "gcp.GCP"}
+# The classes of queues and clouds that are not kinds.
+MANAGERS = {name: f"dask_jobqueue.{start}Cluster" for name, start in (QUEUES | {"oar": "OAR", "moab": "Moab"}).items()}
+MANAGERS |= {name: f"dask_cloudprovider.{start}Cluster" for name, start in CLOUDS.items()}
 
 
 class Adapt(BaseModel):
@@ -172,9 +165,8 @@ class Cluster(BaseModel):
         if self.kind == "ssh" and self.workers:
             raise ValueError("kind: ssh has a worker for each of ssh.hosts: leave out `workers`")
         if self.adapt and self.kind not in SCALE:
-            scales = f", or set cluster_class: {KUBE} with adapt_kwargs, which has no TLS"
-            scales *= self.kind == "kubernetes"
-            raise ValueError(f"kind: {self.kind} does not scale: leave out `adapt`{scales}")
+            by_class = f", or set cluster_class: {KUBE} (without TLS) with adapt_kwargs" * (self.kind == "kubernetes")
+            raise ValueError(f"kind: {self.kind} does not scale: leave out `adapt`{by_class}")
         if why := refusal(self):
             raise ValueError(why)
         return self

@@ -137,14 +137,8 @@ def worker_options(cluster: Cluster, gpus: int, imports: WorkerImports = NO_IMPO
             "pre_import": ",".join(pre_import(imports)),
         }
     if resources:
-        options["resources"] = resources
+        options["resources"] = _amounts(resources) if gpus else resources  # CUDAWorker takes them as its command does
     return {name: value for name, value in options.items() if value is not None}
-
-
-def cuda_worker_options(cluster: Cluster, imports: WorkerImports) -> dict[str, Any]:
-    """The options for dask_cuda.CUDAWorker, which takes resources as its command does."""
-    options = worker_options(cluster, 1, imports)
-    return options | {"resources": _amounts(options["resources"])}
 
 
 def _amounts(resources: dict[str, float]) -> str:

@@ -21,7 +21,6 @@ from infra.clusters.remote import (
     IDLE_SECONDS,
     LOOPBACK,
     RunningCluster,
-    cuda_worker_options,
     library,
     worker_options,
     worker_settings,
@@ -61,8 +60,7 @@ def _start_processes(
 ) -> SpecCluster:
     section = cluster.ssh
     assert section is not None
-    options = cuda_worker_options(cluster, imports) if section.gpus else worker_options(cluster, 0, imports)
-    options |= {"local_directory": scratch}
+    options = worker_options(cluster, section.gpus, imports) | {"local_directory": scratch}
     scheduler: dict[str, Any] = {
         "protocol": f"{protocol_of(cluster, security)}://",
         "port": 0,

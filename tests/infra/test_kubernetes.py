@@ -332,6 +332,11 @@ def test_a_wrong_section_is_refused(section: dict[str, Any], said: str) -> None:
     assert said in str(caught.value)
 
 
+def test_pods_that_should_scale_are_answered_by_the_class_that_scales() -> None:
+    with pytest.raises(ValidationError, match=r"set cluster_class: dask_kubernetes.operator.KubeCluster"):
+        Cluster.model_validate({"kind": "kubernetes", "kubernetes": ASKED, "adapt": {"maximum": 4}})
+
+
 class ClassApi(Api):
     """The same for KubeCluster: its pods have no certificates, and one worker runs at first."""
 
