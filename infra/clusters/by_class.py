@@ -163,12 +163,12 @@ def _arguments(cluster: Cluster, chosen: Callable[..., Any], settings: str, impo
 def _of_gpus(cluster: Cluster, chosen: Callable[..., Any], settings: str, imports: WorkerImports) -> dict[str, Any]:
     """Arguments for workers of dask-cuda, a GPU each, where the class starts plain ones by default. {} where the job,
     or the configuration of dask-jobqueue, names the workers."""
-    given, started = cluster.cluster_kwargs, {}
+    kwargs, started = cluster.cluster_kwargs, {}
     if job := getattr(chosen, "job_cls", None):
-        section = dask.config.get(f"jobqueue.{given.get('config_name') or job.default_config_name()}", {})
+        section = dask.config.get(f"jobqueue.{kwargs.get('config_name') or job.default_config_name()}", {})
         section = {name.replace("-", "_"): value for name, value in section.items()}
-        section |= {name: value for name, value in given.items() if value is not None}
-        if "worker_command" not in given and section.get("worker_command") == PLAIN_COMMAND:
+        section |= {name: value for name, value in kwargs.items() if value is not None}
+        if "worker_command" not in kwargs and section.get("worker_command") == PLAIN_COMMAND:
             arguments = section.get("worker_extra_args") or section.get("extra") or []
             lines = section.get("job_script_prologue") or section.get("env_extra") or []
             started = {
@@ -178,8 +178,8 @@ def _of_gpus(cluster: Cluster, chosen: Callable[..., Any], settings: str, import
                 "job_script_prologue": [*lines, settings],
             }
             log.info("each job starts `%s` for %s GPU(s) (processes)", CUDA_COMMAND, started["processes"])
-    elif "worker_class" not in given and _starts_nannies(chosen):
-        options = worker_options(cluster, 1, imports) | dict(given.get("worker_options") or {})
+    elif "worker_class" not in kwargs and _starts_nannies(chosen):
+        options = worker_options(cluster, 1, imports) | dict(kwargs.get("worker_options") or {})
         started = {"worker_class": CUDA_CLASS, "worker_options": options}
         log.info("the workers are of the worker_class %s", CUDA_CLASS)
     return started
@@ -224,19 +224,19 @@ def _refused(cluster: Cluster, key: str, called: Callable[..., Any], why: object
 def _parameters(called: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters by name: those of the signature, then those that a class passes on to its jobs or, without jobs,
     to its base classes."""
-    found: dict[str, inspect.Parameter] = {}
+    named: dict[str, inspect.Parameter] = {}
     for of in (called, *_constructors(getattr(called, "job_cls", called))):
         for parameter in inspect.signature(of).parameters.values():
             if parameter.name != "self" and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-                found.setdefault(parameter.name, parameter)
-    return found
+                named.setdefault(parameter.name, parameter)
+    return named
 
 
 def _constructors(of: Any) -> list[Callable[..., Any]]:
     """The `__init__` of a class and of its bases in their order, up to the first that takes no **kwargs."""
-    found = [vars(base)["__init__"] for base in getattr(of, "__mro__", ()) if "__init__" in vars(base)]
-    last = next((number for number, init in enumerate(found) if not inspect.getfullargspec(init).varkw), len(found))
-    return found[: last + 1]
+    every = [vars(base)["__init__"] for base in getattr(of, "__mro__", ()) if "__init__" in vars(base)]
+    last = next((number for number, init in enumerate(every) if not inspect.getfullargspec(init).varkw), len(every))
+    return every[: last + 1]
 
 
 def _names_all(of: Any) -> bool:

@@ -289,6 +289,20 @@ class Kubernetes(BaseModel):
     shared_memory: Amount = Field("8GiB", description="size of a pod's /dev/shm, which UCX and NCCL use")
     node_selector: dict[str, str] = Field({}, description="labels that a node of a pod has")
     tolerations: list[dict[str, Any]] = Field([], description="taints of nodes that the pods tolerate")
+    template: dict[Literal["worker", "scheduler"], dict[Literal["metadata", "spec"], dict[str, Any]]] = Field(
+        {}, description="laid over the pods: {worker: {metadata: {annotations: ..}, spec: {priorityClassName: ..}}}"
+    )
+
+    @field_validator("template")
+    @classmethod
+    def _leaves_the_command(cls, template: dict[Any, Any]) -> dict[Any, Any]:
+        for role, pod in template.items():
+            containers = pod.get("spec", {}).get("containers", [])
+            if not isinstance(containers, list) or not all(isinstance(c, dict) and "name" in c for c in containers):
+                raise ValueError(f"the containers of {role} are not a list of maps with a name each")
+            if any(c["name"] == role and {"args", "command"} & c.keys() for c in containers):
+                raise ValueError(f"rowmill writes the command of the container {role}: leave out `args` and `command`")
+        return template
 
 
 WALLTIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}")
