@@ -29,7 +29,7 @@ CLUSTERS = "ROWMILL_ALLOWED_CLUSTERS"
 PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
 SIGNED = re.compile(r"[?&](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Signature|sig|(access_)?token)=", re.I)
 CLUSTER_PATHS = ("local_directory", "ca", "cert", "key", "known_hosts", "log_directory", "shared_directory")
-COMMANDS = ("setup", "directives", "python")
+COMMANDS = ("setup", "directives", "python", "template")
 COLLECTOR_KEYS = {"run.lineage": "OPENLINEAGE_API_KEY", "run.metrics": "OTEL_EXPORTER_OTLP_HEADERS"}
 HELD = "the options (key, secret, ..) stand as JSON in the variable ROWMILL_STORAGE_<NAME> or in a Secret block"
 
@@ -155,15 +155,15 @@ def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
 
 
 def _check_no_commands(cluster: Cluster) -> None:
-    """Refuse commands of a SLURM job, another Python, and arguments of a class where the job's functions are
-    limited: arguments are commands, such as job_script_prologue, hosts or images."""
+    """Refuse commands of a SLURM job, another Python, templates of pods, and arguments of a class where the job's
+    functions are limited: arguments are commands, such as job_script_prologue, hosts or images."""
     for name in ("cluster_kwargs", "adapt_kwargs"):
         if (arguments := getattr(cluster, name)) and not is_allowed("shell"):
             what, where = "arguments of a cluster class may not be given in a job", f"cluster.{name}: {[*arguments]}"
             why = f"they can run commands, and what users may run is limited by {MODULES} of the host"
             do = f"name a section of the host's file, which is in {CONFIGURATIONS}, as cluster.configuration"
             raise JobError(what, where=where, why=why, do=do)
-    for place in ("ssh", "slurm"):
+    for place in ("ssh", "slurm", "kubernetes"):
         section = getattr(cluster, place, None)
         for name in COMMANDS:
             if getattr(section, name, None) and not is_allowed("shell"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import shutil
+import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -15,8 +17,18 @@ from distributed import Adaptive, Status
 from infra.clusters.encryption import security_of
 from infra.clusters.model import exposed, first_workers
 from infra.clusters.reach import engine_of
-from infra.clusters.remote import LOOPBACK, RunningCluster, imported, log, worker_settings
-from infra.clusters.slurm import end
+from infra.clusters.remote import (
+    CUDA_CLASS,
+    CUDA_COMMAND,
+    LOOPBACK,
+    RunningCluster,
+    imported,
+    log,
+    worker_arguments,
+    worker_options,
+    worker_settings,
+)
+from infra.clusters.slurm import PLAIN_COMMAND, end, exported
 from infra.environment import GPU_ENVIRONMENT, cpu_environment, local_environment
 from infra.workers.failed_starts import cause_of
 from infra.workers.imports import WorkerImports
@@ -59,6 +71,9 @@ def check_class(cluster: Cluster) -> Callable[..., Any]:
         signature.bind(**cluster.cluster_kwargs)
         if job:  # of dask-jobqueue, whose clusters pass on what they do not know
             job("", **{k: v for k, v in cluster.cluster_kwargs.items() if k not in {*signature.parameters, LOGS}})
+        known = _parameters(chosen)
+        if _names_all(chosen) and (unknown := [name for name in cluster.cluster_kwargs if name not in known]):
+            raise TypeError(f"unknown: {', '.join(unknown)}; {near(unknown[0], known)}")
     except (TypeError, ValueError) as error:
         raise _refused(cluster, "cluster_kwargs", chosen, error) from None
     return chosen
@@ -81,7 +96,7 @@ def open_class(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
     opened.on_close.append(partial(started_in.__exit__, None, None, None))
     try:
         with dask.config.set(settings):
-            started = _constructed(chosen, _arguments(cluster, chosen))
+            started = _constructed(chosen, _arguments(cluster, chosen, exported(settings), imports))
         opened.on_close.append(partial(end, started))
         if cluster.workers:
             started.scale(cluster.workers)
@@ -125,7 +140,7 @@ def _adapt(cluster: Cluster, adapt: Callable[..., Any]) -> None:
     adapt(**cluster.scaling | {"minimum": first_workers(cluster)})
 
 
-def _arguments(cluster: Cluster, chosen: Callable[..., Any]) -> dict[str, Any]:
+def _arguments(cluster: Cluster, chosen: Callable[..., Any], settings: str, imports: WorkerImports) -> dict[str, Any]:
     """The arguments of the job, after those that rowmill sets where the class names them. Certificates are for a class
     that has its scheduler and its workers speak TLS."""
     taken = inspect.signature(chosen).parameters
@@ -138,9 +153,42 @@ def _arguments(cluster: Cluster, chosen: Callable[..., Any]) -> dict[str, Any]:
     }
     known: dict[str, Any] = {name: value for name, value in ours.items() if name in taken and value is not None}
     known |= cluster.cluster_kwargs
+    if cluster.engine == "cudf":
+        known |= _of_gpus(cluster, chosen, settings, imports)
     if "worker_options" in taken:  # of SSHCluster: a worker that never finds its scheduler would wait forever
         known["worker_options"] = {"death_timeout": cluster.start_timeout} | dict(known.get("worker_options") or {})
     return known
+
+
+def _of_gpus(cluster: Cluster, chosen: Callable[..., Any], settings: str, imports: WorkerImports) -> dict[str, Any]:
+    """Arguments for workers of dask-cuda, a GPU each, where the class starts plain ones by default. {} where the job,
+    or the configuration of dask-jobqueue, names the workers."""
+    kwargs, started = cluster.cluster_kwargs, {}
+    if job := getattr(chosen, "job_cls", None):
+        section = dask.config.get(f"jobqueue.{kwargs.get('config_name') or job.default_config_name()}", {})
+        section = {name.replace("-", "_"): value for name, value in section.items()}
+        section |= {name: value for name, value in kwargs.items() if value is not None}
+        if "worker_command" not in kwargs and section.get("worker_command") == PLAIN_COMMAND:
+            arguments = section.get("worker_extra_args") or section.get("extra") or []
+            lines = section.get("job_script_prologue") or section.get("env_extra") or []
+            started = {
+                "worker_command": CUDA_COMMAND,
+                "processes": section.get("processes") or 1,
+                "worker_extra_args": [*worker_arguments(cluster, 1, imports, "nthreads"), *arguments],
+                "job_script_prologue": [*lines, settings],
+            }
+            log.info("each job starts `%s` for %s GPU(s) (processes)", CUDA_COMMAND, started["processes"])
+    elif "worker_class" not in kwargs and _starts_nannies(chosen):
+        options = worker_options(cluster, 1, imports) | dict(kwargs.get("worker_options") or {})
+        started = {"worker_class": CUDA_CLASS, "worker_options": options}
+        log.info("the workers are of the worker_class %s", CUDA_CLASS)
+    return started
+
+
+def _starts_nannies(chosen: Callable[..., Any]) -> bool:
+    """True for SSHCluster and clusters of clouds, whose `worker_class` is a nanny by default."""
+    parameter = _parameters(chosen).get("worker_class")
+    return parameter is not None and str(parameter.default).endswith("distributed.Nanny")
 
 
 def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:
@@ -165,17 +213,57 @@ def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:
 
 
 def _refused(cluster: Cluster, key: str, called: Callable[..., Any], why: object) -> JobError:
-    """The error for arguments that a class, or its adapt, does not take. It shows the signature, and the names of the
-    parameters that the class passes on to its jobs or, without jobs, to its base classes."""
-    names = dict.fromkeys(inspect.signature(called).parameters)
-    first = len(names)
-    for of in getattr(getattr(called, "job_cls", called), "__mro__", ()):
-        parameters = inspect.signature(of.__init__).parameters.values()
-        names |= dict.fromkeys(p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self")
-    more = f", and also takes {', '.join([*names][first:])}" if len(names) > first else ""
+    """The error for arguments that a class, or its adapt, does not take."""
+    passed_on = [name for name in _parameters(called) if name not in inspect.signature(called).parameters]
+    more = f", and also takes {', '.join(passed_on)}" if passed_on else ""
     what, where = f"{called.__name__} does not take the arguments", f"{_where(cluster)}: {key}"
     do = f"its signature is {called.__name__}{inspect.signature(called)}{more}"
     return JobError(what, where=where, why=str(why), do=do)
+
+
+def _parameters(called: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters by name: those of the signature, then those that a class passes on to its jobs or, without jobs,
+    to its base classes."""
+    named: dict[str, inspect.Parameter] = {}
+    for of in (called, *_constructors(getattr(called, "job_cls", called))):
+        for parameter in inspect.signature(of).parameters.values():
+            if parameter.name != "self" and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                named.setdefault(parameter.name, parameter)
+    return named
+
+
+def _constructors(of: Any) -> list[Callable[..., Any]]:
+    """The `__init__` of a class and of its bases in their order, up to the first that takes no **kwargs."""
+    every = [vars(base)["__init__"] for base in getattr(of, "__mro__", ()) if "__init__" in vars(base)]
+    last = next((number for number, init in enumerate(every) if not inspect.getfullargspec(init).varkw), len(every))
+    return every[: last + 1]
+
+
+def _names_all(of: Any) -> bool:
+    """True if the class takes no arguments but `_parameters`: each constructor hands its **kwargs on to the next one,
+    and the last has none. False in doubt, as for LocalCluster, which passes them to its workers."""
+    *above, last = _constructors(of) or [object.__init__]
+    plain = type(of).__call__ is type.__call__ and getattr(of, "__new__", None) is object.__new__
+    return plain and not inspect.getfullargspec(last).varkw and all(map(_hands_on, above))
+
+
+def _hands_on(constructor: Callable[..., Any]) -> bool:
+    """True if the source gives its **kwargs to `super().__init__`, and takes none out of them."""
+    try:
+        (source,) = ast.parse(textwrap.dedent(inspect.getsource(constructor))).body
+    except (OSError, TypeError, SyntaxError):
+        return False
+    nodes, rest = [*ast.walk(source)], inspect.getfullargspec(constructor).varkw
+    uses = {node for node in nodes if isinstance(node, ast.Name) and node.id == rest}
+    handed: set[ast.expr] = set()
+    harmless: set[ast.expr] = set()
+    for node in nodes:
+        match node:
+            case ast.Call(ast.Attribute(ast.Call(ast.Name("super"), []), "__init__"), _, keywords):
+                handed |= {keyword.value for keyword in keywords if keyword.arg is None}
+            case ast.Compare(_, [ast.In() | ast.NotIn()], [value]) | ast.Subscript(value, _, ast.Load() | ast.Store()):
+                harmless.add(value)
+    return bool(uses & handed) and uses <= handed | harmless and not getattr(source, "decorator_list", None)
 
 
 def _delay(cluster: Cluster, chosen: Callable[..., Any]) -> str:

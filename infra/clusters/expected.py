@@ -103,7 +103,7 @@ def _by_class(cluster: Cluster, engine: str) -> ExpectedWorkers:
     cores, processes = size.get("threads_per_worker", size.get("cores")), size.get("processes", 1)
     threads = cores if isinstance(cores, int) else GPU_THREADS if engine == "cudf" else CPU_COUNT
     if "cores" in size and "processes" not in size:  # of a job of dask-jobqueue, which divides them so
-        processes, _ = nprocesses_nthreads(threads)
+        processes = 1 if engine == "cudf" else nprocesses_nthreads(threads)[0]
     memory = MEMORY_LIMIT
     with suppress(ValueError):  # "auto", or none
         memory = size_in_bytes(str(size.get("memory_limit", size.get("memory"))), MEMORY_LIMIT) or memory

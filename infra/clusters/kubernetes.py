@@ -124,7 +124,21 @@ def resource(
     container["livenessProbe"] = {"tcpSocket": {"port": "tcp-comm"}, "initialDelaySeconds": 15, "periodSeconds": 20}
     service = spec["spec"]["scheduler"]["service"]
     service["ports"] = [port for port in service["ports"] if port["name"] == "tcp-comm"]
-    return spec
+    return {**spec, "spec": _laid_over(spec["spec"], section.template)}
+
+
+def _laid_over(ours: Any, own: Any) -> Any:
+    """The values of `own` over ours: maps by their keys, lists of containers, variables, volumes and mounts by the name
+    or path of an entry; all else is replaced."""
+    if isinstance(ours, dict) and isinstance(own, dict):
+        return ours | {key: _laid_over(ours.get(key), value) for key, value in own.items()}
+    if isinstance(ours, list) and isinstance(own, list):
+        keys = [entry.get("mountPath", entry.get("name")) if isinstance(entry, dict) else None for entry in ours + own]
+        if None not in keys:
+            entries = dict(zip(keys, ours, strict=False))
+            own_entries = dict(zip(keys[len(ours) :], own, strict=True))
+            return [*_laid_over(entries, own_entries).values()]
+    return own
 
 
 def _fill(

@@ -19,6 +19,12 @@ Engine = Literal["cudf", "pandas"]
 Kind = Literal["cuda", "cpu", "address", "ssh", "slurm", "kubernetes", "class"]
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")
 SCALE = ("auto", "cpu", "slurm", "class")
+KUBE = "dask_kubernetes.operator.KubeCluster"
+QUEUES = {"pbs": "PBS", "torque": "PBS", "sge": "SGE", "lsf": "LSF", "condor": "HTCondor", "htcondor": "HTCondor"}
+CLOUDS = {"aws": "aws.EC2", "ec2": "aws.EC2", "azure": "azure.AzureVM", "gcp": "gcp.GCP", "gce": "gcp.GCP"}
+# The classes of queues and clouds that are not kinds.
+MANAGERS = {name: f"dask_jobqueue.{start}Cluster" for name, start in (QUEUES | {"oar": "OAR", "moab": "Moab"}).items()}
+MANAGERS |= {name: f"dask_cloudprovider.{start}Cluster" for name, start in CLOUDS.items()}
 
 
 class Adapt(BaseModel):
@@ -112,6 +118,15 @@ class Cluster(BaseModel):
             devices = devices.split(",")
         return [str(device).strip() for device in devices] if isinstance(devices, list) else devices
 
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _is_not_a_class(cls, kind: Any) -> Any:
+        if named := MANAGERS.get(name := str(kind).lower()):
+            raise ValueError(f"{name} has a class: set cluster_class: {named} and its cluster_kwargs")
+        if name == "yarn":
+            raise ValueError("on YARN start a scheduler and workers with Skein or dask-yarn, and use kind: address")
+        return kind
+
     @field_validator("resources")
     @classmethod
     def _of_stages(cls, resources: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -150,7 +165,8 @@ class Cluster(BaseModel):
         if self.kind == "ssh" and self.workers:
             raise ValueError("kind: ssh has a worker for each of ssh.hosts: leave out `workers`")
         if self.adapt and self.kind not in SCALE:
-            raise ValueError(f"kind: {self.kind} does not scale: leave out `adapt`")
+            by_class = f", or set cluster_class: {KUBE} (without TLS) with adapt_kwargs" * (self.kind == "kubernetes")
+            raise ValueError(f"kind: {self.kind} does not scale: leave out `adapt`{by_class}")
         if why := refusal(self):
             raise ValueError(why)
         return self
@@ -275,6 +291,20 @@ class Kubernetes(BaseModel):
     shared_memory: Amount = Field("8GiB", description="size of a pod's /dev/shm, which UCX and NCCL use")
     node_selector: dict[str, str] = Field({}, description="labels that a node of a pod has")
     tolerations: list[dict[str, Any]] = Field([], description="taints of nodes that the pods tolerate")
+    template: dict[Literal["worker", "scheduler"], dict[Literal["metadata", "spec"], dict[str, Any]]] = Field(
+        {}, description="laid over the pods: {worker: {metadata: {annotations: ..}, spec: {priorityClassName: ..}}}"
+    )
+
+    @field_validator("template")
+    @classmethod
+    def _leaves_the_command(cls, template: dict[Any, Any]) -> dict[Any, Any]:
+        for role, pod in template.items():
+            containers = pod.get("spec", {}).get("containers", [])
+            if not isinstance(containers, list) or not all(isinstance(c, dict) and "name" in c for c in containers):
+                raise ValueError(f"the containers of {role} are not a list of maps with a name each")
+            if any(c["name"] == role and {"args", "command"} & c.keys() for c in containers):
+                raise ValueError(f"rowmill writes the command of the container {role}: leave out `args` and `command`")
+        return template
 
 
 WALLTIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}")

@@ -32,6 +32,7 @@ IDLE_SECONDS = 1800
 # Threads of a worker on a GPU that is not seen from here; infra/clusters/cuda_settings.py has the rule for those that
 # are.
 GPU_THREADS = 8
+CUDA_COMMAND, CUDA_CLASS = "dask cuda worker", "dask_cuda.CUDAWorker"  # workers that pin a GPU each
 LOOPBACK = "127.0.0.1:0"  # where dashboards elsewhere listen: any port, for no other host
 
 
@@ -136,8 +137,12 @@ def worker_options(cluster: Cluster, gpus: int, imports: WorkerImports = NO_IMPO
             "pre_import": ",".join(pre_import(imports)),
         }
     if resources:
-        options["resources"] = resources
+        options["resources"] = _amounts(resources) if gpus else resources  # CUDAWorker takes them as its command does
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _amounts(resources: dict[str, float]) -> str:
+    return ",".join(f"{name}={amount:g}" for name, amount in resources.items())
 
 
 FLAGS = {"rmm_allocator_external_lib_list": "set-rmm-allocator-for-libs"}
@@ -151,7 +156,7 @@ def worker_arguments(cluster: Cluster, gpus: int, imports: WorkerImports, *witho
         if name in without:
             continue
         if isinstance(value, dict):
-            arguments += [flag, ",".join(f"{resource}={amount:g}" for resource, amount in value.items())]
+            arguments += [flag, _amounts(value)]
         elif isinstance(value, bool):
             arguments += [flag if value else flag.replace("--", "--no-")]
         else:

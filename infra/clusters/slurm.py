@@ -17,6 +17,7 @@ import dask.config
 from infra.clusters.encryption import protocol_of, security_of
 from infra.clusters.model import Slurm, first_workers
 from infra.clusters.remote import (
+    CUDA_COMMAND,
     LOOPBACK,
     RunningCluster,
     library,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from infra.clusters.model import Cluster
 
 ANSWER_SECONDS = 30
+PLAIN_COMMAND = "distributed.cli.dask_worker"  # the default of dask-jobqueue
 
 
 def open_queue(opened: RunningCluster, cluster: Cluster, imports: WorkerImports) -> None:
@@ -61,7 +63,7 @@ def make(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
     section = cluster.slurm
     assert section is not None
     security, processes = security_of(cluster), max(1, section.gpus)
-    settings = dask.config.serialize(nested(worker_settings(cluster, section.gpus, imports=imports)))
+    settings = worker_settings(cluster, section.gpus, imports=imports)
     arguments = [
         *worker_arguments(cluster, section.gpus, imports, "interface", "local_directory"),
         '--local-directory "$rowmill_scratch"',
@@ -83,10 +85,10 @@ def make(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
         memory=section.memory,
         processes=processes,
         python=f"{section.python or sys.executable} -P",
-        worker_command="dask cuda worker" if section.gpus else "distributed.cli.dask_worker",
+        worker_command=CUDA_COMMAND if section.gpus else PLAIN_COMMAND,
         worker_extra_args=arguments,
         job_extra_directives=[*extra, *([] if section.log_directory else ["--output=/dev/null"]), *section.directives],
-        job_script_prologue=[*section.setup, *_own_scratch(cluster), f"export DASK_INTERNAL_INHERIT_CONFIG={settings}"],
+        job_script_prologue=[*section.setup, *_own_scratch(cluster), exported(settings)],
         log_directory=section.log_directory,
         interface=cluster.interface,
         silence_logs=logging.ERROR,
@@ -95,6 +97,11 @@ def make(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
         shared_temp_directory=_shared(section),
         scheduler_options=scheduler | ({"interface": cluster.interface} if cluster.interface else {}),
     )
+
+
+def exported(settings: dict[str, Any]) -> str:
+    """The line of a job that gives Dask's settings to its workers."""
+    return f"export DASK_INTERNAL_INHERIT_CONFIG={dask.config.serialize(nested(settings))}"
 
 
 def _own_scratch(cluster: Cluster) -> list[str]:

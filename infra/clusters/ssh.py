@@ -17,6 +17,7 @@ from distributed.security import Security
 from infra.clusters.encryption import contents_of, protocol_of, security_of
 from infra.clusters.model import Ssh
 from infra.clusters.remote import (
+    CUDA_CLASS,
     IDLE_SECONDS,
     LOOPBACK,
     RunningCluster,
@@ -60,8 +61,6 @@ def _start_processes(
     section = cluster.ssh
     assert section is not None
     options = worker_options(cluster, section.gpus, imports) | {"local_directory": scratch}
-    if section.gpus and "resources" in options:  # CUDAWorker takes them as its command does
-        options["resources"] = ",".join(f"{name}={amount:g}" for name, amount in options["resources"].items())
     scheduler: dict[str, Any] = {
         "protocol": f"{protocol_of(cluster, security)}://",
         "port": 0,
@@ -87,7 +86,7 @@ def _start_processes(
                 scheduler_options=scheduler,
                 remote_python=f"{python} -P",
                 security=security,
-                worker_class="dask_cuda.CUDAWorker" if section.gpus else "distributed.Nanny",
+                worker_class=CUDA_CLASS if section.gpus else "distributed.Nanny",
             )
     except Exception as error:
         raise GiveUpError(

@@ -94,6 +94,10 @@ def test_keys_certificates_and_commands_of_a_cluster(root: Path, monkeypatch: py
     with pytest.raises(JobError, match="a job may not contain commands") as refused:
         make_job(job(root, cluster=slurm))
     assert refused.value.where == "cluster.slurm.setup"
+    pods = {"image": "a", "cores": 1, "memory": "1GB", "template": {"worker": {"spec": {"initContainers": []}}}}
+    with pytest.raises(JobError, match="a job may not contain commands") as refused:
+        make_job(job(root, cluster={"kind": "kubernetes", "kubernetes": pods}))
+    assert refused.value.where == "cluster.kubernetes.template"
     monkeypatch.setenv(MODULES, "shop,shell")
     make_job(job(root, cluster=slurm))
 

@@ -236,6 +236,7 @@ CLUSTER: dict[str, Cluster | str] = {
                                              "node_selector", "tolerations")},
     "kubernetes.namespace": "tests/infra/test_kubernetes.py::test_an_operator_that_does_nothing",
     "kubernetes.shared_memory": PODS,
+    "kubernetes.template": "tests/infra/test_kubernetes.py::test_a_template_is_laid_over_the_pods",
 }  # fmt: skip
 CHECK_SETTINGS = "tests/flows/test_every_key.py::test_each_setting_of_a_check_counts"
 FEW_NIGHTS = "tests/tasks/gate/test_checks.py::test_few_nights_only_warn_unless_the_user_has_set_something"

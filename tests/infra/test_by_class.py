@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import json
 import os
 import re
 import shutil
@@ -16,15 +18,17 @@ from unittest.mock import patch
 import dask.config
 import psutil
 import pytest
-from distributed import Client
+from distributed import Client, SpecCluster
 from distributed.protocol.serialize import dask_serialize
+from pydantic import ValidationError
 
 from flows.job.job import load_job
 from infra.clusters import by_class
 from infra.clusters.expected import expected
-from infra.clusters.model import Cluster
+from infra.clusters.model import MANAGERS, Cluster, Engine
 from infra.clusters.remote import RunningCluster
 from infra.clusters.resolve import resolved
+from infra.workers.imports import pre_import
 from infra.workers.plugin import SetUp
 from tasks.cluster.dask_pool import DaskPool
 from tasks.dataset import Dataset
@@ -110,10 +114,19 @@ def test_workers_that_come_and_go_in_the_middle_of_a_run_give_the_same_rows(
 
 
 LOCAL = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+CONNECTS = "--interface lo --protocol tls:// --tls-ca-file CA --tls-cert CERT --tls-key KEY"
 WORKER = (
     "python -m distributed.cli.dask_worker ADDRESS --name dummy-name --nthreads 4 --memory-limit 7.45GiB"
-    " --nworkers 2 --nanny --death-timeout 60 --interface lo --protocol tls://"
-    " --tls-ca-file CA --tls-cert CERT --tls-key KEY"
+    f" --nworkers 2 --nanny --death-timeout 60 {CONNECTS}"
+)
+SETTINGS = "DASK_INTERNAL_INHERIT_CONFIG=SETTINGS"
+GPU_WORKER = (
+    "python -m dask cuda worker ADDRESS --name dummy-name --nthreads {} --memory-limit {} --death-timeout 60"
+    " --no-dashboard --dashboard-address 127.0.0.1:0 --device-memory-limit 0.45 --set-rmm-allocator-for-libs cupy"
+    f" --pre-import {','.join(pre_import(IMPORTS))} --resources GPU=1{{}} {CONNECTS}"
+)
+OWN_WORKER = (
+    f"python -m own.worker ADDRESS --name dummy-name --nthreads 8 --memory-limit 14.90GiB --death-timeout 60 {CONNECTS}"
 )
 HEADS = {
     "PBSCluster": ["#PBS -N dask-worker", "#PBS -q batch", "#PBS -A shop", "#PBS -l select=1:ncpus=8:mem=15GB",
@@ -140,30 +153,172 @@ OWN = {
 
 
 def script(opened: RunningCluster) -> list[str]:
-    """The job that would be submitted, without the shebang, names of this host in words."""
+    """The job that would be submitted, without the shebang, names of this host and settings in words."""
     text = opened.scaled.job_script().replace(opened.scheduler_address, "ADDRESS")
+    text = re.sub(r"(INHERIT_CONFIG)=[\w=-]+", r"\1=SETTINGS", text)
     for part, word in (("ca_file", "CA"), ("cert", "CERT"), ("key", "KEY")):
         text = re.sub(rf"\S+\.dask-jobqueue\.worker\.{part}\.[\w-]+", word, text)
     return [line for line in text.splitlines()[1:] if line]
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_the_jobs_of_all_managers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda command: command)
-    arguments = {"cores": 8, "processes": 2, "memory": "16GB", "python": "python", "interface": "lo",
-                 "shared_temp_directory": str(tmp_path), "job_script_prologue": ["module load python"],
+def job_of(name: str, folder: Path, engine: Engine | None = None, **more: Any) -> list[str]:
+    """The job of a cluster of dask-jobqueue that has 8 cores."""
+    arguments = {"cores": 8, "memory": "16GB", "python": "python", "interface": "lo",
+                 "shared_temp_directory": str(folder), "job_script_prologue": ["module load python"],
                  **({} if name == "HTCondorCluster" else {"queue": "batch", "walltime": "01:00:00"}),
-                 **OWN[name]}  # fmt: skip
+                 **OWN[name], **more}  # fmt: skip
     opened = RunningCluster()
-    by_class.open_class(opened, Cluster(cluster_class=f"dask_jobqueue.{name}", cluster_kwargs=arguments), IMPORTS)
+    asked = Cluster(cluster_class=f"dask_jobqueue.{name}", cluster_kwargs=arguments, engine=engine)
+    with patch.object(shutil, "which", str):
+        by_class.open_class(opened, asked, IMPORTS)
     lines = script(opened)
     opened.close()
+    assert list(folder.iterdir()) == []
+    return lines
+
+
+def job_with(name: str, *commands: str) -> list[str]:
+    """The lines of a job of the manager that runs the commands."""
     if name == "HTCondorCluster":
-        job = f"Arguments = \"-c 'module load python; {WORKER}'\""
-        assert lines == [*HEADS[name], job, "Executable = /bin/sh", "Queue"]
-    else:
-        assert lines == [*HEADS[name], "module load python", WORKER]
-    assert list(tmp_path.iterdir()) == []
+        return [*HEADS[name], f"Arguments = \"-c '{'; '.join(commands)}'\"", "Executable = /bin/sh", "Queue"]
+    return [*HEADS[name], *commands]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_jobs_of_all_managers(name: str, tmp_path: Path) -> None:
+    assert job_of(name, tmp_path, processes=2) == job_with(name, "module load python", WORKER)
+
+
+@pytest.mark.promise(
+    "start workers of dask-cuda with the options of rowmill's own kinds", "infra/README.md#on-a-cluster"
+)
+@pytest.mark.parametrize("name", HEADS)
+def test_the_jobs_of_all_managers_on_gpus(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "rowmill.clusters"):
+        lines = job_of(name, tmp_path, "cudf")
+    assert lines == job_with(name, "module load python", f"export {SETTINGS}", GPU_WORKER.format(8, "14.90GiB", ""))
+    assert "each job starts `dask cuda worker` for 1 GPU(s)" in caplog.text
+
+
+def test_a_job_with_several_gpus_and_arguments_of_one_s_own(tmp_path: Path) -> None:
+    own = {
+        "processes": 4,
+        "worker_extra_args": ["--device-memory-limit", "0.6"],
+        "job_extra_directives": ["-l ngpus=4"],
+    }
+    lines = job_of("PBSCluster", tmp_path, "cudf", **own)
+    assert "#PBS -l ngpus=4" in lines
+    assert lines[-1] == GPU_WORKER.format(2, "3.73GiB", " --device-memory-limit 0.6")  # the last one counts
+
+
+def test_a_worker_command_of_one_s_own_stays(tmp_path: Path) -> None:
+    named = job_of("PBSCluster", tmp_path, "cudf", processes=1, worker_command="own.worker")
+    with dask.config.set({"jobqueue.pbs.worker-command": "own.worker", "jobqueue.pbs.processes": 1}):
+        configured = job_of("PBSCluster", tmp_path, "cudf")
+    assert named == configured
+    assert named[-2:] == ["module load python", OWN_WORKER]
+
+
+def test_workers_over_ssh_and_of_clouds_are_of_dask_cuda() -> None:
+    """The options are those that reach a host as JSON."""
+    for name, given in (("distributed.SSHCluster", {"hosts": ["a", "b"]}), (f"{__name__}.Cloud", {"region": "north"})):
+        own: dict[str, Any] = {**given, "worker_options": {"nthreads": 4}}
+        plain = Cluster(cluster_class=name, cluster_kwargs=own)
+        asked = Cluster(cluster_class=name, cluster_kwargs=own, engine="cudf")
+        named = Cluster(cluster_class=name, cluster_kwargs={**own, "worker_class": "own.Worker"}, engine="cudf")
+        chosen = by_class.check_class(asked)
+        arguments = by_class._arguments(asked, chosen, SETTINGS, IMPORTS)
+        options = json.loads(json.dumps(arguments["worker_options"]))
+        assert arguments["worker_class"] == "dask_cuda.CUDAWorker"
+        assert options.pop("death_timeout", 300) == 300
+        assert options == {
+            "nthreads": 4, "dashboard": False, "dashboard_address": "127.0.0.1:0", "device_memory_limit": 0.45,
+            "rmm_allocator_external_lib_list": ["cupy"], "pre_import": ",".join(pre_import(IMPORTS)),
+            "resources": "GPU=1",
+        }  # fmt: skip
+        assert "worker_class" not in by_class._arguments(plain, chosen, SETTINGS, IMPORTS)
+        arguments = by_class._arguments(named, chosen, SETTINGS, IMPORTS)
+        assert arguments["worker_class"] == "own.Worker"
+        assert arguments["worker_options"].keys() <= {"nthreads", "death_timeout"}
+
+
+class Machines(SpecCluster):  # type: ignore[misc]
+    """A class of the shape of VMCluster in dask-cloudprovider."""
+
+    def __init__(self, worker_class: str = "dask.distributed.Nanny", worker_options: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs, security=None)
+
+
+class Cloud(Machines):
+    """A class of the shape of GCPCluster, which looks into the arguments that it passes on."""
+
+    def __init__(self, region: str = "", debug: bool = False, **kwargs: Any) -> None:
+        if "worker_options" not in kwargs:
+            kwargs["worker_options"] = {}
+        super().__init__(**kwargs)
+
+
+class Taking(Cloud):
+    """A class that takes an argument which its signature does not name."""
+
+    def __init__(self, region: str = "", **kwargs: Any) -> None:
+        self.zone = kwargs.pop("zone", None)
+        super().__init__(region=region, **kwargs)
+
+
+class Sharing(Cloud):
+    """A class that gives its arguments to something else, as LocalCluster does."""
+
+    def __init__(self, region: str = "", **kwargs: Any) -> None:
+        self.shared = dict(kwargs)
+        super().__init__(region=region)
+
+
+def wrapped(constructor: Any) -> Any:
+    @functools.wraps(constructor)
+    def called(self: Any, *arguments: Any, zone: Any = None, **named: Any) -> None:
+        constructor(self, *arguments, **named)
+
+    return called
+
+
+class Wrapped(Cloud):
+    """A class whose decorator takes an argument."""
+
+    @wrapped
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+
+@pytest.mark.parametrize("name", ["Cloud", "Machines"])
+def test_a_mistyped_argument_that_a_class_would_pass_to_its_bases(name: str) -> None:
+    known = {"worker_options": {}, "name": "own", "shutdown_on_close": True}
+    assert by_class.check_class(Cluster(cluster_class=f"{__name__}.{name}", cluster_kwargs=known))
+    with pytest.raises(JobError, match=f"{name} does not take the arguments") as caught:
+        by_class.check_class(Cluster(cluster_class=f"{__name__}.{name}", cluster_kwargs={**known, "worker_clas": "a"}))
+    assert caught.value.why.startswith("unknown: worker_clas; did you mean 'worker_class'")
+
+
+@pytest.mark.parametrize("name", ["Taking", "Sharing", "Wrapped"])
+def test_arguments_of_a_class_whose_signatures_do_not_name_them_all(name: str) -> None:
+    assert by_class.check_class(Cluster(cluster_class=f"{__name__}.{name}", cluster_kwargs={"zone": "a"}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [("pbs", "cluster_class: dask_jobqueue.PBSCluster"), ("Condor", "cluster_class: dask_jobqueue.HTCondorCluster"),
+     ("aws", "cluster_class: dask_cloudprovider.aws.EC2Cluster"), ("yarn", "use kind: address")],
+)  # fmt: skip
+def test_a_manager_without_a_kind_is_answered_by_its_class(kind: Any, hint: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Cluster(kind=kind, cluster_kwargs={"cores": 1})
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in {*MANAGERS.values()} if name.startswith("dask_jobqueue.")))
+def test_the_classes_that_errors_name_exist(name: str) -> None:
+    own = OWN.get(name.rpartition(".")[2], {})
+    assert by_class.check_class(Cluster(cluster_class=name, cluster_kwargs={"cores": 1, "memory": "1GB", **own}))
 
 
 def of_worker(dask_worker: Any) -> dict[str, Any]:

@@ -89,6 +89,64 @@ def test_the_resource_is_what_the_crd_takes(crd: Any) -> None:
     assert pod["tolerations"] == ASKED["tolerations"]
 
 
+@pytest.mark.promise("`kubernetes.template` is laid over the pods")
+def test_a_template_is_laid_over_the_pods(crd: Any) -> None:
+    mount = {"name": "lake", "mountPath": "/more", "subPath": "a"}
+    worker = {
+        "metadata": {"annotations": {"team": "shop"}},
+        "spec": {
+            "priorityClassName": "night",
+            "tolerations": [{"key": "spot", "operator": "Exists"}],
+            "initContainers": [{"name": "warm", "image": "busybox", "command": ["true"]}],
+            "containers": [
+                {"name": "worker", "volumeMounts": [mount],
+                 "env": [{"name": "TZ", "value": "UTC"}, {"name": "DASK_SCHEDULER_ADDRESS", "value": "x"}],
+                 "resources": {"limits": {"rdma/ib": "1"}}},
+                {"name": "log", "image": "busybox"},
+            ],
+            "volumes": [{"name": "shm", "emptyDir": {"sizeLimit": "1Gi"}}],
+        },
+    }  # fmt: skip
+    asked = {**ASKED, "template": {"worker": worker, "scheduler": {"spec": {"priorityClassName": "day"}}}}
+    resource = made(Cluster(kind="kubernetes", kubernetes=asked))
+    assert [error.message for error in crd.iter_errors(resource)] == []
+    plain = made(Cluster(kind="kubernetes", kubernetes=ASKED))["spec"]
+    pods, (container, beside) = resource["spec"], resource["spec"]["worker"]["spec"]["containers"]
+    before = plain["worker"]["spec"]["containers"][0]
+    assert beside == {"name": "log", "image": "busybox"}
+    assert (container["args"], container["image"]) == (before["args"], "rowmill:cuda")
+    assert [(entry["name"], entry["value"]) for entry in container["env"][1:]] == [
+        ("DASK_SCHEDULER_ADDRESS", "x"), ("TZ", "UTC"),
+    ]  # fmt: skip
+    assert container["volumeMounts"] == [*before["volumeMounts"], mount]
+    assert container["resources"]["limits"] == {**before["resources"]["limits"], "rdma/ib": "1"}
+    pod = pods["worker"]["spec"]
+    assert pods["worker"]["metadata"] == {"annotations": {"team": "shop"}}
+    assert (pod["priorityClassName"], pod["serviceAccountName"]) == ("night", "dask")
+    assert pod["tolerations"] == [{"key": "spot", "operator": "Exists"}]
+    assert pod["initContainers"] == worker["spec"]["initContainers"]  # type: ignore[index]
+    assert pod["volumes"][0] == {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
+    assert pod["volumes"][1:] == plain["worker"]["spec"]["volumes"][1:]
+    assert pods["scheduler"]["spec"] == {**plain["scheduler"]["spec"], "priorityClassName": "day"}
+
+
+@pytest.mark.parametrize(
+    ("template", "hint"),
+    [
+        ({"workers": {}}, "Input should be 'worker' or 'scheduler'"),
+        ({"worker": {"env": {}}}, "Input should be 'metadata' or 'spec'"),
+        ({"worker": {"spec": []}}, "Input should be a valid dictionary"),
+        ({"worker": {"spec": {"containers": {"name": "worker"}}}}, "containers of worker are not a list"),
+        ({"worker": {"spec": {"containers": [{"image": "a"}]}}}, "with a name each"),
+        ({"worker": {"spec": {"containers": [{"name": "worker", "args": ["id"]}]}}}, "leave out `args` and `command`"),
+    ],
+)
+def test_a_wrong_template_is_refused(template: dict[str, Any], hint: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Cluster.model_validate({"kind": "kubernetes", "kubernetes": {**ASKED, "template": template}})
+    assert hint in str(caught.value)
+
+
 def test_the_scheduler_is_encrypted_and_its_dashboard_stays_in_its_pod() -> None:
     scheduler = made(Cluster(kind="kubernetes", kubernetes=ASKED))["spec"]["scheduler"]
     (container,) = scheduler["spec"]["containers"]
@@ -330,6 +388,11 @@ def test_a_wrong_section_is_refused(section: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Cluster(kind="kubernetes", kubernetes=section)
     assert said in str(caught.value)
+
+
+def test_pods_that_should_scale_are_answered_by_the_class_that_scales() -> None:
+    with pytest.raises(ValidationError, match=r"set cluster_class: dask_kubernetes.operator.KubeCluster"):
+        Cluster.model_validate({"kind": "kubernetes", "kubernetes": ASKED, "adapt": {"maximum": 4}})
 
 
 class ClassApi(Api):

@@ -150,14 +150,14 @@ def test_gpus_of_other_hosts_are_used_by_dask_cuda() -> None:
     assert resolved(one) == ("ssh", "cudf")
     assert worker_options(one, 1, IMPORTS) == {
         "nthreads": 8, "dashboard": False, "dashboard_address": "127.0.0.1:0", "device_memory_limit": 0.45,
-        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": LOADED, "resources": {"GPU": 1},
+        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": LOADED, "resources": "GPU=1",
     }  # fmt: skip
     hosts = {"hosts": ["a"], "gpus": 4}
     four = Cluster(kind="ssh", ssh=hosts, memory_limit="0.2", threads_per_worker=4, protocol="ucx", unencrypted=True)
     assert worker_options(four, 4, IMPORTS) == {
         "nthreads": 4, "memory_limit": 0.2, "dashboard": False, "dashboard_address": "127.0.0.1:0",
         "rmm_pool_size": 0.6, "device_memory_limit": 0.45,
-        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": LOADED, "resources": {"GPU": 1},
+        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": LOADED, "resources": "GPU=1",
     }  # fmt: skip
 
 
