@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import shutil
-import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -71,9 +69,6 @@ def check_class(cluster: Cluster) -> Callable[..., Any]:
         signature.bind(**cluster.cluster_kwargs)
         if job:  # of dask-jobqueue, whose clusters pass on what they do not know
             job("", **{k: v for k, v in cluster.cluster_kwargs.items() if k not in {*signature.parameters, LOGS}})
-        known = _parameters(chosen)
-        if _names_all(chosen) and (unknown := [name for name in cluster.cluster_kwargs if name not in known]):
-            raise TypeError(f"unknown: {', '.join(unknown)}; {near(unknown[0], known)}")
     except (TypeError, ValueError) as error:
         raise _refused(cluster, "cluster_kwargs", chosen, error) from None
     return chosen
@@ -237,33 +232,6 @@ def _constructors(of: Any) -> list[Callable[..., Any]]:
     every = [vars(base)["__init__"] for base in getattr(of, "__mro__", ()) if "__init__" in vars(base)]
     last = next((number for number, init in enumerate(every) if not inspect.getfullargspec(init).varkw), len(every))
     return every[: last + 1]
-
-
-def _names_all(of: Any) -> bool:
-    """True if the class takes no arguments but `_parameters`: each constructor hands its **kwargs on to the next one,
-    and the last has none. False in doubt, as for LocalCluster, which passes them to its workers."""
-    *above, last = _constructors(of) or [object.__init__]
-    plain = type(of).__call__ is type.__call__ and getattr(of, "__new__", None) is object.__new__
-    return plain and not inspect.getfullargspec(last).varkw and all(map(_hands_on, above))
-
-
-def _hands_on(constructor: Callable[..., Any]) -> bool:
-    """True if the source gives its **kwargs to `super().__init__`, and takes none out of them."""
-    try:
-        (source,) = ast.parse(textwrap.dedent(inspect.getsource(constructor))).body
-    except (OSError, TypeError, SyntaxError):
-        return False
-    nodes, rest = [*ast.walk(source)], inspect.getfullargspec(constructor).varkw
-    uses = {node for node in nodes if isinstance(node, ast.Name) and node.id == rest}
-    handed: set[ast.expr] = set()
-    harmless: set[ast.expr] = set()
-    for node in nodes:
-        match node:
-            case ast.Call(ast.Attribute(ast.Call(ast.Name("super"), []), "__init__"), _, keywords):
-                handed |= {keyword.value for keyword in keywords if keyword.arg is None}
-            case ast.Compare(_, [ast.In() | ast.NotIn()], [value]) | ast.Subscript(value, _, ast.Load() | ast.Store()):
-                harmless.add(value)
-    return bool(uses & handed) and uses <= handed | harmless and not getattr(source, "decorator_list", None)
 
 
 def _delay(cluster: Cluster, chosen: Callable[..., Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 import os
@@ -256,52 +255,6 @@ class Cloud(Machines):
         if "worker_options" not in kwargs:
             kwargs["worker_options"] = {}
         super().__init__(**kwargs)
-
-
-class Taking(Cloud):
-    """A class that takes an argument which its signature does not name."""
-
-    def __init__(self, region: str = "", **kwargs: Any) -> None:
-        self.zone = kwargs.pop("zone", None)
-        super().__init__(region=region, **kwargs)
-
-
-class Sharing(Cloud):
-    """A class that gives its arguments to something else, as LocalCluster does."""
-
-    def __init__(self, region: str = "", **kwargs: Any) -> None:
-        self.shared = dict(kwargs)
-        super().__init__(region=region)
-
-
-def wrapped(constructor: Any) -> Any:
-    @functools.wraps(constructor)
-    def called(self: Any, *arguments: Any, zone: Any = None, **named: Any) -> None:
-        constructor(self, *arguments, **named)
-
-    return called
-
-
-class Wrapped(Cloud):
-    """A class whose decorator takes an argument."""
-
-    @wrapped
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-
-
-@pytest.mark.parametrize("name", ["Cloud", "Machines"])
-def test_a_mistyped_argument_that_a_class_would_pass_to_its_bases(name: str) -> None:
-    known = {"worker_options": {}, "name": "own", "shutdown_on_close": True}
-    assert by_class.check_class(Cluster(cluster_class=f"{__name__}.{name}", cluster_kwargs=known))
-    with pytest.raises(JobError, match=f"{name} does not take the arguments") as caught:
-        by_class.check_class(Cluster(cluster_class=f"{__name__}.{name}", cluster_kwargs={**known, "worker_clas": "a"}))
-    assert caught.value.why.startswith("unknown: worker_clas; did you mean 'worker_class'")
-
-
-@pytest.mark.parametrize("name", ["Taking", "Sharing", "Wrapped"])
-def test_arguments_of_a_class_whose_signatures_do_not_name_them_all(name: str) -> None:
-    assert by_class.check_class(Cluster(cluster_class=f"{__name__}.{name}", cluster_kwargs={"zone": "a"}))
 
 
 @pytest.mark.parametrize(
