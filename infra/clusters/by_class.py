@@ -159,11 +159,12 @@ def _of_gpus(cluster: Cluster, chosen: Callable[..., Any], settings: str, import
     """Arguments for workers of dask-cuda, a GPU each, where the class starts plain ones by default. {} where the job,
     or the configuration of dask-jobqueue, names the workers."""
     kwargs, started = cluster.cluster_kwargs, {}
+    plain_class = str(getattr(_parameters(chosen).get("worker_class"), "default", ""))
     if job := getattr(chosen, "job_cls", None):
         section = dask.config.get(f"jobqueue.{kwargs.get('config_name') or job.default_config_name()}", {})
         section = {name.replace("-", "_"): value for name, value in section.items()}
         section |= {name: value for name, value in kwargs.items() if value is not None}
-        if "worker_command" not in kwargs and section.get("worker_command") == PLAIN_COMMAND:
+        if kwargs.get("worker_command") is None and section.get("worker_command") == PLAIN_COMMAND:
             arguments = section.get("worker_extra_args") or section.get("extra") or []
             lines = section.get("job_script_prologue") or section.get("env_extra") or []
             started = {
@@ -173,17 +174,11 @@ def _of_gpus(cluster: Cluster, chosen: Callable[..., Any], settings: str, import
                 "job_script_prologue": [*lines, settings],
             }
             log.info("each job starts `%s` for %s GPU(s) (processes)", CUDA_COMMAND, started["processes"])
-    elif "worker_class" not in kwargs and _starts_nannies(chosen):
+    elif "worker_class" not in kwargs and plain_class.endswith("distributed.Nanny"):  # of SSHCluster and clouds
         options = worker_options(cluster, 1, imports) | dict(kwargs.get("worker_options") or {})
         started = {"worker_class": CUDA_CLASS, "worker_options": options}
         log.info("the workers are of the worker_class %s", CUDA_CLASS)
     return started
-
-
-def _starts_nannies(chosen: Callable[..., Any]) -> bool:
-    """True for SSHCluster and clusters of clouds, whose `worker_class` is a nanny by default."""
-    parameter = _parameters(chosen).get("worker_class")
-    return parameter is not None and str(parameter.default).endswith("distributed.Nanny")
 
 
 def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:

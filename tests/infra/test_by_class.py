@@ -482,6 +482,17 @@ assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.gpu
+def test_the_jobs_of_a_queue_on_gpus_give_the_rows_of_our_own_kind(
+    queue: Path, tmp_path: Path, prefect_server: Any
+) -> None:
+    data, by_queue = make_data(tmp_path / "in", files=4), section("PBSCluster", tmp_path, engine="cudf", workers=1)
+    by_queue["cluster_kwargs"] |= {"memory": "8GB", "cores": 4}
+    for name, cluster in (("kind", {"kind": "cuda", "workers": 1}), ("queue", by_queue)):
+        assert run_job(data, tmp_path / name, cluster).is_completed(), [log.read_text() for log in queue.glob("*.out")]
+    assert digests(tmp_path / "kind") == digests(tmp_path / "queue")
+
+
+@pytest.mark.gpu
 def test_the_class_of_dask_cuda_gives_the_rows_of_our_own_kind(tmp_path: Path, prefect_server: Any) -> None:
     data = make_data(tmp_path / "in", files=4)
     by_name = {"cluster_class": "dask_cuda.LocalCUDACluster", "cluster_kwargs": {"n_workers": 1}, "engine": "cudf"}
