@@ -29,7 +29,7 @@ from tasks.gate.question import FlowName
 from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import wants_unit
-from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null_types, subject
+from tasks.job.apply_fitted import adapted, bound_of, differences_of, missing_labels, null_types, subject
 from tasks.job.base_version import newest_good, nights_text, other_ids_text
 from tasks.job.refitting import matched_to_base
 from tasks.job.request import Request
@@ -38,7 +38,7 @@ from tasks.job.source_rules import condition_columns, looks
 from tasks.job.text_order import check_text_order
 from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.key_ranges import SourceRows
-from tasks.shuffle.row_order import carried_columns, make_order, number_of_files
+from tasks.shuffle.row_order import number_of_files, written_places
 from tasks.shuffle.row_sets import unit_of_numbers
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of
 from tasks.sources.planning import make_plan
@@ -105,10 +105,9 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     target_of(request.source, request.staging.target)
     with _data(job, request) as (request, scale):
         plans = _plans(request, workers)
-        final, schema = subject(request, plans[request.plan_names[0]].schema)
-        used = used_columns(request, Bound(final, schema))
+        used = used_columns(request, bound_of(request, plans[request.plan_names[0]].schema))
         plans = {split: without_unused(plan, used) for split, plan in plans.items()}
-        bound = Bound(*subject(request, plans[request.plan_names[0]].schema))
+        bound = bound_of(request, plans[request.plan_names[0]].schema)
         first = plans[request.plan_names[0]]
         sort = request.output.sort_by if flow != "fit" else []
         check_text_order(first, first, request.source, LocalPool(), bound, sort)
@@ -124,7 +123,7 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     }
     wanted = needs(request, plans, workers, sample, scale) if flow != "fit" else None
     if flow != "fit":
-        _check_order(request, plans, files)
+        _check_order(request, plans)
     refused += _refused(request, wanted)
     changes = matched_to_base(request, plans[request.plan_names[0]].schema)
     rows, nbytes = sum(p.rows for p in plans.values()), sum(p.nbytes for p in plans.values())
@@ -235,12 +234,11 @@ def _plans(request: Request, workers: ExpectedWorkers) -> dict[str, Plan]:
     return plans
 
 
-def _check_order(request: Request, plans: Mapping[str, Plan], files: Mapping[str, int]) -> None:
+def _check_order(request: Request, plans: Mapping[str, Plan]) -> None:
     """The columns that `output.keys` and `sort_by` name exist."""
-    for split, plan in plans.items():
+    for plan in plans.values():
         final, schema = subject(request, plan.schema)
-        order = make_order(request.output, plan, files[split if split in files else request.splits[0]])
-        carried_columns(Work(plan, final, schema, "pandas"), order)
+        written_places(Work(plan, final, schema, "pandas"), request.output, plan)
 
 
 def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: float) -> list[Reading]:

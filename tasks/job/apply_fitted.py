@@ -190,6 +190,11 @@ def subject(request: Request, source: Schema) -> tuple[Node, Schema]:
     return final, as_read(schema, source) if request.origin else schema
 
 
+def bound_of(request: Request, source: Schema) -> Bound:
+    """The graph bound to the columns of a plan."""
+    return Bound(*subject(request, source))
+
+
 def _fitted_subject(request: Request, source: Schema) -> tuple[Node, Schema]:
     """The graph and the schema that it is bound to, in the types of the fit."""
     if request.base:

@@ -21,7 +21,7 @@ from tasks.graph.node import graph_from_json, graph_to_json
 from tasks.graph.refit_history import FILES, files_table, read_files, with_batch
 from tasks.graph.saved_workflow import ids_since, read_fitted
 from tasks.graph.state import check_saved, saved_files
-from tasks.job.apply_fitted import made_up_of, subject, targets_of
+from tasks.job.apply_fitted import bound_of, made_up_of, targets_of
 from tasks.job.base_version import BaseVersion
 from tasks.job.learned_files import night_of
 from tasks.job.request import PlanOf, RefitBase, Request, new_request
@@ -95,7 +95,7 @@ def matched_to_base(request: Request, source: Schema) -> Matched | None:
     if request.base is None or request.base.graph is None:
         return None
     base = Bound(graph_from_json(request.base.graph), request.fitted_schema)
-    return matched(base, Bound(*subject(request, source)), request.base.version)
+    return matched(base, bound_of(request, source), request.base.version)
 
 
 def copied_base(request: Request) -> Path:

@@ -24,7 +24,6 @@ from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.changes import Mode
 from tasks.graph.evaluation import explained, titled
 from tasks.graph.failed_casts import Record, records
-from tasks.graph.node import Node
 from tasks.graph.partition_work import Work, block_offsets
 from tasks.graph.seen import Seen, counted, together
 from tasks.graph.state import State
@@ -195,9 +194,9 @@ def from_parameters(bound: Bound, base: Base) -> tuple[dict[str, Any], dict[str,
     return fitted, {key: {} for key in fitted}
 
 
-def passes(final: Node, schema: Schema) -> int:
-    """How many phases the statistics have, each of which reads the source."""
-    return len({s.depth for s in Bound(final, schema).learned})
+def passes(bound: Bound) -> int:
+    """How many phases the statistics of a graph have, each of which reads the source."""
+    return len({s.depth for s in bound.learned})
 
 
 def observe(phase: Phase, partition: Partition) -> Observed:

@@ -91,3 +91,8 @@ def carried_columns(work: Work, order: Order) -> dict[str, tuple[int, str]]:
                 )
             check_ordered(bound.output if name in bound.output else bound.source, [name], where)
     return places
+
+
+def written_places(work: Work, output: Output, plan: Plan) -> list[tuple[int, str]]:
+    """The columns of the output, and those that put its rows in order."""
+    return [*work.bound.targets, *carried_columns(work, make_order(output, plan, 1)).values()]

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tasks.cluster import column_cache
 from tasks.cluster.column_cache import CacheKey
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
-from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import RowRules
 from tasks.job.request import Request
-from tasks.job.source_rules import downsampling_of, with_weight
 from tasks.shuffle.choice import spare, spare_on_device
-from tasks.shuffle.row_order import carried_columns, make_order
+from tasks.shuffle.row_order import written_places
 from tasks.sources.formats import FORMATS
 from tasks.sources.parsed_text import is_parsed
 from tasks.storage.files import is_remote
 
 
 @contextmanager
-def cached_for_transform(request: Request, plan: Plan, bound: Bound, pool: Pool) -> Iterator[CacheKey | None]:
+def cached_for_transform(request: Request, plan: Plan, work: Work, pool: Pool) -> Iterator[CacheKey | None]:
     """The key under which the passes of statistics cache columns while the block runs. The columns stay for transform,
     if the flow has one of the same engine and the block raises nothing."""
-    key, stays = cache_key(request, plan, bound, pool), False
+    key, stays = cache_key(request, plan, work, pool), False
     try:
         yield key
         stays = request.flow != "fit" and request.of_stage("transform").engine == request.engine
@@ -34,7 +33,7 @@ def cached_for_transform(request: Request, plan: Plan, bound: Bound, pool: Pool)
             column_cache.release(pool, key)
 
 
-def cache_key(request: Request, plan: Plan, bound: Bound, pool: Pool) -> CacheKey | None:
+def cache_key(request: Request, plan: Plan, work: Work, pool: Pool) -> CacheKey | None:
     """The key of what the passes of statistics cache: the columns that a later pass or transform reads again, as far as
     pieces leave memory for them; None where there are none.
 
@@ -42,14 +41,14 @@ def cache_key(request: Request, plan: Plan, bound: Bound, pool: Pool) -> CacheKe
     cached byte costs clearing its memory first, 2 to 4 ns, as long as decoding it takes.
     """
     on_gpu, costly = request.engine == "cudf", is_costly(plan)
-    columns = read_again(request, plan, bound) if on_gpu or costly else ()
+    columns = read_again(request, plan, work) if on_gpu or costly else ()
     if not columns:
         return None
-    name, exchange = name_of(request, plan), request.run.exchange
+    name, exchange, output = name_of(request, plan), request.run.exchange, work.bound.output
     rows = 0 if request.flow == "fit" else plan.rows
-    if on_gpu and (limit := spare_on_device(exchange, rows, bound.output, pool)):
+    if on_gpu and (limit := spare_on_device(exchange, rows, output, pool)):
         return CacheKey(name, columns, limit, together=True, on_device=True)
-    limit = spare(exchange, rows, bound.output, pool, request.engine) if costly else 0
+    limit = spare(exchange, rows, output, pool, request.engine) if costly else 0
     return CacheKey(name, columns, limit, FORMATS[plan.format].ranged) if limit else None
 
 
@@ -68,16 +67,15 @@ def name_of(request: Request, plan: Plan) -> str:
     return request.state_fingerprint(plan.fingerprint)
 
 
-def read_again(request: Request, plan: Plan, bound: Bound) -> tuple[str, ...]:
+def read_again(request: Request, plan: Plan, work: Work) -> tuple[str, ...]:
     """The source columns that are read by transform, or by another pass of statistics than the first one."""
-    source, output = request.source, request.output
+    rules = RowRules(downsampling=work.rules.downsampling)
+    bound, work = work.bound, replace(work, training=True, rules=rules)
     if not bound.learned:
         return ()
-    schema, rules = with_weight(plan.schema, source), RowRules(downsampling=downsampling_of(source))
-    work = Work(plan, request.final, schema, request.engine, filter=source.filter, training=True, rules=rules)
     first = min(step.depth for step in bound.learned)
     later = [step for step in bound.learned if step.depth > first or step.op.passes > 1]  # type: ignore[attr-defined]
     places = [place for step in later for place in step.fit_inputs.values()]
     if request.flow != "fit":
-        places += [*bound.targets, *carried_columns(work, make_order(output, plan, 1)).values()]
+        places += written_places(work, request.output, plan)
     return tuple(work.reads(places)) if places else ()

@@ -24,7 +24,7 @@ from tasks.errors import DataError, JobError, NoInputError, near
 from tasks.gate.contract import under_contract
 from tasks.graph.binding import Bound
 from tasks.graph.row_rules import Division, RowRules
-from tasks.job.apply_fitted import adapted, adopt, base_schema, differences_of, missing_labels, null_types, subject
+from tasks.job.apply_fitted import adapted, adopt, base_schema, bound_of, differences_of, missing_labels, null_types
 from tasks.job.fingerprints import fingerprint
 from tasks.job.learned_files import check_new, learned_before, sampled_digest
 from tasks.job.refitting import LEARN_FROM, copied_base, history_before
@@ -81,7 +81,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     rows = sum(plan.rows for plan in plans.values())
     progress(rows, rows)
     first = plans[request.plan_names[0]]
-    bound = Bound(*subject(request, first.schema))
+    bound = bound_of(request, first.schema)
     check_columns(request, bound)
     return IngestResult(
         rows=rows,
@@ -300,7 +300,7 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     plan = adapted(request, plan)
     if split != LEARN_FROM:
         modes_of(request, plan.schema)
-    bound = Bound(*subject(request, plan.schema))
+    bound = bound_of(request, plan.schema)
     used = used_columns(request, bound)
     plan = without_unused(plan, used)
     sort = request.output.sort_by if request.flow != "fit" else []

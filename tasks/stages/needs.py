@@ -15,8 +15,7 @@ from tasks.core.row_sizes import POSITION, row_bytes
 from tasks.core.schema import Schema
 from tasks.core.units import amount
 from tasks.errors import GiveUpError, RowmillError
-from tasks.graph.binding import Bound
-from tasks.job.apply_fitted import subject
+from tasks.job.apply_fitted import bound_of
 from tasks.job.request import Request
 from tasks.job.source_rules import looks
 from tasks.shuffle.choice import choose, spare, spare_on_device
@@ -140,7 +139,7 @@ def needs(
 
 
 def _bound(request: Request, plan: Plan, sample: Sampled | None) -> Schema:
-    return sample.schema if sample else Bound(*subject(request, plan.schema)).output
+    return sample.schema if sample else bound_of(request, plan.schema).output
 
 
 def _width(schema: Schema) -> int:

@@ -13,13 +13,12 @@ from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import ROW
 from tasks.graph.partition_work import StateFolder, Work
 from tasks.job import profiles
-from tasks.job.apply_fitted import subject
 from tasks.job.request import PlanOf, Request
-from tasks.job.source_rules import row_rules
+from tasks.job.split_work import work_of
 from tasks.shuffle.choice import Choice, Exchange, make_exchange
 from tasks.shuffle.parts import Part, written
 from tasks.shuffle.pieces import CutSummary
-from tasks.shuffle.row_order import carried_columns, make_order
+from tasks.shuffle.row_order import written_places
 from tasks.shuffle.rows_to_files import RowsToFiles, rows_to_files
 from tasks.stages.cache_policy import taking_key
 from tasks.storage.atomic import read_json, write_json
@@ -57,22 +56,10 @@ def prepared(request: Request, split: str) -> Prepared:
     plan = plans.plan(split)
     folder = request.staging.folder / "state"
     state = StateFolder(str(folder), (read_json(folder / "manifest.json") or {})["digest"])
-    final, schema = subject(request, plan.schema)
     training = split in ("", "train") and not request.fitted
-    cache = taking_key(request, plan) if training else None
-    source, first_row = request.source, request.first_row if training else 0
-    work = Work(
-        plan,
-        final,
-        schema,
-        request.engine,
-        state,
-        source.filter,
-        training,
-        cache=cache,
-        first_row=first_row,
-        rules=row_rules(source, plans, split),
-    )
+    work = replace(work_of(request, plan, split), state=state, training=training)
+    if training:
+        work = replace(work, cache=taking_key(request, plan), first_row=request.first_row)
     if request.run.profile:
         names = _read_columns(request, work, plan)
         known = profiles.saved(request, profiles.STATISTICS) if training else None
@@ -86,8 +73,7 @@ def prepared(request: Request, split: str) -> Prepared:
 
 def _read_columns(request: Request, work: Work, plan: Plan) -> tuple[str, ...]:
     """The source columns that transform reads."""
-    carried = carried_columns(work, make_order(request.output, plan, 1)).values()
-    return tuple(name for name in work.reads([*work.bound.targets, *carried]) if name != ROW)
+    return tuple(name for name in work.reads(written_places(work, request.output, plan)) if name != ROW)
 
 
 def exchange_prefix(staging: Staging) -> str:

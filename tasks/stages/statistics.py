@@ -28,10 +28,10 @@ from tasks.graph.matching import Matched, learned_steps
 from tasks.graph.partition_work import Work
 from tasks.graph.state import Saving, State, check_saved, save_refit_tables
 from tasks.job import profiles
-from tasks.job.apply_fitted import subject
+from tasks.job.apply_fitted import bound_of
 from tasks.job.refitting import LEARN_FROM, copied_base, matched_to_base
 from tasks.job.request import PlanOf, Request
-from tasks.job.source_rules import row_rules
+from tasks.job.split_work import work_of
 from tasks.learning import observe
 from tasks.learning.growth import Base
 from tasks.learning.refit_modes import modes
@@ -56,22 +56,13 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
     reused = manifest.get("fingerprint") == fingerprint and is_whole(folder, manifest["digest"])
     if request.run.profile and reused and manifest.get("profiled", True):
         reused = profiles.saved(request, profiles.STATISTICS, fingerprint) is not None
-    final, schema = subject(request, plan.schema)
-    phases, bound = observe.passes(final, schema), Bound(final, schema)
+    work = work_of(request, plan, request.splits[0])
+    bound, phases = work.bound, observe.passes(work.bound)
     cache = None
     if not reused:
         counter = RowCounter(progress, plan.rows * max(phases, 1))
-        with cached_for_transform(request, plan, bound, pool) as cache:
-            work = Work(
-                plan,
-                final,
-                schema,
-                request.engine,
-                filter=request.source.filter,
-                cache=cache,
-                rules=row_rules(request.source, PlanOf(request), request.splits[0]),
-            )
-            manifest = _learned(request, work, pool, folder, fingerprint, counter)
+        with cached_for_transform(request, plan, work, pool) as cache:
+            manifest = _learned(request, replace(work, cache=cache), pool, folder, fingerprint, counter)
     progress(plan.rows, plan.rows)
     return StatisticsResult(
         rows=plan.rows * phases,
@@ -140,7 +131,7 @@ def modes_of(request: Request, source: Schema | None = None) -> dict[str, Mode]:
         return {}
     source = source or request.fitted_schema
     changes = matched_to_base(request, source)
-    bound = Bound(*subject(request, source))
+    bound = bound_of(request, source)
     return modes(bound, request.base.settings, request.base.all, changes.new if changes else {})
 
 
@@ -155,7 +146,7 @@ def base_of(request: Request, source: Schema) -> Base | None:
     state = State.load(folder, digest=base.state)
     state.partials  # noqa: B018  # a JobError where they were not saved, before any row is read
     if changes := matched_to_base(request, source):
-        state = _as_matched(state, changes, learned_steps(Bound(*subject(request, source))))
+        state = _as_matched(state, changes, learned_steps(bound_of(request, source)))
     return Base(state, request.first_row, modes_of(request, source), refit, base.version)
 
 
@@ -164,15 +155,9 @@ def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
     new = {key for key, mode in base.modes.items() if mode.mode == "new"}
     if not new:
         return base
-    plans, subject_ = PlanOf(request), subject(request, source)
+    plans = PlanOf(request)
     plan, rest = plans.plan(LEARN_FROM), {key: Mode("frozen") for key in base.modes if key not in new}
-    work = Work(
-        plan,
-        *subject_,
-        request.engine,
-        filter=request.source.filter,
-        rules=row_rules(request.source, plans, LEARN_FROM),
-    )
+    work = work_of(request, plan, LEARN_FROM, source)
     passes = observe.PassOptions(request.run.min_partition_size)
     state = observe.learn(work, plan, pool, replace(base, modes={**base.modes, **rest}), passes).state
     check_unchanged(*plans.sources(LEARN_FROM))
@@ -181,7 +166,7 @@ def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
         for own, learned in ((base.state.values, state.values), (base.state.partials, state.partials))
     )
     assert request.base
-    ordinary = modes(Bound(*subject_), request.base.settings, request.base.all)
+    ordinary = modes(work.bound, request.base.settings, request.base.all)
     on_top = {
         key: replace(ordinary[key], why=f"{ordinary[key].why}; new, and learned from refit.learn_from first")
         for key in new

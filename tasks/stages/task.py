@@ -25,8 +25,7 @@ from tasks.cluster.transfer import gpu_setup
 from tasks.core.stage_results import StageArtifacts, StageResult, StageRun
 from tasks.core.unforeseen_errors import DefectError, defect
 from tasks.errors import DataError, GiveUpError, JobError, RowmillError
-from tasks.graph.binding import Bound
-from tasks.job.apply_fitted import subject
+from tasks.job.apply_fitted import bound_of
 from tasks.job.fingerprints import fingerprint
 from tasks.job.request import PlanOf, Request
 from tasks.report import run_log, series
@@ -180,7 +179,7 @@ def artifacts(result: StageResult, request: Request, watch: monitor.Watch) -> St
     try:
         picture = request.staging.folder / f"diagram-{fingerprint(request.graph)[:12]}.svg"
         schema = PlanOf(request).plan(request.splits[0]).schema
-        diagram = workflow_diagram(picture, lambda: Bound(*subject(request, schema)))
+        diagram = workflow_diagram(picture, lambda: bound_of(request, schema))
         return StageArtifacts(
             key=stage_key(request, result.stage, result.split),
             description=report.stage_line(result),

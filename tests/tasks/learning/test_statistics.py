@@ -17,6 +17,7 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.core.plan import Partition
 from tasks.dataset import Dataset
 from tasks.errors import DataError
+from tasks.graph.binding import Bound
 from tasks.graph.node import as_node
 from tasks.graph.partition_work import Work
 from tasks.learning import observe as learning_observe
@@ -114,8 +115,8 @@ def test_progress_counts_the_rows_of_every_phase(engine: str) -> None:
     node = ["s"] >> ops.Categorify() >> ops.Normalize()
     learned_on(LocalPool(2), node, source, engine, options=PassOptions(progress=lambda p, n: seen.append((p, n))))
     assert sorted(seen) == [(0, 10)] * 10 + [(1, 10)] * 10
-    assert passes(node, source.plan.schema) == 2
-    assert passes(as_node(["s"]), source.plan.schema) == 0
+    assert passes(Bound(node, source.plan.schema)) == 2
+    assert passes(Bound(as_node(["s"]), source.plan.schema)) == 0
 
 
 class Refuses(Learned):

@@ -14,6 +14,7 @@ from tasks import ops
 from tasks.core.settings import Output, Run, Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
+from tasks.graph.binding import Bound
 from tasks.job.request import make_request
 from tasks.workflow import Workflow
 from tests.tasks.ops.fitting import transformed
@@ -70,9 +71,9 @@ def test_reading_a_side_table_costs_no_pass_over_the_data(engine, side, monkeypa
     from tasks.learning import observe
 
     table, nodes = pa.table({"id": [3, 1]}), ["id"] >> ops.JoinExternal(side, on="id", columns=["size"])
-    assert observe.passes(nodes, Dataset(table).schema) == 0
+    assert observe.passes(Bound(nodes, Dataset(table).schema)) == 0
     filled = nodes["size"] >> ops.FillMedian()
-    assert observe.passes(filled, Dataset(table).schema) == 1
+    assert observe.passes(Bound(filled, Dataset(table).schema)) == 1
     assert transformed(filled, table, engine) == {"size": [1.5, 1.5]}
 
 

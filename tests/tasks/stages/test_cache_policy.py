@@ -28,8 +28,8 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.core.plan import Block, Limits, Partition
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Output, Run, Source
-from tasks.graph import binding
 from tasks.job.request import PlanOf, Request, make_request
+from tasks.job.split_work import work_of
 from tasks.shuffle.choice import spare_on_device
 from tasks.sources import planning
 from tasks.stages import cache_policy, commit, ingest, needs, shuffle_write, transform
@@ -344,7 +344,7 @@ def test_a_fit_leaves_nothing_and_a_failure_neither(
     with request.staging.locked():
         ingest.ingest(request, pool)
         plan = PlanOf(request).plan("")
-        keeping = cache_key(request, plan, binding.Bound(request.final, plan.schema), pool)
+        keeping = cache_key(request, plan, work_of(request, plan, ""), pool)
         assert keeping is not None
         assert keeping.columns == ("time", "x", "name", "label")
         monkeypatch.setattr(stages_statistics, "learned_tables", lambda *_: 1 / 0)
@@ -353,7 +353,7 @@ def test_a_fit_leaves_nothing_and_a_failure_neither(
         assert column_cache.cached(keeping.name) == ([], 0)
         monkeypatch.undo()
         object.__setattr__(request, "flow", "fit")
-        only_learned = cache_key(request, plan, binding.Bound(request.final, plan.schema), pool)
+        only_learned = cache_key(request, plan, work_of(request, plan, ""), pool)
         assert only_learned is not None
         assert only_learned.columns == ("x",)
         assert stages_statistics.statistics(request, pool).decoded == 0

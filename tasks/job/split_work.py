@@ -1,0 +1,19 @@
+"""The rows of a split as every pass over them needs them: the graph bound to their columns, and the rules on rows."""
+
+from __future__ import annotations
+
+from tasks.core.plan import Plan
+from tasks.core.schema import Schema
+from tasks.graph.partition_work import Work
+from tasks.job.apply_fitted import subject
+from tasks.job.request import PlanOf, Request
+from tasks.job.source_rules import row_rules
+
+
+def work_of(request: Request, plan: Plan, split: str, source: Schema | None = None) -> Work:
+    """The work of a pass over the rows of a split, without what is learned; `source` are the columns, if not those of
+    the plan."""
+    final, schema = subject(request, source or plan.schema)
+    section = request.source
+    rules = row_rules(section, PlanOf(request), split)
+    return Work(plan, final, schema, request.engine, filter=section.filter, rules=rules)
