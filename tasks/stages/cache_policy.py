@@ -11,7 +11,6 @@ from tasks.cluster.column_cache import CacheKey
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
 from tasks.graph.partition_work import Work
-from tasks.graph.row_rules import RowRules
 from tasks.job.request import Request
 from tasks.shuffle.choice import spare, spare_on_device
 from tasks.shuffle.row_order import written_places
@@ -69,8 +68,7 @@ def name_of(request: Request, plan: Plan) -> str:
 
 def read_again(request: Request, plan: Plan, work: Work) -> tuple[str, ...]:
     """The source columns that are read by transform, or by another pass of statistics than the first one."""
-    rules = RowRules(downsampling=work.rules.downsampling)
-    bound, work = work.bound, replace(work, training=True, rules=rules)
+    bound, work = work.bound, replace(work, training=True)
     if not bound.learned:
         return ()
     first = min(step.depth for step in bound.learned)

@@ -337,6 +337,29 @@ def test_a_partition_that_is_halved_is_read_again(
     assert column_cache._store.tables == {}
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"split": {"by": "time", "column": "moment", "valid": 30_000}},
+        {"split": {"by": "hash", "together": ["moment"], "valid": 0.2}},
+        {"downsample": {"where": "moment >= 0", "fraction": 0.5}},
+    ],
+)
+def test_columns_that_decide_about_rows_are_read_once_too(
+    rules: dict[str, Any], table: pa.Table, tmp_path: Path, engine: str, readings: Counter[tuple[int, str]]
+) -> None:
+    csv.write_csv(table.append_column("moment", table["time"]), tmp_path / "in.csv")
+    request = asked(tmp_path / "in.csv", tmp_path / "out", engine)
+    request = replace(request, sections={**request.sections, "source": {**request.sections["source"], **rules}})
+    with request.staging.locked():
+        ingest.ingest(request, pool := LocalPool(2))
+        readings.clear()
+        stages_statistics.statistics(request, pool)
+        transform.transform(request, request.splits[0], pool)
+    assert set(readings.values()) == {1}
+    assert {name for _, name in readings} == {"time", "name", "x", "label", "moment"}
+
+
 def test_a_fit_leaves_nothing_and_a_failure_neither(
     text: Path, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
