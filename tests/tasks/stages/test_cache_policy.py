@@ -67,7 +67,12 @@ class Reader:
 @pytest.fixture(autouse=True)
 def _nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(column_cache, "FREE_SHARE_OF_HOST", 0)
+    _empty()  # a test before this one may have run statistics alone
     yield
+    _empty()
+
+
+def _empty() -> None:
     column_cache.give_up()
     column_cache._release("")
 
