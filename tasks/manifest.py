@@ -234,12 +234,7 @@ class Manifest:
                     why="each is an output of its own",
                     do=f"name one of {', '.join(map(str, splits))}",
                 )
-            raise DataError(
-                "this is not an output of rowmill",
-                where=str(folder),
-                why=f"it has no readable {MANIFEST}",
-                do="give the folder that a finished run wrote",
-            )
+            raise no_output(folder)
         if isinstance(data.get("format"), int) and data["format"] > FORMAT:
             raise DataError(
                 f"the manifest has format {data['format']}, this version reads up to {FORMAT}",
@@ -442,3 +437,18 @@ def outputs(folder: Path) -> list[Path]:
     if (folder / MANIFEST).exists():
         return [folder]
     return [folder / name for name in SPLITS if (folder / name / MANIFEST).exists()]
+
+
+def folders_of(out: Path) -> list[Path]:
+    """The output folders behind a path; a DataError if there are none."""
+    folders = outputs(out) if out.exists() else []
+    if not folders:
+        raise no_output(out)
+    return folders
+
+
+def no_output(folder: str | Path) -> DataError:
+    """The error for a folder that no run has written."""
+    why = f"it has no readable {MANIFEST}" if Path(folder).exists() else "it does not exist"
+    do = "give the folder that a finished run wrote (output.path of the job)"
+    return DataError("this is not an output of rowmill", where=str(folder), why=why, do=do)

@@ -29,7 +29,7 @@ from tasks.graph.refit_history import history_lines, read_files
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.job.output_check import damages
 from tasks.job.publication import read_publication
-from tasks.manifest import Manifest, base_of, dated_lines, fitted_of, manifest_of, outputs
+from tasks.manifest import Manifest, base_of, dated_lines, fitted_of, folders_of, manifest_of, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.docstrings import docstring_of
 from tasks.ops.installed import classes_of, entries
@@ -51,20 +51,6 @@ from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, VERSION, WORK
 from tasks.storage.sample_data import made_up_text
 
 NEEDED = "needed"
-
-
-def folders_of(out: Path) -> list[Path]:
-    """The output folders behind a path: itself, or `train` and `valid` in it; DataError if there are none."""
-    folders = outputs(out) if out.exists() else []
-    if not folders:
-        why = f"it has no {MANIFEST}, nor have train/ and valid/ in it" if out.exists() else "it does not exist"
-        raise DataError(
-            "this is not an output of rowmill",
-            where=str(out),
-            why=why,
-            do="give the folder that a finished run wrote (output.path of the job)",
-        )
-    return folders
 
 
 # verify

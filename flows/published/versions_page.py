@@ -11,7 +11,7 @@ from tasks.errors import DataError
 from tasks.gate.notes import is_stopped, read_note
 from tasks.gate.question import read_question
 from tasks.job.publication import read_publication, version_name
-from tasks.manifest import Manifest, manifest_of, outputs
+from tasks.manifest import Manifest, manifest_of, no_output, outputs
 from tasks.report import escaped, markdown_table
 from tasks.storage.discarded import discarded_by, is_discarded, read_mark
 from tasks.storage.own_files import described_by, read_latest, versions_of
@@ -22,12 +22,7 @@ def versions_text(out: Path) -> str:
     """Return the page of an output as Markdown, the newest version first. A DataError if there is no output."""
     folders = [path for path in (versions_of(out) or [out]) if described_by(path)]
     if not folders:
-        raise DataError(
-            "this is not an output of rowmill",
-            where=str(out),
-            why="it has no readable manifest",
-            do="give the folder that a finished run wrote (output.path of the job)",
-        )
+        raise no_output(out)
     latest, staging = read_latest(out), Staging(out)
     lines = [f"# {escaped(str(out))}", markdown_table([_row(folder, latest) for folder in reversed(folders)])]
     if is_stopped(staging.folder):

@@ -175,6 +175,29 @@ def _parts(text: str) -> list[str]:
     return parts
 
 
+NAMED = (  # types without parameters of their own
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float32",
+    "float64",
+    "bool",
+    "string",
+    "timestamp[s]",
+    "timestamp[ms]",
+    "timestamp[us]",
+    "timestamp[ns]",
+    "date32",
+    "binary",
+)
+NESTED = ("list<int64>", "list<string>", "decimal128(10, 2)")  # examples of the other ones
+
+
 def _named_type(text: str) -> pa.DataType:
     if decimal := _DECIMAL.fullmatch(text):
         make = {"32": pa.decimal32, "64": pa.decimal64, "128": pa.decimal128, "256": pa.decimal256}[decimal[1]]
@@ -196,32 +219,12 @@ def _named_type(text: str) -> pa.DataType:
     }
     if text in alias:
         return parse_dtype(alias[text])
-    known = [
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float32",
-        "float64",
-        "bool",
-        "string",
-        "timestamp[s]",
-        "timestamp[ms]",
-        "timestamp[us]",
-        "timestamp[ns]",
-        "date32",
-        "binary",
-    ]
-    if text not in known:
+    if text not in NAMED:
         if text.startswith(("duration[", "time32[", "time64[")):
             return {"duration": pa.duration, "time32": pa.time32, "time64": pa.time64}[text.split("[")[0]](
                 text.split("[")[1][:-1]
             )
         if text in ("null", "date64", "halffloat", "large_string"):
             return pa.type_for_alias(text)
-        raise JobError(f"{text!r} is not a type", do=near(text, [*known, "list<int64>", "decimal128(10, 2)"]))
+        raise JobError(f"{text!r} is not a type", do=near(text, [*NAMED, *NESTED]))
     return pa.type_for_alias(text)

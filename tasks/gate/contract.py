@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from tasks.core.dtypes import dtype_name, kind_of, leaf_type, parse_dtype
+from tasks.core.dtypes import NAMED, NESTED, dtype_name, kind_of, leaf_type, parse_dtype
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Section
 from tasks.errors import DataError, JobError, RowmillError, mistakes, near, place_text
@@ -49,7 +49,7 @@ class ColumnRule(Section):
             try:
                 parse_dtype(name)
             except RowmillError as error:
-                raise ValueError(f"{name!r} is not a type: {near(name, [*KINDS, *TYPES])}") from error
+                raise ValueError(f"{name!r} is not a type: {near(name, [*KINDS, *NAMED, *NESTED])}") from error
         return name
 
     @field_validator("nulls", "values", "range")
@@ -77,26 +77,6 @@ class ColumnRule(Section):
         if self.values is not None and self.range is not None:
             raise ValueError("values and range contradict each other: give one")
         return self
-
-
-TYPES = (
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float32",
-    "float64",
-    "string",
-    "timestamp[us]",
-    "timestamp[ms]",
-    "date32",
-    "list<int64>",
-    "list<string>",
-)
 
 
 class Contract(Section):

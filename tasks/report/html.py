@@ -11,13 +11,12 @@ from tasks.cluster import monitor
 from tasks.core.plan import Plan
 from tasks.core.schema import ROW, Schema
 from tasks.core.stage_results import StageResult
-from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.changes import read_changes
 from tasks.graph.node import Node
 from tasks.graph.refit_history import batch_rows, history_lines
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
-from tasks.manifest import Manifest, outputs
+from tasks.manifest import Manifest, folders_of
 from tasks.report import page
 from tasks.report.learned import growth_rows
 from tasks.report.phrases import samples_path
@@ -110,16 +109,9 @@ def reports_of(out: Path, again: bool = False) -> list[Path]:
     What only the run knew is not in such a report: the samples of its workers, when its stages began, how its source
     looks, the job as it was written. DataError if there is no output.
     """
-    folders = outputs(out) if out.exists() else []
-    if not folders:
-        raise DataError(
-            "this is not an output of rowmill",
-            where=str(out),
-            why="it has no readable manifest",
-            do="give the folder that a finished run wrote (output.path of the job)",
-        )
     return [
-        _written(folder) if again or not (folder / page.REPORT).exists() else folder / page.REPORT for folder in folders
+        _written(folder) if again or not (folder / page.REPORT).exists() else folder / page.REPORT
+        for folder in folders_of(out)
     ]
 
 
