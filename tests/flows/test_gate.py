@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -18,7 +17,6 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from rowmill.cli import app
 from typer.testing import CliRunner
 
@@ -32,8 +30,8 @@ from tasks.manifest import Manifest
 from tasks.report.phrases import escaped
 from tasks.storage.discarded import is_discarded
 from tasks.storage.staging import Staging
-from tests.conftest import free_port, python_path
 from tests.flows.runs import key_of, rows_of
+from tests.hosts import Host
 from tests.infra.elsewhere import until
 
 pytestmark = pytest.mark.xdist_group("gate")
@@ -372,42 +370,14 @@ def test_python_does_not_touch_what_waits(tmp_path: Path, run: Any) -> None:
 
 # Ask, in runs of a deployment: a server of the test's own
 
-START = "from infra.orchestration.server import ensure_server; print(ensure_server().api_url)"
 
-
-class Host:
-    """A folder with days, a deployment over them, a Prefect server of its own, and `rowmill serve`."""
+class Asking(Host):
+    """A folder with days, a deployment over them whose gate asks, and `rowmill serve`."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.home = folder, folder / "prefect"
         job = job_of(folder, None, "ask") | {"cluster": {"kind": "cpu", "workers": 1, "threads_per_worker": 1}}
-        spec = {"name": "nights", "entrypoint": "flows.preprocess.preprocess", "parameters": job}
-        (folder / "nights.yaml").write_text(yaml.safe_dump({"name": "n", "deployments": [spec]}))
-        self.port = free_port()
-        known = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
-        self.environment = known | {
-            "PREFECT_HOME": str(self.home), "PREFECT_SERVER_API_PORT": str(self.port), "PYTHONPATH": python_path(),
-            "PREFECT_RUNNER_POLL_FREQUENCY": "2", "HOME": str(folder),
-        }  # fmt: skip
+        super().__init__(folder, job, poll_seconds=2)
         self.serving: subprocess.Popen[str] | None = None
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        with (self.folder / "log.txt").open("a") as log:
-            return subprocess.Popen(
-                [sys.executable, "-P", *arguments], cwd=self.folder, env=self.environment, text=True,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-
-    def rowmill(self, *arguments: str) -> subprocess.Popen[str]:
-        return self.start("-m", "rowmill", *arguments)
-
-    def start_server(self) -> None:
-        assert self.start("-c", START).wait(150) == 0, self.log
-
-    def kill_server(self) -> None:
-        process = psutil.Process(json.loads((self.home / "rowmill-server.json").read_text())["pid"])
-        process.kill()
-        psutil.wait_procs([process], 20)
 
     def serve(self) -> None:
         before = self.log.count("press Ctrl-C to stop")
@@ -420,15 +390,10 @@ class Host:
             os.killpg(self.serving.pid, how)
             self.serving.wait(60)
 
-    @property
-    def log(self) -> str:
-        path = self.folder / "log.txt"
-        return path.read_text() if path.exists() else ""
-
     def api(self, method: str, path: str, **more: Any) -> Any:
         import httpx
 
-        response = httpx.request(method, f"http://127.0.0.1:{self.port}/api{path}", timeout=30, **more)
+        response = httpx.request(method, f"{self.api_url}{path}", timeout=30, **more)
         response.raise_for_status()
         return response.json() if response.content else None
 
@@ -474,8 +439,8 @@ class Host:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory, new_prefect_home: Callable[[Path], Path]) -> Iterator[Host]:
-    host = Host(tmp_path_factory.mktemp("host"))
+def host(tmp_path_factory: pytest.TempPathFactory, new_prefect_home: Callable[[Path], Path]) -> Iterator[Asking]:
+    host = Asking(tmp_path_factory.mktemp("host"))
     new_prefect_home(host.home)
     days(host.folder)
     host.start_server()
@@ -493,7 +458,7 @@ def host(tmp_path_factory: pytest.TempPathFactory, new_prefect_home: Callable[[P
 )
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_run_of_a_deployment_pauses_over_restarts_and_publishes(host: Host) -> None:
+def test_a_run_of_a_deployment_pauses_over_restarts_and_publishes(host: Asking) -> None:
     """Night 2 fails while night 1 waits, and names it; server and host are restarted meanwhile."""
     first = host.begin(BAD)
     state = host.wait(first, "Suspended")
@@ -535,7 +500,7 @@ def test_a_run_of_a_deployment_pauses_over_restarts_and_publishes(host: Host) ->
 )
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_night_waits_for_the_answer_to_the_night_before(host: Host) -> None:
+def test_a_night_waits_for_the_answer_to_the_night_before(host: Asking) -> None:
     """With run.lock: wait night 2 is scheduled again and holds no place; a shell answers discard."""
     before = len(versions(host.folder))
     first = host.begin(BAD)
@@ -559,7 +524,7 @@ def test_a_night_waits_for_the_answer_to_the_night_before(host: Host) -> None:
 @pytest.mark.promise("after `run.ask_timeout` the run is stopped")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_run_that_nobody_answers_in_time_fails(host: Host) -> None:
+def test_a_run_that_nobody_answers_in_time_fails(host: Asking) -> None:
     first = host.begin(BAD, ask_timeout="4s")
     host.wait(first, "Failed")
     state = host.state(first)
@@ -574,7 +539,7 @@ def test_a_run_that_nobody_answers_in_time_fails(host: Host) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_shell_publishes_where_the_run_is_gone(host: Host) -> None:
+def test_a_shell_publishes_where_the_run_is_gone(host: Asking) -> None:
     first = host.begin(BAD)
     host.wait(first, "Suspended")
     host.api("DELETE", f"/flow_runs/{first}")

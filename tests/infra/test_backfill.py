@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -16,11 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from prefect.client.schemas.schedules import CronSchedule
 
 from flows.commands import backfill
@@ -30,7 +27,7 @@ from tasks.errors import GiveUpError, JobError
 from tasks.storage.discarded import mark
 from tasks.storage.retention import drop_versions
 from tasks.storage.staging import Staging
-from tests.conftest import free_port, python_path
+from tests.hosts import Host
 from tests.infra.elsewhere import until
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("backfill")]
@@ -390,15 +387,13 @@ def test_a_server_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 # A real server of the test's own, which is killed and started again
 
 DAYS = ["2026-03-27", "2026-03-28", "2026-03-29", "2026-03-30"]
-START = "from infra.orchestration.server import ensure_server; print(ensure_server().api_url)"
 
 
-class Host:
-    """A folder with data of each day, a deployment over them, and a Prefect server of its own."""
+class Daily(Host):
+    """A folder with data of each day and a deployment over them."""
 
     def __init__(self, folder: Path, days: Sequence[str] = DAYS) -> None:
         """`days` are those of the runs; each reads the rows of the day before."""
-        self.folder, self.home = folder, folder / "prefect"
         for day in [(date.fromisoformat(day) - timedelta(days=1)).isoformat() for day in days]:
             (folder / "in" / day).mkdir(parents=True)
             pq.write_table(pa.table({"x": [1.0, 2.0], "day": [day] * 2}), folder / "in" / day / "a.parquet")
@@ -410,43 +405,7 @@ class Host:
             "run": {"report": False, "timezone": "Europe/Berlin"},
         }
         schedule = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "active": False, "slug": "nightly"}
-        spec = {
-            "name": "nights", "entrypoint": "flows.preprocess.preprocess", "parameters": job, "schedules": [schedule],
-        }  # fmt: skip
-        (folder / "nights.yaml").write_text(yaml.safe_dump({"name": "n", "deployments": [spec]}))
-        known = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
-        self.environment = known | {
-            "PREFECT_HOME": str(self.home), "PREFECT_SERVER_API_PORT": str(free_port()), "PYTHONPATH": python_path(),
-            "PREFECT_RUNNER_POLL_FREQUENCY": "3", "HOME": str(folder),
-        }  # fmt: skip
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        with (self.folder / "log.txt").open("a") as log:
-            return subprocess.Popen(
-                [sys.executable, "-P", *arguments], cwd=self.folder, env=self.environment, text=True,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-
-    def rowmill(self, *arguments: str) -> subprocess.Popen[str]:
-        return self.start("-m", "rowmill", *arguments)
-
-    def start_server(self) -> None:
-        assert self.start("-c", START).wait(150) == 0, self.log
-
-    def kill_server(self) -> None:
-        pid = json.loads((self.home / "rowmill-server.json").read_text())["pid"]
-        process = psutil.Process(pid)
-        process.kill()
-        psutil.wait_procs([process], 20)
-
-    @property
-    def api(self) -> str:
-        port = json.loads((self.home / "rowmill-server.json").read_text())["port"]
-        return f"http://127.0.0.1:{port}/api"
-
-    @property
-    def log(self) -> str:
-        return (self.folder / "log.txt").read_text()
+        super().__init__(folder, job, poll_seconds=3, schedules=[schedule])
 
     def days(self) -> list[str]:
         """The day of each version, in the order in which they were published."""
@@ -467,7 +426,7 @@ def killed(process: subprocess.Popen[str], how: signal.Signals = signal.SIGKILL)
 def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(
     tmp_path: Path, new_prefect_home: Callable[[Path], Path]
 ) -> None:
-    host = Host(tmp_path)
+    host = Daily(tmp_path)
     new_prefect_home(host.home)
     host.start_server()
     serving = host.rowmill("serve", "--file", "nights.yaml")
@@ -488,7 +447,7 @@ def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(
         assert host.rowmill(*command).wait(60) == 0
         assert host.days() == DAYS
         assert "4 day(s), 4 of them are published" in host.log
-        table = httpx.get(f"{host.api}/artifacts/rowmill-nights-preprocess-nights/latest").json()["data"]
+        table = httpx.get(f"{host.api_url}/artifacts/rowmill-nights-preprocess-nights/latest").json()["data"]
         assert table.startswith("**")  # this month has no run
     finally:
         killed(serving, signal.SIGTERM)
@@ -501,7 +460,7 @@ def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(
 def test_sixty_days_are_backfilled_across_restarts_of_the_server(tmp_path: Path) -> None:
     """Over a change of the clocks, with a server that is killed twice and a command that is killed once."""
     days = [(date(2026, 2, 20) + timedelta(days=number)).isoformat() for number in range(60)]
-    host = Host(tmp_path, days)
+    host = Daily(tmp_path, days)
     host.start_server()
     serving = host.rowmill("serve", "--file", "nights.yaml")
     command = ("backfill", "preprocess/nights", "--from", days[0], "--to", days[-1])
