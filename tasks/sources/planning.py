@@ -81,7 +81,8 @@ def make_plan(
         update={"schema_": {n: t for n, t in (source.schema_ or {}).items() if n not in expressions}}
     )
     said_of = [*(source.schema_ or {}), *expressions]
-    options, optional = read_options(source) | ({OPTION: notes} if notes else {}), fit.optional if fit else set()
+    options = read_options(source) | ({OPTION: notes} if notes else {})
+    optional = {*(fit.optional if fit else ()), *(_named([file.path for file in listed], source).keys() & said_of)}
     if optional:
         options["optional"] = sorted(optional)
     name = format_of(listed, source.format)

@@ -290,6 +290,15 @@ def test_a_plan_is_made_again_for_a_job_that_uses_other_columns(tmp_path: Path) 
         ingested(job_of(tmp_path))
 
 
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
+def test_a_column_that_folders_name_has_their_values_in_a_type_of_the_schema(tmp_path: Path, format: str) -> None:
+    """JSON Lines may lack a key of `source.schema`: such a column was null in all rows."""
+    for day in ("01", "02"):
+        (tmp_path / f"day={day}").mkdir()
+        folder_of(tmp_path / f"day={day}", format, {"x": [1]})
+    assert rows(str(tmp_path), ["day"], schema={"day": "string"}) == {"day": ["01", "02"]}
+
+
 @pytest.mark.promise("A file that lies in no such folder lacks the column")
 def test_a_file_outside_of_the_folders_that_name_a_column_lacks_it(tmp_path: Path) -> None:
     for name in ("day=1/a.csv", f"day={hive.NULL}/b.csv", "c.csv"):
