@@ -124,6 +124,8 @@ def make_plan(
         here = next(item.schema.field(n).type for item in full if n in item.schema.names)
         if kind_of(here) == "number":
             number_texts[n] = f"column {n!r} is {dtype_name(here)} here, and text in the fit: it is read as text"
+    of_texts = expressions.items() if name in TEXTS else ()
+    texts |= {n: pa.string() for n, e in of_texts if n in there and _needs_texts(e, n, full)}
     whole = united(full, {**texts, **declared}, null_types or {}, source.missing, folders)
     paths = [*(item.file.path for item in full), *left]
     named = _folder_columns(_named(paths, source), source)
@@ -190,6 +192,20 @@ def expressions_of(types: Mapping[str, str]) -> dict[str, Expression]:
             what = f"an expression of source.schema is of its own column alone, which is called {SELF}"
             raise JobError(what, where=f"source.schema.{name}: {expression.text}", do="use Lambda for other columns")
     return parsed
+
+
+def _needs_texts(expression: Expression, name: str, inspected: Sequence[Inspected]) -> bool:
+    """Whether an expression of a column of text files takes its texts alone, and not the type inferred of some file."""
+    inferred = {item.schema.field(name).type for item in inspected if name in item.schema.names}
+    return any(not _takes(expression, name, t) for t in inferred) and _takes(expression, name, pa.string())
+
+
+def _takes(expression: Expression, name: str, dtype: pa.DataType) -> bool:
+    try:
+        _made(expression, Column(name, plain_type(dtype)))
+    except JobError:
+        return False
+    return True
 
 
 def _of_type(column: Column, name: str | None) -> Column:

@@ -193,6 +193,8 @@ class FunctionRules:
         families, what, do = COLUMNS[kind]
         if family(step.dtype) not in families or step.is_literal:
             this = "a literal" if step.is_literal else step.dtype
+            if node.verb == "parse_number" and family(step.dtype) in NUMBERS:  # cast and parsed, 5.125 may become 5125
+                do = "leave parse_number out, or read the column of text files as text: source.schema: {x: string}"
             raise self.fail(step, f"{node.verb} needs a column of {what}, this is {this}", do)
         return step
 

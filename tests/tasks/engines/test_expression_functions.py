@@ -168,6 +168,7 @@ ARGUMENTS = [
     ("hash(x, -1)", "seed is a literal whole number from 0 to 4294967295", "-1", ""),
     ("hash(v)", "hash needs a column of numbers, texts, booleans or times, this is list<item: int64>", "v", ""),
     ("len(x)", "len needs a column of strings, this is int64", "x", "cast(x, 'string')"),
+    ("parse_number(x)", "parse_number needs a column of strings, this is int64", "x", "leave parse_number out"),
     ("hour(s)", "hour needs a column of times, this is string", "s", "parse_time(x, '%d.%m.%Y')"),
     ("parse_number(s, group='. ')", "group cannot be used: '. ' is not a sign for numbers", "'. '", "such as ','"),
     (

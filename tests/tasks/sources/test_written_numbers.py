@@ -249,3 +249,21 @@ def test_log_preview_manifest_report_and_draft_say_which_columns_stay_text(
 def test_the_look_for_numbers_with_leading_zeros(text: bytes, signed: bool, found: bool) -> None:
     assert may_be_padded(text, ',"|', signed) is found
     assert may_be_padded(b"1,2\n" * 2**17 + text, ',"|', signed) is found
+
+
+@pytest.mark.parametrize(
+    ("expression", "texts", "values"),
+    [
+        ("parse_number(_, ',', '.')", ["5,125", "8,5"], [5.125, 8.5]),
+        ("parse_number(_, ',', '.')", ["5,125", "1.234,5"], [5.125, 1234.5]),
+        ("strip(_)", ["1", "2"], ["1", "2"]),
+        ("abs(_)", ["-1", "2"], [1, 2]),
+    ],
+)
+def test_an_expression_that_takes_texts_reads_texts_in_files_whose_values_all_are_numbers(
+    expression: str, texts: list[str], values: list[float], tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("\n".join(["x;y", *(f"{text};1" for text in texts)]))
+    source = Source(path=str(tmp_path), delimiter=";", decimal=",", schema={"x": expression})
+    plan = make_plan(source)
+    assert read(plan, plan.partitions[0], ["x"])["x"].to_pylist() == values
