@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tasks.core.plan import Plan
 from tasks.core.schema import Schema
 from tasks.graph.partition_work import Work
 from tasks.job.apply_fitted import subject
@@ -10,10 +9,9 @@ from tasks.job.request import PlanOf, Request
 from tasks.job.source_rules import row_rules
 
 
-def work_of(request: Request, plan: Plan, split: str, source: Schema | None = None) -> Work:
+def work_of(request: Request, plans: PlanOf, split: str, source: Schema | None = None) -> Work:
     """The work of a pass over the rows of a split, without what is learned; `source` are the columns, if not those of
-    the plan."""
+    the split's plan."""
+    plan, section = plans.plan(split), request.source
     final, schema = subject(request, source or plan.schema)
-    section = request.source
-    rules = row_rules(section, PlanOf(request), split)
-    return Work(plan, final, schema, request.engine, filter=section.filter, rules=rules)
+    return Work(plan, final, schema, request.engine, filter=section.filter, rules=row_rules(section, plans, split))

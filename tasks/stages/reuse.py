@@ -53,11 +53,12 @@ class Prepared:
 def prepared(request: Request, split: str) -> Prepared:
     """Read the plan and the state of a split, and bind the graph to the columns."""
     plans = PlanOf(request)
-    plan = plans.plan(split)
+    work = work_of(request, plans, split)
+    plan: Plan = work.source
     folder = request.staging.folder / "state"
     state = StateFolder(str(folder), (read_json(folder / "manifest.json") or {})["digest"])
     training = split in ("", "train") and not request.fitted
-    work = replace(work_of(request, plan, split), state=state, training=training)
+    work = replace(work, state=state, training=training)
     if training:
         work = replace(work, cache=taking_key(request, plan), first_row=request.first_row)
     if request.run.profile:

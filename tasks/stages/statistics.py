@@ -49,14 +49,14 @@ GROWTH_ROWS = 100  # steps of a refit that an artifact shows
 def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -> StatisticsResult:
     """Learn what the operators of the workflow learn, and save it in `state/`, unless an earlier start did so."""
     start = time.perf_counter()
-    plan = PlanOf(request).plan(request.splits[0])
+    work = work_of(request, PlanOf(request), request.splits[0])
+    plan: Plan = work.source
     folder = request.staging.folder / "state"
     fingerprint = request.state_fingerprint(plan.fingerprint)
     manifest = read_json(folder / "manifest.json") or {}
     reused = manifest.get("fingerprint") == fingerprint and is_whole(folder, manifest["digest"])
     if request.run.profile and reused and manifest.get("profiled", True):
         reused = profiles.saved(request, profiles.STATISTICS, fingerprint) is not None
-    work = work_of(request, plan, request.splits[0])
     bound, phases = work.bound, observe.passes(work.bound)
     cache = None
     if not reused:
@@ -156,10 +156,9 @@ def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
     if not new:
         return base
     plans = PlanOf(request)
-    plan, rest = plans.plan(LEARN_FROM), {key: Mode("frozen") for key in base.modes if key not in new}
-    work = work_of(request, plan, LEARN_FROM, source)
+    work, rest = work_of(request, plans, LEARN_FROM, source), {k: Mode("frozen") for k in base.modes if k not in new}
     passes = observe.PassOptions(request.run.min_partition_size)
-    state = observe.learn(work, plan, pool, replace(base, modes={**base.modes, **rest}), passes).state
+    state = observe.learn(work, work.source, pool, replace(base, modes={**base.modes, **rest}), passes).state
     check_unchanged(*plans.sources(LEARN_FROM))
     values, partials = (
         {**own, **{key: learned[key] for key in new if key in learned}}

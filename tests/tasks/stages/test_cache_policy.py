@@ -372,7 +372,7 @@ def test_a_fit_leaves_nothing_and_a_failure_neither(
     with request.staging.locked():
         ingest.ingest(request, pool)
         plan = PlanOf(request).plan("")
-        keeping = cache_key(request, plan, work_of(request, plan, ""), pool)
+        keeping = cache_key(request, plan, work_of(request, PlanOf(request), ""), pool)
         assert keeping is not None
         assert keeping.columns == ("time", "x", "name", "label")
         monkeypatch.setattr(stages_statistics, "learned_tables", lambda *_: 1 / 0)
@@ -381,7 +381,7 @@ def test_a_fit_leaves_nothing_and_a_failure_neither(
         assert column_cache.cached(keeping.name) == ([], 0)
         monkeypatch.undo()
         object.__setattr__(request, "flow", "fit")
-        only_learned = cache_key(request, plan, work_of(request, plan, ""), pool)
+        only_learned = cache_key(request, plan, work_of(request, PlanOf(request), ""), pool)
         assert only_learned is not None
         assert only_learned.columns == ("x",)
         assert stages_statistics.statistics(request, pool).decoded == 0
