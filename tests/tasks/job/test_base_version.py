@@ -99,6 +99,26 @@ def test_ids_stay_and_new_values_come_behind_them(tmp_path: Path, engine: str) -
     assert list(own_files.strangers(out)) == []
 
 
+def test_rows_of_a_night_are_numbered_behind_those_that_keys_and_rules_left_out(tmp_path: Path, engine: str) -> None:
+    """Folds and draws go by row numbers, so they are the same with the rows brought together by keys as without."""
+    folds = {"columns": ["k"], "ops": [{"op": "TargetEncoding", "target": "x", "kfold": 5, "drop_folds": False}]}
+    features = [folds, {"columns": ["x"]}]
+    written_by = []
+    for name, keys in (("as they are", {}), ("by keys", {"keys": ["k"]})):
+        folder = tmp_path / name
+        for number in (0, 1):
+            x = np.arange(400) + 400.0 * number
+            written(pa.table({"k": np.where(x % 3, "a", "b"), "x": x, "event": x // 2}), folder / f"day{number}.parquet")
+            draws = {"downsample": {"where": "k == 'a'", "fraction": 0.5, "seed": 1}}
+            source = {"path": str(folder / f"day{number}.parquet"), "filter": "x % 7 != 0", **draws, **keys}
+            source["unique"] = {"keys": ["event"]}
+            night(folder, 0, engine, source=source, features=features)
+        written_by.append([rows_of(folder / f"out/v000{n}").sort_by("x").to_pydict() for n in (1, 2)])
+        assert manifest(folder / "out", "v0002")["base"]["rows"] == 400
+
+    assert written_by[0] == written_by[1]
+
+
 def test_validation_rows_have_the_ids_of_values_that_the_night_does_not_have(tmp_path: Path, engine: str) -> None:
     night(tmp_path, 0, engine)
     written(pa.table({"k": ["a", "d", None, "b", "x"], "x": [0.0] * 5}), tmp_path / "valid.parquet")
