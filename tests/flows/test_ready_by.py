@@ -205,6 +205,7 @@ def test_a_run_whose_time_is_over_is_late_also_without_history(
     tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.setattr(late, "deadline", lambda *_: datetime(2026, 11, 22, 6, tzinfo=UTC))
+    monkeypatch.setattr(late, "WAKE_SECONDS", 3600)  # nothing looks before the run has ended
     run_on(preprocess, job_of(tmp_path, 2), cluster)
     [text] = [record.getMessage() for record in caplog.records if "06:00" in record.getMessage()]
     assert text.startswith("the run is late: it ended at ")

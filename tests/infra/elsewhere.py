@@ -49,7 +49,7 @@ def eventually(fact: Callable[[], Any], seconds: float = 60) -> Any:
     return said
 
 
-def until(fact: Callable[[], Any], what: str, seconds: float = 120) -> Any:
+def until(fact: Callable[[], Any], what: str, seconds: float = 300) -> Any:
     """What `fact` says as soon as it says something true; the test fails when time is up."""
     said = eventually(fact, seconds)
     assert said, f"{what}: not within {seconds} s"

@@ -249,7 +249,7 @@ TRIED = {  # modules whose advice names a setting of the source with its value: 
     "tasks/ops/base.py",  # tests/tasks/ops/test_categorify.py
     "tasks/shuffle/row_sets.py", "tasks/job/text_order.py",  # tests/tasks/job/test_text_order.py
     "tasks/engines/algorithms/written_numbers.py",  # tests/tasks/sources/test_written_numbers.py
-    "tasks/storage/hive.py",  # the same
+    "tasks/storage/hive.py", "tasks/engines/expression/function_rules.py",  # the same
     "tasks/sources/formats/text_ranges.py", "tasks/sources/bad_lines.py",  # tests/tasks/sources/test_bad_lines.py
     "tasks/core/schema.py", "tasks/job/apply_fitted.py",  # tests/tasks/job/test_wider_types.py
     "tasks/engines/convert/host_files.py",  # tests/tasks/loading/test_fixed_size_lists.py
