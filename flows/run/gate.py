@@ -130,12 +130,14 @@ def read_profile(request: Request, stage: GateStage) -> Profile | None:
 
 
 def stopped(job: AnyJob, request: Request, findings: Sequence[Finding]) -> GateStoppedError:
-    """The error of a run that the gate stops."""
+    """The error of a run that the gate stops; it names the findings that do."""
+    stops = [one for one in findings if one.level == "stop"]
+    others = f"; {len(findings) - len(stops)} more finding(s) do not stop it" if len(findings) > len(stops) else ""
     return GateStoppedError(
         f"the gate stopped {_night(job, request)}: nothing is published",
         where=str(request.staging.target),
-        why=_sentences(findings),
-        do=f"fix the data, or, if they are correct, set {_levels(findings)} to warn; the same job then goes on from "
+        why=_sentences(stops) + others,
+        do=f"fix the data, or, if they are correct, set {_levels(stops)} to warn; the same job then goes on from "
         "what is done",
     )
 
@@ -151,10 +153,15 @@ def _only_warned(request: Request, verdict: Verdict, decision: GateDecision) -> 
     waiting = [one for one in decision.findings if one.level == "warn" and request.gate.check(one.check).level is None]
     if level == "warn" or not waiting or nights >= request.gate.nights:
         return ""
-    return (
-        f"these findings only warn, since {nights} of {request.gate.nights} good versions are there to compare with; "
-        f"set {_levels(waiting)}: {level} to have it count at once; to take the version back: rowmill discard OUT/v0006"
+    some = "these findings only warn" if len(waiting) == len(decision.findings) else "some of these findings only warn"
+    text = (
+        f"{some}, since {nights} of {request.gate.nights} good versions are there to compare with; "
+        f"set {_levels(waiting)}: {level} to have it count at once"
     )
+    if decision.level != "warn":  # it is not published, at least not yet
+        return text
+    name = "" if request.output.on_existing != "version" else "/VERSION"
+    return f"{text}; to take the output back once it is published: rowmill discard {request.staging.target}{name}"
 
 
 def asks(question: Question) -> GateAskedError:

@@ -550,7 +550,9 @@ def test_a_shell_publishes_where_the_run_is_gone(host: Asking) -> None:
     assert len(versions(host.folder)) == before + 1
 
 
-@pytest.mark.promise("Until `checks.nights` (7) good versions are there, thresholds are wide and a finding only warns")
+@pytest.mark.promise(
+    "Until `checks.nights` (7) good versions are there, thresholds are wide and a finding only warns, except of"
+)
 def test_findings_that_only_warn_say_from_when_they_stop(
     tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -561,6 +563,29 @@ def test_findings_that_only_warn_say_from_when_they_stop(
     line = "only warn, since 1 of 7 good versions are there to compare with; set checks.nulls.level"
     assert line in caplog.text
     assert "(checks.nulls)" in caplog.text
+    assert f"once it is published: rowmill discard {tmp_path}/out/VERSION" in caplog.text
+
+
+@pytest.mark.promise("So do the contract and, from the second night on, `duplicated`: rows that came twice")
+def test_a_stop_names_the_findings_that_stop_and_not_those_that_warn(
+    tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = pa.table({"x": [float(n) if n % 2 else None for n in range(100)], "day": ["2026-11-20"] * 100})
+    for day in ("2026-11-20", "2026-11-22"):
+        (tmp_path / "in" / day).mkdir(parents=True)
+        pq.write_table(rows, tmp_path / "in" / day / "a.parquet")
+    checks = {"on_finding": "stop", "contract": {"level": "warn"}}
+    run(job_of(tmp_path, GOOD, "off") | {"checks": checks})
+    caplog.clear()
+    with pytest.raises(GateStoppedError) as caught:
+        run(job_of(tmp_path, NEXT, "off") | {"checks": checks})
+
+    assert "(checks.contract)" in caplog.text
+    assert caught.value.why == (
+        "the rows are those of v0001: 100 rows with the same values; 1 more finding(s) do not stop it"
+    )
+    assert "set checks.duplicated.level to warn" in caught.value.do
+    assert "rowmill discard" not in caplog.text
 
 
 @pytest.mark.promise("A version whose base is discarded, or whose date another good version has, does not come back")
