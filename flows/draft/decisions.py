@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.draft.written_values import SIGNS, TIME, all_match, marks_in, writes, written_number
+from flows.draft.written_values import TIME, all_match, marks_in, writes, written_number
 from tasks.core.dtypes import dtype_name, is_list, leaf_type
 from tasks.core.schema import Column
 from tasks.engines.algorithms.text_times import is_written, written_time
-from tasks.engines.expression.text_functions import parse_number
+from tasks.engines.expression.text_functions import SIGNS, parse_number
 
 LARGE = 5_000  # values of the sample from which a vocabulary gets a limit
 FEW = 50  # values of a column of whole numbers that are more likely codes than amounts

@@ -7,13 +7,11 @@ import pyarrow.compute as pc
 
 from tasks.dataset import Dataset
 from tasks.engines.algorithms.text_times import written_time
-from tasks.engines.expression.text_functions import parse_number
+from tasks.engines.expression.text_functions import SIGNS, parse_number
 
 NULL_TEXTS = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "Null", "None", "none", "nil", "-", "?", "\\N")
 NUMBER = r"^[ \t]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t]*$"
 TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?( UTC|Z|[+-][0-9]{2}:[0-9]{2})?)?$"
-# Of numbers in texts: the decimal sign, and the sign between groups of digits. 1,234 is read as 1234.
-SIGNS = ((".", None), (".", ","), (",", None), (",", "."))
 
 
 def null_texts(data: Dataset, sample: pa.Table) -> list[str]:

@@ -132,6 +132,8 @@ def in_fitted_types(
     written = plan.format in TEXTS  # as digits, of which a sample was looked at
     integers = {n: pa.float64() for n, t in types.items() if pa.types.is_integer(t) and (written or n in retyped)}
     takes = bound.taking_wider({name: dtype for name, dtype in integers.items() if name not in exact})
+    if plan.format in ("csv", "tsv"):
+        advice |= dict.fromkeys(read, "correct the value, or add it to source.null_values if it means null")
     for name in integers:
         how = "correct the value, or fit all rows again in another type"
         how = "read its fractions as they are" if name in takes else how

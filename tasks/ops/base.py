@@ -566,4 +566,6 @@ def _cast_hint(kind: str, takes: frozenset[str]) -> str:
     }
     cast = next((casts[kind, to] for to in ("number", "time", "string") if to in takes and (kind, to) in casts), "")
     lambda_ = f', or cast this one first with Lambda(expression="{cast}")' if cast else ""
+    if cast == casts["string", "number"]:
+        lambda_ += """; for texts such as 1.234,50 with expression="parse_number(_, ',', '.')\""""
     return f"choose other columns{lambda_}"

@@ -36,6 +36,7 @@ from tasks.engines.algorithms.written_numbers import (
     whole_numbers,
     written,
 )
+from tasks.engines.expression.text_functions import number_signs
 from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
@@ -468,14 +469,25 @@ def _no_value(misfit: _Misfit, dtype: pa.DataType, file: File, before: int, opti
     dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
     value = value if value is None or len(value) <= 200 else value[:200] + ".."
     row_text = "" if row is None else f", row {before + row + 1} (the header not counted)"
+    other = (
+        "correct the value, add it to source.null_values if it means null, or give the column another type, "
+        f"source.schema: {{{name}: string}}"
+    )
     return DataError(
         f"column {name!r} has a value that is not of type {dtype_name(dtype)}: {value!r}",
         where=f"{file.path}, column {name}{row_text}",
         why=misfit.why,
-        do=misfit.do
-        or options.get(ADVICE, {}).get(name)
-        or f"give the column another type, source.schema: {{{name}: string}}, or fix the value",
+        do=misfit.do or _as_number(name, value, dtype, options) or options.get(ADVICE, {}).get(name) or other,
     )
+
+
+def _as_number(name: str, value: str | None, dtype: pa.DataType, options: dict[str, Any]) -> str | None:
+    """How a column of numbers is read where a value has other signs than the settings say; None for other values."""
+    signs = number_signs(value, options.get("decimal", ".")) if value and kind_of(dtype) == "number" else None
+    if signs is None or signs[1] is None:
+        return None
+    expression = f'"parse_number(_, {", ".join(map(repr, signs))})"'
+    return f"read its digits in groups: source.schema: {{{name}: {expression}}}, or correct the value"
 
 
 def _takes_values(name: str, types: dict[str, pa.DataType], options: dict[str, Any], values: pa.Array) -> bool:

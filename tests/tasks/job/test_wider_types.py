@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,33 @@ def test_a_fraction_beyond_the_sample_is_read_as_the_error_says(tmp_path: Path) 
     assert "'1.5'" in caught.value.what
     given = Dataset(tmp_path / "night.csv", schema={"price": "float64"})
     assert transformed(workflow, given)["price"] == [0.0, -0.5]
+
+
+@pytest.mark.parametrize(
+    ("decimal", "value", "number"), [(",", "1.426,72", 1426.72), (".", "1,426.72", 1426.72), (",", "1.426", 1426.0)]
+)
+def test_digits_in_groups_are_read_as_the_error_says(
+    decimal: str, value: str, number: float, tmp_path: Path, engine: str
+) -> None:
+    (tmp_path / "first.csv").write_text(f"price;k\n1{decimal}5;a\n2{decimal}5;b\n")
+    (tmp_path / "night.csv").write_text(f"price;k\n{value};a\n2{decimal}5;b\n")
+    options: dict[str, Any] = {"delimiter": ";", "decimal": decimal, "engine": engine}
+    workflow = Workflow(["price"] >> ops.FillMissing(0)).fit(Dataset(tmp_path / "first.csv", **options))
+    with pytest.raises(DataError) as caught:
+        transformed(workflow, Dataset(tmp_path / "night.csv", **options))
+    advised = re.search(r'source\.schema: {price: "(.*)"}', caught.value.do)
+    assert advised is not None
+    schema = {"price": advised[1]}
+    assert transformed(workflow, Dataset(tmp_path / "night.csv", schema=schema, **options))["price"] == [number, 2.5]
+    assert transformed(workflow, Dataset(tmp_path / "first.csv", schema=schema, **options))["price"] == [1.5, 2.5]
+
+
+def test_a_text_in_a_column_of_numbers_is_null_as_the_error_says(tmp_path: Path, engine: str) -> None:
+    workflow = Workflow(["price"] >> ops.FillMissing(0)).fit(pa.table({"price": [1.5]}))
+    (tmp_path / "night.csv").write_text("price\nn/a\n2.5\n")
+    with pytest.raises(DataError, match=r"or add it to source\.null_values if it means null$"):
+        transformed(workflow, Dataset(tmp_path / "night.csv", engine=engine))
+    assert transformed(workflow, Dataset(tmp_path / "night.csv", null_values=["n/a"], engine=engine))["price"] == [0, 2.5]
 
 
 def test_a_type_of_another_kind_is_refused_with_advice_that_works(tmp_path: Path) -> None:
