@@ -221,7 +221,7 @@ def test_what_grows_in_a_soak_is_found() -> None:
 
 
 def first_minute_of(server: Any, folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
-    """(what the benchmark writes; of the commands over their limit, the CPU seconds in those of the stack's imports)."""
+    """(what the benchmark writes; the CPU seconds of commands over their limit, in those of the stack's imports)."""
     command = [sys.executable, "-m", "tests.bench.first_minute", "--repeats", "1", "--folder", str(folder / "work")]
     options = ["--server", server.api_url, "--out", str(folder / "found.json")]
     environment = {**os.environ, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}

@@ -22,6 +22,7 @@ FEW = 50  # values of a column of whole numbers that are more likely codes than 
 UNIQUE_FROM = 20  # values that must all differ before a column counts as unique
 FREE_TEXT = 60  # characters of a text on average
 SKEWED = 2.0
+INDEX = re.compile(r"(Unnamed: 0|index|__index_level_0__)?")  # as pandas writes the numbers of rows
 ID = re.compile(r"(^|_)(ids?|uuid|guid|code|key|hash|zip|zipcode|sku|isbn|user|item|product|session)$|[a-z]I[dD]$")
 EITHER = {"%m/%d/%Y": "%d/%m/%Y"}  # formats that the same texts may have
 SHARED = 0.5  # of the values of the smaller of two columns, from which both columns get one vocabulary
@@ -77,6 +78,8 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: b
         return decision
     if not text and not is_list(column.dtype) and TIME_NAME.search(name) and (decision := _counted_time(name, values)):
         return decision
+    if INDEX.fullmatch(name) and pa.types.is_integer(dtype) and distinct == len(values) and not nulls:
+        return Decision(name, f"it looks like the index of a frame: every row{where} has a number of its own")
     if text and pc.mean(pc.utf8_length(values)).as_py() > FREE_TEXT and distinct > len(values) // 2:
         return Decision(name, f"free text: {distinct:,} values of {FREE_TEXT} characters and more on average")
     if (text or named_id) and distinct == len(values) >= UNIQUE_FROM and not is_list(column.dtype):

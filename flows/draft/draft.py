@@ -230,7 +230,7 @@ def _flow(value: object) -> str:
 
 
 def _name(name: str) -> str:
-    return name if name.isprintable() else json.dumps(name)
+    return name if name and name.isprintable() else json.dumps(name)
 
 
 def _line(text: str) -> str:

@@ -145,6 +145,11 @@ def parse_dtype(name: str | pa.DataType) -> pa.DataType:
         ) from None
 
 
+def is_nested(name: str) -> bool:
+    """Whether a text has the form of a type of values in values, such as struct<id: int64>."""
+    return _NESTED.fullmatch(name.strip()) is not None
+
+
 _NESTED = re.compile(r"(list|struct|map)<(.*)>", re.DOTALL)
 _DECIMAL = re.compile(r"decimal(32|64|128|256)\((\d+), *(-?\d+)\)")
 _FIELD = re.compile(r' *("(?:[^"\\]|\\.)*"|\w+) *:', re.DOTALL)

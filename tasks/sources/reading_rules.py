@@ -135,14 +135,16 @@ def differences(source: Source, fit: Mapping[str, Any], format: str) -> list[str
 def reading_lines(fit: Mapping[str, Any]) -> list[str]:
     """How a source was read, for people: a line for each thing.
 
-    >>> reading_lines({"format": "csv", "null_values": ["", "NA"], "header": False, "filter": "x > 0"})
-    ['format: csv', "null_values: ['', 'NA']", 'header: false', 'filter: x > 0']
+    >>> reading_lines({"format": "csv", "null_values": ["", "NA"], "header": False, "delimiter": ";"})
+    ['format: csv', "null_values: ['', 'NA']", 'header: false', "delimiter: ';'"]
     """
-    return [
-        f"{name}: {str(value).lower() if isinstance(value, bool) else value}"
-        for name, value in fit.items()
-        if name != "by_suffix"
-    ]
+
+    def shown(value: object) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        return repr(value) if isinstance(value, str) and len(value) == 1 else str(value)  # signs need quotes
+
+    return [f"{name}: {shown(value)}" for name, value in fit.items() if name != "by_suffix"]
 
 
 def checked_reading(saved: object, where: str) -> dict[str, Any]:

@@ -626,6 +626,16 @@ def test_the_label_goes_by_name_and_type(
     assert [name for name in columns if name not in {*ops_of(text), *labels}] == left_out
 
 
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "index"])
+def test_the_index_that_pandas_writes_is_no_feature(folder: Path, name: str) -> None:
+    (folder / "a.csv").write_text(f"{name},x,y\n0,1.5,a\n1,2.5,b\n2,3.5,a\n")
+    text = draft(Dataset(folder / "a.csv"))
+    assert ": it looks like the index of a frame: every row has a number of its own" in text
+    assert yaml.safe_load(text)["features"][0]["columns"] == ["x"]
+    (folder / "b.csv").write_text(f"{name},x,y\n7,1.5,a\n7,2.5,b\n2,3.5,a\n")
+    assert name in yaml.safe_load(draft(Dataset(folder / "b.csv")))["features"][0]["columns"]
+
+
 def test_a_text_that_is_called_label_is_no_label_by_itself() -> None:
     text = draft(table(label=["a", "b"] * 50))
     assert yaml.safe_load(text)["label"] == []

@@ -108,7 +108,8 @@ def test_rows_of_a_night_are_numbered_behind_those_that_keys_and_rules_left_out(
         folder = tmp_path / name
         for number in (0, 1):
             x = np.arange(400) + 400.0 * number
-            written(pa.table({"k": np.where(x % 3, "a", "b"), "x": x, "event": x // 2}), folder / f"day{number}.parquet")
+            table = pa.table({"k": np.where(x % 3, "a", "b"), "x": x, "event": x // 2})
+            written(table, folder / f"day{number}.parquet")
             draws = {"downsample": {"where": "k == 'a'", "fraction": 0.5, "seed": 1}}
             source = {"path": str(folder / f"day{number}.parquet"), "filter": "x % 7 != 0", **draws, **keys}
             source["unique"] = {"keys": ["event"]}

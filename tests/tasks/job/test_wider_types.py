@@ -172,7 +172,8 @@ def test_a_text_in_a_column_of_numbers_is_null_as_the_error_says(tmp_path: Path,
     (tmp_path / "night.csv").write_text("price\nn/a\n2.5\n")
     with pytest.raises(DataError, match=r"or add it to source\.null_values if it means null$"):
         transformed(workflow, Dataset(tmp_path / "night.csv", engine=engine))
-    assert transformed(workflow, Dataset(tmp_path / "night.csv", null_values=["n/a"], engine=engine))["price"] == [0, 2.5]
+    data = Dataset(tmp_path / "night.csv", null_values=["n/a"], engine=engine)
+    assert transformed(workflow, data)["price"] == [0, 2.5]
 
 
 def test_a_type_of_another_kind_is_refused_with_advice_that_works(tmp_path: Path) -> None:

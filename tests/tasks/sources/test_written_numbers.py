@@ -258,6 +258,7 @@ def test_the_look_for_numbers_with_leading_zeros(text: bytes, signed: bool, foun
         ("parse_number(_, ',', '.')", ["5,125", "1.234,5"], [5.125, 1234.5]),
         ("strip(_)", ["1", "2"], ["1", "2"]),
         ("abs(_)", ["-1", "2"], [1, 2]),
+        ("_ * 2", ["-1", "2"], [-2, 4]),
     ],
 )
 def test_an_expression_that_takes_texts_reads_texts_in_files_whose_values_all_are_numbers(
