@@ -15,7 +15,8 @@ from flows.draft.written_values import TIME, all_match, marks_in, writes, writte
 from tasks.core.dtypes import dtype_name, is_list, leaf_type
 from tasks.core.schema import Column
 from tasks.engines.algorithms.text_times import is_written, written_time
-from tasks.engines.expression.text_functions import SIGNS, parse_number
+from tasks.engines.algorithms.written_numbers import SIGNS
+from tasks.engines.expression.text_functions import parse_number
 
 LARGE = 5_000  # values of the sample from which a vocabulary gets a limit
 FEW = 50  # values of a column of whole numbers that are more likely codes than amounts

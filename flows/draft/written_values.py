@@ -7,7 +7,8 @@ import pyarrow.compute as pc
 
 from tasks.dataset import Dataset
 from tasks.engines.algorithms.text_times import written_time
-from tasks.engines.expression.text_functions import SIGNS, parse_number
+from tasks.engines.algorithms.written_numbers import SIGNS
+from tasks.engines.expression.text_functions import parse_number
 
 NULL_TEXTS = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "Null", "None", "none", "nil", "-", "?", "\\N")
 NUMBER = r"^[ \t]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t]*$"

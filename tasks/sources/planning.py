@@ -186,8 +186,8 @@ def _rows_hint(source: Source, name: str, files: Sequence[File]) -> str:
 
 def expressions_of(types: Mapping[str, str]) -> dict[str, Expression]:
     """The entries of `source.schema` that are not types, but expressions of the column as it is read, `_`."""
-    made = {name: text for name, text in types.items() if re.search(r"\b_\b", text) and not is_nested(text)}
-    parsed = {name: parse(text) for name, text in made.items()}
+    texts = {name: text for name, text in types.items() if re.search(r"\b_\b", text) and not is_nested(text)}
+    parsed = {name: parse(text) for name, text in texts.items()}
     for name, expression in parsed.items():
         if expression.columns != (SELF,):
             what = f"an expression of source.schema is of its own column alone, which is called {SELF}"

@@ -22,6 +22,8 @@ EXACT = 2**53  # float64 holds whole numbers up to it
 INT, UINT = 2**63 - 1, 2**64 - 1
 WHOLE, PADDED = r"^[ \t]*[+-]?[0-9]+[ \t]*$", r"^[ \t]*[+-]?0[0-9xX]"
 CHUNK = 2**18
+# Of numbers in texts: the decimal sign, and the sign between groups of digits. 1,234 is read as 1234.
+SIGNS = ((".", None), (".", ","), (",", None), (",", "."))
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,25 @@ def merged_advice(name: str, dtype: pa.DataType) -> str:
         f"fix the value, or name the column's type, source.schema: {{{name}: string}} keeps texts apart (fit again "
         f"where a workflow was fitted with numbers), {{{name}: {dtype_name(dtype)}}} makes one number of them"
     )
+
+
+def number_pattern(decimal: str, group: str | None) -> str:
+    """The pattern of a whole text that is a number: digits, in groups or not, a decimal sign, an exponent."""
+    point, digits = re.escape(decimal), r"\d+"
+    if group:
+        sign = re.escape(group) if not group.isspace() else group
+        digits = rf"(?:\d+|\d{{1,3}}(?:{sign}\d{{2,3}})*{sign}\d{{3}})"
+    return rf"^[+-]?(?:{digits}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?$"
+
+
+def number_signs(text: str, decimal: str = ".") -> tuple[str, str | None] | None:
+    """The decimal sign and the sign between groups of digits of a number; `decimal` is preferred. None for other texts.
+
+    >>> number_signs("1.234,5"), number_signs("1,234"), number_signs("1,234", decimal=","), number_signs("n/a")
+    ((',', '.'), ('.', ','), (',', None), None)
+    """
+    near_first = sorted(SIGNS, key=lambda signs: signs[0] != decimal)
+    return next((signs for signs in near_first if re.match(number_pattern(*signs), text.strip())), None)
 
 
 def _number(text: str) -> int:

@@ -17,10 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.engines.algorithms.text_times import format_of, times_in
+from tasks.engines.algorithms.written_numbers import number_pattern
 from tasks.engines.expression import list_functions
 
-# Of numbers in texts: the decimal sign, and the sign between groups of digits. 1,234 is read as 1234.
-SIGNS = ((".", None), (".", ","), (",", None), (",", "."))
 Answer = tuple[pa.Array, np.ndarray | None]  # the values; which texts could not be read (None: all could)
 
 
@@ -51,25 +50,6 @@ def parse_number(texts: pa.Array, decimal: str, group: str | None) -> Answer:
     plain = pc.replace_substring_regex(plain, r"^\+", "")
     numbers = pc.if_else(right, plain, pa.scalar(None, pa.string())).cast(pa.float64())
     return numbers, _unread(texts, numbers)
-
-
-def number_pattern(decimal: str, group: str | None) -> str:
-    """The pattern of a whole text that is a number: digits, in groups or not, a decimal sign, an exponent."""
-    point, digits = re.escape(decimal), r"\d+"
-    if group:
-        sign = re.escape(group) if not group.isspace() else group
-        digits = rf"(?:\d+|\d{{1,3}}(?:{sign}\d{{2,3}})*{sign}\d{{3}})"
-    return rf"^[+-]?(?:{digits}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?$"
-
-
-def number_signs(text: str, decimal: str = ".") -> tuple[str, str | None] | None:
-    """The decimal sign and the sign between groups of digits of a number; `decimal` is preferred. None for other texts.
-
-    >>> number_signs("1.234,5"), number_signs("1,234"), number_signs("1,234", decimal=","), number_signs("n/a")
-    ((',', '.'), ('.', ','), (',', None), None)
-    """
-    near_first = sorted(SIGNS, key=lambda signs: signs[0] != decimal)
-    return next((signs for signs in near_first if re.match(number_pattern(*signs), text.strip())), None)
 
 
 def parse_json(texts: pa.Array, steps: tuple[str | int, ...]) -> Answer:

@@ -32,11 +32,11 @@ from tasks.engines.algorithms.written_numbers import (
     long_row,
     may_be_padded,
     merged_advice,
+    number_signs,
     padded_row,
     whole_numbers,
     written,
 )
-from tasks.engines.expression.text_functions import number_signs
 from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
