@@ -99,7 +99,7 @@ def test_serving_imports_neither_dask_nor_prefect(tmp_path: Path) -> None:
     Workflow(features).fit(pa.table({"x": [1.0, 3.0]})).save(tmp_path / "fitted")
     command = [sys.executable, "-c", SERVING, str(tmp_path / "fitted")]
     environment = {"PYTHONPATH": python_path(), "HOME": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.stdout.splitlines() == ["{'x': [0.0, 1.0]}", "[]"], done.stderr
 
 

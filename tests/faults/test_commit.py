@@ -227,7 +227,7 @@ def test_a_reader_finds_an_output_at_any_moment_and_never_two_mixed(tmp_path: Pa
         replace(str(number))
     (tmp_path / "stop").touch()
     for reader in readers:
-        shown, _ = reader.communicate(timeout=60)
+        shown, _ = reader.communicate(timeout=240)
         assert reader.returncode == 0
         assert int(shown) > 1
 
@@ -370,7 +370,7 @@ def elsewhere(target: Path) -> subprocess.CompletedProcess[str]:
     if os.getuid():
         command.insert(1, "--map-root-user")
     environment = os.environ | {"PYTHONPATH": python_path()}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
 
 
 @pytest.mark.system

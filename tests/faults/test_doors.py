@@ -110,7 +110,7 @@ def as_nobody(folder: Path, scheduler: int, ports: list[int]) -> dict[str, Any]:
     (folder / "stranger.py").write_text(STRANGER)
     command = [sys.executable, "-W", "ignore", str(folder / "stranger.py"), tls["ca"], tls["cert"], tls["key"]]
     done = subprocess.run(
-        [*command, str(scheduler), ",".join(map(str, ports))], cwd="/", capture_output=True, text=True, timeout=100,
+        [*command, str(scheduler), ",".join(map(str, ports))], cwd="/", capture_output=True, text=True, timeout=240,
         env=os.environ | {"PYTHONPATH": python_path(), "DASK_LOGGING__DISTRIBUTED": "critical"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -141,7 +141,7 @@ def test_no_port_of_a_run_opens_for_another_user_of_the_host(running: Any, tmp_p
     assert len(known) == 1 + 2 * len(workers)
     assert known <= set(ports)
     assert as_nobody(tmp_path, port(cluster.scheduler_address), ports) == {"user": NOBODY, "opened": []}
-    assert client.submit(sum, [1, 2]).result(timeout=30) == 3
+    assert client.submit(sum, [1, 2]).result(timeout=120) == 3
 
 
 @pytest.mark.promise("`unencrypted: true` accepts that, which `protocol: ucx` and `tcp` need")

@@ -142,7 +142,7 @@ def test_a_killed_nanny_of_a_cluster_elsewhere(
     )
     with processes([scheduler, worker, worker], folder) as (_, first, _):
         with Client(address, set_as_default=False, timeout="60s") as client:
-            client.wait_for_workers(2, timeout=120)
+            client.wait_for_workers(2, timeout=240)
         begun = rounds.begin("flow", job)
         time.sleep(draws.uniform(0, usual_seconds))
         nanny = psutil.Process(first.pid)

@@ -41,7 +41,7 @@ def test_a_worker_that_dies_once_while_it_starts_is_started_again(
 ) -> None:
     deaths({"at": AT_START, "do": how})
     with make_cluster(ONE) as cluster, Client(cluster, set_as_default=False) as client:
-        assert client.submit(sum, [1, 2]).result(timeout=60) == 3
+        assert client.submit(sum, [1, 2]).result(timeout=120) == 3
     assert [r.getMessage() for r in caplog.records if "workers died while they started (attempt 1 of 3)" in r.message]
 
 
@@ -69,13 +69,13 @@ def test_a_fork_server_that_was_killed_is_replaced() -> None:
         kill_fork_server()  # its forks seem to end with it
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
-            client.wait_for_workers(1, timeout=120)
+            client.wait_for_workers(1, timeout=240)
             if (found := list(client.run(os.getpid, on_error="ignore").values())) and found != [first]:
                 break
             time.sleep(0.5)
         assert len(found) == 1
         assert found != [first]
-        assert client.submit(sum, [1, 2]).result(timeout=60) == 3
+        assert client.submit(sum, [1, 2]).result(timeout=120) == 3
         assert not Path(f"/proc/{first}").exists() or "Z" in Path(f"/proc/{first}/stat").read_text().split()[2]
 
 
@@ -113,7 +113,7 @@ if __name__ == "__main__":
 def test_a_thread_that_dies_for_want_of_memory_ends_the_command(tmp_path: Path) -> None:
     (tmp_path / "dies.py").write_text(DIES)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(tmp_path / "dies.py")], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-W", "ignore", str(tmp_path / "dies.py")], capture_output=True, text=True, timeout=240,
         env=os.environ | {"PYTHONPATH": python_path(), "COLUMNS": "200"}, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode != 0

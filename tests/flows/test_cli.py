@@ -48,7 +48,7 @@ def started(folder: Path, *words: Any) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=150)
+    out, err = process.communicate(timeout=240)
     return process.returncode, out, err
 
 
@@ -422,7 +422,7 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path: Path, prefec
     assert code == 130
     assert err == "error: stopped by Ctrl-C; give the same command again to go on\n"
     assert children
-    assert not psutil.wait_procs(children, timeout=20)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]
     assert not (staging / "lock").exists()
     assert not (tmp_path / "out" / "toy").exists()
     assert ended(started(tmp_path, "run", "toy"))[0] == 0
@@ -440,7 +440,7 @@ with stoppable([]):
     except BaseException:
         raise ValueError("cannot serialize: KeyboardInterrupt") from None
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=240)
     assert done.returncode == ends, done.stderr
     assert "ValueError" not in done.stderr
 

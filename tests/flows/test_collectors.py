@@ -325,7 +325,7 @@ def test_without_collectors_nothing_is_imported(tmp_path: Path, prefect_server: 
     (tmp_path / "job.json").write_text(json.dumps(job))
     command = [sys.executable, "-P", str(script), str(tmp_path / "job.json")]
     environment = os.environ | {"PYTHONPATH": python_path()}
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     modules = ["assets", "events", "observed_run", "observers", "outbox", "unsent"]
     assert done.stdout.splitlines()[-1] == str(["flows.published", *(f"flows.published.{name}" for name in modules)]), (
         done.stderr

@@ -459,7 +459,7 @@ def test_the_command_of_a_day_without_data_ends_with_0(tmp_path: Path, prefect_s
     def rowmill(day: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-P", "-m", "rowmill", "run", "job.yaml", "--date", day]
         environment = os.environ | {"PYTHONPATH": python_path()}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
 
     empty, full = rowmill("2026-11-22"), rowmill("2026-11-23")
     assert (empty.returncode, full.returncode) == (0, 0), empty.stderr + full.stderr

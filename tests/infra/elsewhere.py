@@ -41,7 +41,7 @@ def processes(commands: Sequence[list[str]], folder: Path, **more: str) -> Itera
                 process.wait(20)
 
 
-def eventually(fact: Callable[[], Any], seconds: float = 60) -> Any:
+def eventually(fact: Callable[[], Any], seconds: float = 180) -> Any:
     """What `fact` says as soon as it says something true; what it last said when time is up."""
     deadline = time.monotonic() + seconds
     while not (said := fact()) and time.monotonic() < deadline:

@@ -53,7 +53,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
     scheduler = [*DASK, "scheduler", *common, "--port", str(port)]
     with processes([scheduler, [*worker, "--resources", "GPU=1"], worker], folder):
         with found.client() as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=240)
         yield found
 
 
@@ -92,7 +92,7 @@ def test_who_has_no_certificate_of_the_authority_is_refused(elsewhere: Elsewhere
             make_cluster(Cluster(**section))
         assert "certificates" in caught.value.do
     with make_cluster(Cluster(**elsewhere.section())) as cluster, Client(cluster, set_as_default=False) as client:
-        assert client.submit(sum, [1, 2]).result(timeout=30) == 3
+        assert client.submit(sum, [1, 2]).result(timeout=120) == 3
 
 
 @pytest.mark.promise("what a stage takes of a worker's resources")
@@ -166,7 +166,7 @@ def test_folders_that_a_worker_does_not_share_are_named(
     worker = [*DASK, "worker", elsewhere.address, *tls_arguments(elsewhere.tls), "--host", host, "--nthreads", "1",
               "--dashboard-address", "127.0.0.1:0", "--local-directory", str(elsewhere.folder)]  # fmt: skip
     with elsewhere.client() as client, processes([["unshare", "-m", "sh", "-c", mounts, "sh", *worker]], tmp_path):
-        client.wait_for_workers(3, timeout=60)
+        client.wait_for_workers(3, timeout=240)
         with pytest.raises(JobError) as output:
             run_job(data, tmp_path / "out" / "new", elsewhere.section()).result()
         with pytest.raises(JobError) as source:
@@ -230,7 +230,7 @@ def test_workers_of_this_host_that_listen_beyond_it_are_encrypted(tmp_path: Path
     with make_cluster(Cluster(kind="cpu", interface=names[0], threads_per_worker=1)) as cluster:
         assert cluster.scheduler_address.startswith("tls://")
         with Client(cluster, set_as_default=False) as client:
-            assert client.submit(sum, [1, 2]).result(timeout=30) == 3
+            assert client.submit(sum, [1, 2]).result(timeout=120) == 3
         plain = cluster.scheduler_address.replace("tls://", "tcp://")
         with pytest.raises(GiveUpError, match="no Dask scheduler answers"):
             make_cluster(Cluster(kind="address", address=plain, unencrypted=True))

@@ -31,7 +31,7 @@ def second(folder: Path) -> str:
     environment = {"PREFECT_HOME": str(folder), "HOME": str(folder), "PYTHONPATH": python_path()}
     if url := PREFECT_API_URL.value():  # the lock is for a deployment of one server: both processes mean the same
         environment["PREFECT_API_URL"] = url
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True).stdout
 
 
 @pytest.mark.promise("`another process serves`")

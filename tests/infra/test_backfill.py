@@ -432,7 +432,7 @@ def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(
     serving = host.rowmill("serve", "--file", "nights.yaml")
     command = ("backfill", "preprocess/nights", "--from", DAYS[0], "--to", DAYS[-1])
     try:
-        until(lambda: "press Ctrl-C to stop" in host.log, "serve", 120)
+        until(lambda: "press Ctrl-C to stop" in host.log, "serve")
         first = host.rowmill(*command)
         until(lambda: len(host.days()) >= 1, "the first day", 150)
         killed(first)  # the host of the command is gone
@@ -465,7 +465,7 @@ def test_sixty_days_are_backfilled_across_restarts_of_the_server(tmp_path: Path)
     serving = host.rowmill("serve", "--file", "nights.yaml")
     command = ("backfill", "preprocess/nights", "--from", days[0], "--to", days[-1])
     try:
-        until(lambda: "press Ctrl-C to stop" in host.log, "serve", 120)
+        until(lambda: "press Ctrl-C to stop" in host.log, "serve")
         filling = host.rowmill(*command)
         for published_days, restarts_command in ((15, False), (30, True), (45, False)):
             until(lambda number=published_days: len(host.days()) >= number, f"{published_days} days", 900)

@@ -292,10 +292,10 @@ def test_workers_of_any_class_are_set_up_also_those_that_join_later(tmp_path: Pa
     by_class.open_class(opened, asked, IMPORTS)
     command = [*DASK, "worker", opened.scheduler_address, "--nthreads", "1", "--dashboard-address", "127.0.0.1:0"]
     with Client(opened, set_as_default=False) as client, processes([command], tmp_path, **plain):
-        client.wait_for_workers(1, timeout=60)
+        client.wait_for_workers(1, timeout=240)
         opened.on_workers(client)
         with processes([command], tmp_path, **plain):
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=240)
             seen = list(client.run(of_worker).values())
     opened.close()
     assert seen == [{"pause": False, "switch": 0.001, "shuffle": "tasks", "transfers": True}] * 2
@@ -311,7 +311,7 @@ def test_workers_that_are_added_later_leave_no_thread_limit_in_this_process() ->
         by_class.open_class(opened, asked, IMPORTS)
         with Client(opened, set_as_default=False) as client:
             opened.scaled.scale(2)
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=240)
         opened.close()
         assert "OMP_NUM_THREADS" not in os.environ
 

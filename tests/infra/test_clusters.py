@@ -108,7 +108,7 @@ def test_workers_come_and_go_between_the_bounds_of_adapt() -> None:
     with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
         assert len(cluster.workers) == 1
         begun = client.map(time.sleep, [0.5] * 12, pure=False)
-        client.wait_for_workers(2, timeout=30)
+        client.wait_for_workers(2, timeout=240)
         client.gather(begun)
 
 
@@ -116,8 +116,8 @@ def test_a_killed_worker_fails_its_task_at_once_and_comes_back(capfd: pytest.Cap
     with make_cluster(Cluster(kind="cpu")) as cluster, Client(cluster, set_as_default=False) as client:
         (first,) = client.run(os.getpid).values()
         with pytest.raises(KilledWorker):
-            client.submit(os.kill, first, signal.SIGKILL).result(timeout=30)
-        assert client.submit(os.getpid).result(timeout=30) != first
+            client.submit(os.kill, first, signal.SIGKILL).result(timeout=120)
+        assert client.submit(os.getpid).result(timeout=120) != first
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -238,7 +238,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     running = [subprocess.Popen(command, cwd=folder, env=known) for command in commands]
     try:
         with Client(address, set_as_default=False, timeout=60) as client:
-            client.wait_for_workers(1, timeout=60)
+            client.wait_for_workers(1, timeout=240)
         yield address
     finally:
         for process in reversed(running):
@@ -331,7 +331,7 @@ def test_workers_take_the_installed_packages_not_those_of_the_current_folder(tmp
     known["PYTHONPATH"] = python_path()
     done = subprocess.run(
         [sys.executable, "-W", "error", str(tmp_path / "command.py"), str(tmp_path / "here")],
-        cwd=tmp_path / "here", env=known, capture_output=True, text=True, timeout=120,
+        cwd=tmp_path / "here", env=known, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(ROOT / "tasks" / "errors.py")] * 2

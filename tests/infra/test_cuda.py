@@ -132,5 +132,5 @@ def test_the_flow_process_imports_neither_cudf_nor_cupy() -> None:
         "    with make_cluster(Cluster(kind='auto', workers=1, rmm_pool_size='2GB')): pass\n"
         "    print(sorted({'cudf', 'cupy', 'torch'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

@@ -63,7 +63,7 @@ def test_its_health_checks_are_commands_that_work() -> None:
     checks = [json.loads(found) for found in re.findall(r"^    CMD (\[.*\])$", text, re.MULTILINE)]
     assert [check[:3] for check in checks] == [["python", "-P", "-c"]] * 2
     on_gpus, on_cores = (
-        subprocess.run([sys.executable, *check[1:]], env=environment(), timeout=120).returncode for check in checks
+        subprocess.run([sys.executable, *check[1:]], env=environment(), timeout=240).returncode for check in checks
     )
     assert on_cores == 0
     assert on_gpus == (0 if gpus.visible() and not gpus.packages_missing() else 1)

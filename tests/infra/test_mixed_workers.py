@@ -45,7 +45,7 @@ def workers(folder: Path, commands: Sequence[list[str]]) -> Iterator[Client]:
         processes([scheduler, *([*command, address, *more] for command in commands)], folder),
         Client(address, set_as_default=False) as client,
     ):
-        client.wait_for_workers(len(commands), timeout=120)
+        client.wait_for_workers(len(commands), timeout=240)
         yield client
 
 

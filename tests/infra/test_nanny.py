@@ -39,5 +39,5 @@ def test_a_worker_killed_while_it_starts_is_started_again() -> None:
             time.sleep(0.02 * moment)
             os.kill(process, signal.SIGKILL)
         with Client(cluster, set_as_default=False) as client:
-            client.wait_for_workers(1, timeout=120)
+            client.wait_for_workers(1, timeout=240)
             assert list(client.run(os.getpid).values()) == [next_worker(seen)]

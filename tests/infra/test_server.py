@@ -31,13 +31,13 @@ def started(code: str, home: Path, **environment: Any) -> subprocess.Popen[str]:
 
 
 def answer(process: subprocess.Popen[str]) -> Any:
-    out, err = process.communicate(timeout=150)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     return json.loads(out.splitlines()[-1])
 
 
 def refusal(process: subprocess.Popen[str]) -> str:
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode != 0
     return err
 

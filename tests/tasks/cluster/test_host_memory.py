@@ -195,4 +195,4 @@ def test_a_worker_that_is_killed_while_it_is_read_is_a_lost_one(two_workers: Any
     assert made.result().first == 0
     client.run(kill_who_lends, workers=[other])
     read = client.submit(read_here, [made], workers=[other], pure=False)
-    assert read.result(timeout=60) == SUM  # made again where it is needed
+    assert read.result(timeout=120) == SUM  # made again where it is needed

@@ -171,7 +171,7 @@ def test_a_frame_is_transformed_here_whatever_client_there_is(tmp_path: Path) ->
 def test_a_worker_that_joins_later_is_ready_too(theirs: Any, plain: Any) -> None:
     Workflow(["x"] >> ops.Normalize()).fit(Dataset(lazy("pandas"), engine="pandas"), client=theirs)
     plain.scale(3)
-    theirs.wait_for_workers(3, timeout=60)
+    theirs.wait_for_workers(3, timeout=240)
     try:
         plugins = theirs.run(lambda dask_worker: "rowmill-pandas" in dask_worker.plugins)
         assert list(plugins.values()) == [True] * 3

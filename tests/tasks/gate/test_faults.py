@@ -30,7 +30,7 @@ from tests.tasks.gate.simulated import FIRST, Shop, profile_of
 
 pytestmark = pytest.mark.xdist_group("nights of the gate")  # one process makes them
 NIGHTS, FURTHER = 30, 30
-FEW, MANY = 12_000, 280_000  # rows of a night: the sample is of all of them, of a part
+FEW, MANY = 12_000, 90_000  # rows of a night: the sample is of all of them, of a part
 STOP = Checks(on_finding="stop")
 SEED = 11  # no other test has it
 

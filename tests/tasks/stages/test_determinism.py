@@ -52,7 +52,7 @@ def workers(request: pytest.FixtureRequest, engine: str) -> Iterator[Any]:
     if engine == "cudf":
         asked = Cluster(kind="cuda", workers=request.param, rmm_pool_size="2GB", device_memory_limit="4GB")
     with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
-        client.wait_for_workers(request.param, timeout=120)
+        client.wait_for_workers(request.param, timeout=240)
         assert len(workers_at(client)) == request.param
         yield client
 
