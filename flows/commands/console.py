@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -63,7 +64,19 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             raise typer.Exit(say_failure(error, f"rowmill {command.__name__}")) from None
 
+    run.__doc__ = unwrapped(command.__doc__ or "")
     return run
+
+
+def unwrapped(text: str) -> str:
+    r"""A docstring for a terminal of any width: a paragraph is one line, unless its lines are indented.
+
+    >>> unwrapped("First\n    line.\n\n    Examples\n\n      rowmill run\n      rowmill new\n    ")
+    'First line.\n\nExamples\n\n  rowmill run\n  rowmill new'
+    """
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    indented = (any(line.startswith(" ") for line in one.split("\n")) for one in paragraphs)
+    return "\n\n".join(p if as_is else p.replace("\n", " ") for p, as_is in zip(paragraphs, indented, strict=True))
 
 
 def say_failure(error: BaseException, doing: str, more: str = "") -> int:
