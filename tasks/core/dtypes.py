@@ -121,13 +121,15 @@ def dtype_name(dtype: pa.DataType) -> str:
     return names.get(dtype, str(dtype))
 
 
-def schema_advice(name: str, dtype: pa.DataType) -> str:
-    """The setting that gives a column a type, as a job writes it: in YAML, [ , and spaces need quotes.
+def schema_advice(name: str, dtype: pa.DataType | str) -> str:
+    """The setting that gives a column a type, or the values of an expression, as a job writes it: in YAML, [ , and
+    spaces need quotes.
 
     >>> schema_advice("x", pa.string()), schema_advice("a, b", pa.timestamp("us"))
     ('source.schema: {x: string}', 'source.schema: {"a, b": "timestamp[us]"}')
     """
-    key, value = (text if text.isidentifier() else json.dumps(text) for text in (name, dtype_name(dtype)))
+    value = dtype if isinstance(dtype, str) else dtype_name(dtype)
+    key, value = (text if text.isidentifier() else json.dumps(text, ensure_ascii=False) for text in (name, value))
     return f"source.schema: {{{key}: {value}}}"
 
 

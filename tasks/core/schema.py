@@ -10,7 +10,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.core.dtypes import dtype_name, field_type, is_bytes, is_list, kind_of, leaf_type, parse_dtype, plain_type
+from tasks.core.dtypes import (
+    dtype_name,
+    field_type,
+    is_bytes,
+    is_list,
+    kind_of,
+    leaf_type,
+    parse_dtype,
+    plain_type,
+    schema_advice,
+)
 from tasks.core.strict_json import decoded, encoded
 from tasks.errors import DataError, JobError, near
 
@@ -187,7 +197,7 @@ def check_kinds(fitted: Schema, applied: Schema, needed: Iterable[str], own_type
                 f"column {name!r} is {dtype_name(now)}, the workflow was fitted with {dtype_name(was)}",
                 do=f"leave {name} out of source.schema: its fitted type counts"
                 if name in own_types
-                else f"if its values allow, read it in that type: source.schema: {{{name}: {dtype_name(was)}}}",
+                else f"if its values allow, read it in that type: {schema_advice(name, was)}",
             )
 
 

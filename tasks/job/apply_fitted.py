@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type
+from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type, schema_advice
 from tasks.core.plan import ADVICE, FIELDS, RETYPED, Plan, with_fields
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds
 from tasks.core.settings import Output, Run, Source
@@ -137,7 +137,7 @@ def in_fitted_types(
     for name in integers:
         how = "correct the value, or fit all rows again in another type"
         how = "read its fractions as they are" if name in takes else how
-        advice[name] = f"{how}: source.schema: {{{name}: float64}}"
+        advice[name] = f"{how}: {schema_advice(name, pa.float64())}"
     options = {
         **plan.options,
         ADVICE: advice,

@@ -145,7 +145,7 @@ def check_shares(schema: Schema, rule: SplitRule) -> None:
     column = schema[rule.column]
     if column.kind not in ("number", "time") or pa.types.is_decimal(column.dtype):
         what = f"shares by time need a column of times or numbers, and {rule.column!r} is {dtype_name(column.dtype)}"
-        do = f"read it as a time: source.schema: {{{rule.column}: timestamp[us]}} for ISO 8601"
+        do = f"read it as a time: {schema_advice(rule.column, pa.timestamp('us'))} for ISO 8601"
         raise JobError(what, where="source.split", do=do)
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.cluster.pool import Pool
+from tasks.core.dtypes import schema_advice
 from tasks.core.plan import Partition, Plan
 from tasks.core.settings import Source
 from tasks.engines.algorithms.text_times import Unsorted, unsorted_times
@@ -63,7 +64,7 @@ def _ordered_by(section: Source, bound: Bound | None, output_sort: Sequence[str]
 
 
 def _as_source(name: str, unsorted: Unsorted) -> str:
-    return f'read it as a time: source.schema: {{{name}: "{unsorted.expression}"}} {unsorted.tried}'
+    return f"read it as a time: {schema_advice(name, unsorted.expression)} {unsorted.tried}"
 
 
 def _as_frame(name: str, unsorted: Unsorted) -> str:

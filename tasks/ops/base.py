@@ -13,7 +13,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type
+from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type, schema_advice
 from tasks.core.schema import Column, Schema
 from tasks.core.strict_json import decoded, encoded, marked, unmarked
 from tasks.core.versions import VALUE_RULES
@@ -253,7 +253,7 @@ class Operator(BaseModel):
                 raise DataError(
                     f"{type(self).__name__} does not take column {name!r} of type {dtype_name(dtype)}",
                     why=f"it takes columns of {', '.join(sorted(self.takes))}{lists}",
-                    do=f"if its bytes are text, say so: source.schema: {{{name}: string}}"
+                    do=f"if its bytes are text, say so: {schema_advice(name, pa.string())}"
                     if text
                     else _cast_hint(kind_of(dtype), self.takes),
                 )

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tasks import engines
 from tasks.cluster.out_of_memory import in_halves
 from tasks.cluster.transfer import gpu_setup
-from tasks.core.dtypes import dtype_name
+from tasks.core.dtypes import dtype_name, schema_advice
 from tasks.core.plan import Partition
 from tasks.core.schema import Schema, check_ordered
 from tasks.core.settings import SplitRule, Unique
@@ -164,7 +164,7 @@ def unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
         if units[0] and units[1]:
             border, times = 10**10 * PER_SECOND[units[0]], PER_SECOND[units[1]] // PER_SECOND[units[0]]
             expression = f"cast(where(_ < {border}, {number} * {times}, {number}), 'timestamp[{units[1]}]')"
-    read = f'; or read them as times, source.schema: {{{column}: "{expression}"}}' if expression else ""
+    read = f"; or read them as times, {schema_advice(column, expression)}" if expression else ""
     what, do = f"the numbers of column {column!r} do not tell what they count", "set source.split.unit: s, ms, us or ns"
     raise JobError(what, where=f"source.split, column {column}", why=why, do=f"{do}{read}")
 

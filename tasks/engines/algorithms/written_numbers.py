@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.dtypes import dtype_name
+from tasks.core.dtypes import dtype_name, schema_advice
 
 EXACT = 2**53  # float64 holds whole numbers up to it
 INT, UINT = 2**63 - 1, 2**64 - 1
@@ -107,7 +107,7 @@ class Written:
             example = str(self.high if self.high > EXACT else self.low)
             why = "it has more than 64 bits" if not (self.point or self.odd) else "decimals are exact up to 2^53 only"
         number = "float64" if floating else "uint64" if self.high > INT else "int64"
-        do = "" if floating and self._is_hex else f"; source.schema: {{{name}: {number}}} makes numbers of it"
+        do = "" if floating and self._is_hex else f"; {schema_advice(name, number)} makes numbers of it"
         return f"column {name!r} stays text (string), for example {example!r} in {self.path}: {why}{do}"
 
 
@@ -237,8 +237,8 @@ def may_be_padded(data: bytes, signs: str, signed: bool) -> bool:
 def merged_advice(name: str, dtype: pa.DataType) -> str:
     """What to do about a text that would become the number of another one."""
     return (
-        f"fix the value, or name the column's type, source.schema: {{{name}: string}} keeps texts apart (fit again "
-        f"where a workflow was fitted with numbers), {{{name}: {dtype_name(dtype)}}} makes one number of them"
+        f"fix the value, or name the column's type, {schema_advice(name, pa.string())} keeps texts apart (fit again "
+        f"where a workflow was fitted with numbers), {schema_advice(name, dtype)} makes one number of them"
     )
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from tasks.core.dtypes import dtype_name, is_list, kind_of, parse_dtype
+from tasks.core.dtypes import dtype_name, is_list, kind_of, parse_dtype, schema_advice
 from tasks.core.plan import ADVICE, File, Limits, Piece
 from tasks.core.schema import check_names
 from tasks.engines.algorithms.text_casts import times_of
@@ -471,7 +471,7 @@ def _no_value(misfit: _Misfit, dtype: pa.DataType, file: File, before: int, opti
     row_text = "" if row is None else f", row {before + row + 1} (the header not counted)"
     other = (
         "correct the value, add it to source.null_values if it means null, or give the column another type, "
-        f"source.schema: {{{name}: string}}"
+        f"{schema_advice(name, pa.string())}"
     )
     return DataError(
         f"column {name!r} has a value that is not of type {dtype_name(dtype)}: {value!r}",
@@ -486,8 +486,8 @@ def _as_number(name: str, value: str | None, dtype: pa.DataType, options: dict[s
     signs = number_signs(value, options.get("decimal", ".")) if value and kind_of(dtype) == "number" else None
     if signs is None or signs[1] is None:
         return None
-    expression = f'"parse_number(_, {", ".join(map(repr, signs))})"'
-    return f"read its digits in groups: source.schema: {{{name}: {expression}}}, or correct the value"
+    advice = schema_advice(name, f"parse_number(_, {', '.join(map(repr, signs))})")
+    return f"read its digits in groups: {advice}, or correct the value"
 
 
 def _takes_values(name: str, types: dict[str, pa.DataType], options: dict[str, Any], values: pa.Array) -> bool:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pajson
 
-from tasks.core.dtypes import is_list, kind_of, leaf_type, parse_dtype
+from tasks.core.dtypes import is_list, kind_of, leaf_type, parse_dtype, schema_advice
 from tasks.core.plan import ADVICE, File, Limits, Piece
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms.written_numbers import Written, is_large, of_tokens, whole_numbers
@@ -434,7 +434,7 @@ def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[s
         if TWICE in message
         else advice
         if (advice := options.get(ADVICE, {}).get(name))
-        else f"fix the line, or give another type: source.schema: {{{name}: string}} takes any value as text"
+        else f"fix the line, or give another type: {schema_advice(str(name), pa.string())} takes any value as text"
         if column
         else "fix the line, or leave such lines out: source.bad_lines: skip",
     )
