@@ -39,7 +39,7 @@ from tasks.engines.types import DataFrame
 from tasks.errors import JobError, RowmillError, near
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
-from tasks.graph.row_rules import ALL_ROWS, Division, RowRules, RowSet
+from tasks.graph.row_rules import ALL_ROWS, Division, RowRules, RowSet, no_row_left
 from tasks.job.source_rules import (
     check_splitting,
     described,
@@ -332,10 +332,14 @@ class Dataset:
         return self.plan.rows if self._rows is None else sum(self.row_counts(self.plan.partitions))
 
     def row_counts(self, partitions: Sequence[Partition]) -> list[int]:
-        """The number of rows of each partition; of a data set with rules those that they keep, in a pass."""
+        """The number of rows of each partition; of a data set with rules those that they keep, in a pass. A DataError
+        for a split without a row."""
         if self._rows is None:
             return [partition.rows for partition in partitions]
-        return self.pool.map(_count_rows, self._work([]), partitions)
+        counts = self.pool.map(_count_rows, self._work([]), partitions)
+        if self._rows.split and not any(counts) and len(partitions) == self.npartitions:
+            raise no_row_left(self._rows.rules.splitting)
+        return counts
 
     @property
     def npartitions(self) -> int:

@@ -65,8 +65,8 @@ def contract(
         raise DataError(
             "there is no profile of the source",
             where=str(folder),
-            why="no run has taken one",
-            do="run the job again, to a new version",
+            why="the run that wrote it took none: run.profile is off, unless the job has base, checks or versions",
+            do="run the job again with run.profile: true",
         )
     name = folder.name if folder.name not in SPLITS else f"{folder.parent.name}/{folder.name}"
     sys.stdout.write(proposed(profile, name))

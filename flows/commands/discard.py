@@ -83,15 +83,16 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
 
     version = Path(out).resolve()
     if versions := versions_of(version):
+        good = [one for one in versions if not is_discarded(one)]
         raise JobError(
             "an output of several versions is not discarded as a whole",
             where=str(out),
-            do=f"name the version: rowmill discard {out}/{versions[-1].name}",
+            do=f"name the version: rowmill discard {out}/{good[-1].name}" if good else "all of them are discarded",
         )
     if described_by(version) is None:
-        raise JobError(
-            "this is not a version of an output", where=str(out), do="name one: rowmill discard out/nightly/v0006"
-        )
+        good = [one for one in versions_of(version.parent) if not is_discarded(one)]
+        do = f"there are: {_listed(good[::-1])}" if good else "name one: rowmill discard out/nightly/v0006"
+        raise JobError("this is not a version of an output", where=str(out), do=do)
     if version.name in SPLITS and (version.parent / SPLITS[0] / MANIFEST).exists():
         raise JobError("the splits of an output are discarded together", where=str(out), do=f"name {version.parent}")
     later = _on_top_of(version) if and_later or not is_discarded(version) else []
@@ -121,16 +122,16 @@ def restored(out: Path, who: str | None = None) -> list[str]:
     that is damaged. Those who have heard that it was taken back hear of it."""
     from tasks.errors import DataError, JobError
     from tasks.job.base_version import broken
-    from tasks.manifest import of_other_ids
+    from tasks.manifest import manifest_of, of_other_ids
     from tasks.storage.discarded import is_discarded, read_mark, unmark
     from tasks.storage.own_files import VERSION, versions_of
     from tasks.storage.staging import Staging
 
     version = Path(out).resolve()
     if not is_discarded(version):
-        raise JobError(
-            "this is not a discarded version", where=str(out), do="name one: rowmill discard out/nightly/v0006 --undo"
-        )
+        there = [one for one in versions_of(version if versions_of(version) else version.parent) if is_discarded(one)]
+        do = f"these are discarded: {_listed(there[::-1])}" if there else "none of its output is discarded"
+        raise JobError("this is not a discarded version", where=str(out), do=do)
     if what := broken(version):
         raise DataError(f"{version.name} is damaged", where=str(out), why=what, do="restore it from a copy first")
     _check_place(version, out)
@@ -143,7 +144,10 @@ def restored(out: Path, who: str | None = None) -> list[str]:
         lines += repointed(Staging(version.parent))
         good = [one for one in versions_of(version.parent) if not is_discarded(one)]
         if version in of_other_ids(good):
-            lines.append(f"{good[-1].name} was learned without it: readers of several versions leave it out")
+            text = f"{good[-1].name} was learned without it: readers of several versions leave it out"
+            day = (manifest_of(version).get("dated") or {}).get("date")
+            more = f"; a run of its night, --date {day}, has its rows there; a backfill makes none, since it is back"
+            lines.append(text + (more if day else ""))
     return lines
 
 

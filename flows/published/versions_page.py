@@ -26,16 +26,17 @@ def versions_text(out: Path) -> str:
     latest, staging = read_latest(out), Staging(out)
     lines = [f"# {escaped(str(out))}", markdown_table([_row(folder, latest) for folder in reversed(folders)])]
     if is_stopped(staging.folder):
-        findings = [one.text for verdict in read_note(staging.folder).verdicts.values() for one in verdict.findings]
+        verdicts = read_note(staging.folder).verdicts.values()
+        findings = [one.text for verdict in verdicts for one in verdict.findings if one.level == "stop"]
         lines.append(f"**The gate stopped a night, which is not published**: {escaped('; '.join(findings))}")
     question = read_question(staging.asks_in or staging.folder)
     if question is not None and question.is_open:
         lines.append(f"**{escaped(question.night)} waits for an answer** until {question.until}: {question.commands}")
     if waiting := read_box(box_of(out)):
         lines.append(f"Not sent yet: {', '.join(str(event.get('event')) for event in waiting)}")
-    publication = read_publication(folders[-1])
-    if publication is not None:
-        lines.append(f"Made of: {escaped(', '.join(publication.upstream))}")
+    newest = next((one for one in reversed(folders) if not is_discarded(one)), folders[-1])
+    if (publication := read_publication(newest)) is not None:
+        lines.append(f"{newest.name} is made of: {escaped(', '.join(publication.upstream))}")
     if below := list(downstream_of(out)):
         lines.append(f"Read by: {escaped(', '.join(map(str, below)))}")
     return "\n\n".join(lines)

@@ -215,8 +215,8 @@ class SplitRule(Section):
         if wants_column != (self.column is not None):
             raise ValueError(f"by: {self.by} {'needs a column' if wants_column else 'takes no column'}")
         if wants_keys and not self.together:
-            goes_by = "; by: hash goes by it" if self.by == "hash" else ": the keys whose last rows are meant"
-            raise ValueError(f"by: {self.by} needs together{goes_by}")
+            keys = "the keys whose rows stay together" if self.by == "hash" else "the keys whose last rows are meant"
+            raise ValueError(f"by: {self.by} needs together: {keys}")
         if self.together and self.by not in ("hash", "last", "time"):
             raise ValueError(f"by: {self.by} takes no together; by: hash goes by it")
         if self.seed and self.by not in ("hash", "fraction"):
@@ -234,6 +234,10 @@ class SplitRule(Section):
             raise ValueError("valid and test are numbers of rows of each key, 1 or more")
         if self.by == "time":
             self._check_moments(values)
+        if self.by == "column":
+            each = [value if isinstance(value, list) else [value] for value in values]
+            if both := [str(value) for value in each[0] if len(each) > 1 and value in each[1]]:
+                raise ValueError(f"valid and test have both the value {both[0]}: a row is in one split")
         return self
 
     @staticmethod
@@ -450,7 +454,7 @@ class Output(Section):
     seed: Seed = Field(0, description="the same seed gives the same order in the same files")
     shuffle_groups: int = Field(8, ge=1, description="for shuffle: worker, number of groups of blocks")
     keys: list[str] = Field([], description="for shuffle: key, columns whose rows with equal values go into one file")
-    sort_by: list[str] = Field([], description="for shuffle: key, the order of the rows in a file")
+    sort_by: list[str] = Field([], description="for shuffle: key, the order of the rows of a key")
     files: int | None = Field(None, ge=1, le=100_000, description="number of files; 8 if empty")
     files_per_worker: int | None = Field(None, ge=1, description="in place of files: number of files per worker")
     rows_per_file: int | None = Field(None, ge=1, description="in place of files: rows of each file but the last")
@@ -597,7 +601,7 @@ class Refitting(Section):
     forget: Days | None = Field(
         None, description="drop the counts of values without an id that were not seen for so long: 365d"
     )
-    all: bool = Field(False, description="learn anew from these rows alone; values that had an id keep it")
+    all: bool = Field(False, description="learn anew from these rows, but for frozen steps; ids stay")
     again: bool = Field(False, description="also files that the base has learned already")
     learn_from: str | list[str] | None = Field(
         None, description="older rows, from which steps learn first that the base does not have"

@@ -22,7 +22,7 @@ def open_frame(frame: Any, needed: list[str] | None = None) -> tuple[pa.Table, s
     `needed` are the columns to read. A pandas or cuDF frame may lack one of them: the caller refuses it.
     """
     kind = library(frame)
-    if kind in ("pandas", "cudf"):
+    if kind in ("pandas", "cudf") and hasattr(frame, "columns"):  # a Series is not a frame
         index = frame.index
         chosen = list(frame.columns) if needed is None else [n for n in needed if n in frame.columns]
         if needed and len(chosen) < len(needed):  # pandas names columns by any object, such as numbers

@@ -219,15 +219,15 @@ def noise_of(
 
 
 def value_texts(key: Key, now: float, expected: float, kind: str) -> tuple[str, str]:
-    """Two figures as people write them, with as many digits as it takes to tell them apart."""
+    """Two figures as people write them: whole extremes exactly, others with as many digits as tell them apart."""
     if key.check in SHARES:
         return percent(now), percent(expected)
     if key.check in ("rows", "distinct"):
         return f"{round(now):,}", f"{round(expected):,}"
     if kind == "moment":
         return _moment(now), _moment(expected)
-    texts = ("", "")
-    for digits in range(4, 17):
+    texts, is_whole = ("", ""), key.check == "extremes" and float(now).is_integer() and float(expected).is_integer()
+    for digits in range(16 if is_whole else 4, 17):
         texts = shown(float(f"{now:.{digits}g}")), shown(float(f"{expected:.{digits}g}"))
         if texts[0] != texts[1]:
             break

@@ -270,18 +270,19 @@ class Bound:
         known = dict.fromkeys(n for schema in self.schemas.values() for n in schema)
         raise JobError(f"{type(op).__name__} needs the column {name!r}, which is not there", do=near(name, known))
 
-    def taking_wider(self, types: Mapping[str, pa.DataType]) -> set[str]:
-        """The columns of the source that may be of these wider types: the steps that meet them compute the same, and
-        the output has the same types. Halves are tried, since a graph of many columns is slow to bind."""
-        if not types or self._takes_wider(types):
+    def taking_wider(self, types: Mapping[str, pa.DataType], training: bool) -> set[str]:
+        """The columns of the source that may be of these wider types: the steps that meet them, in `training` or where
+        what was learned is applied, compute the same, and the output has the same types. Halves are tried, since a
+        graph of many columns is slow to bind."""
+        if not types or self._takes_wider(types, training):
             return {*types}
         if len(types) == 1:
             return set()
         names, middle = [*types], len(types) // 2
         halves = ({n: types[n] for n in half} for half in (names[:middle], names[middle:]))
-        return set[str]().union(*map(self.taking_wider, halves))
+        return set[str]().union(*(self.taking_wider(half, training) for half in halves))
 
-    def _takes_wider(self, types: Mapping[str, pa.DataType]) -> bool:
+    def _takes_wider(self, types: Mapping[str, pa.DataType], training: bool) -> bool:
         columns = [replace(c, dtype=types.get(c.name, c.dtype)) for c in self.source.columns]
         try:
             wider = Bound(self.final, Schema(columns), self.fitted)
@@ -290,7 +291,7 @@ class Bound:
         takes = all(
             step.op.takes_wider(step.unit, n)
             for step in (*self.steps.values(), *self.silent)
-            for n, (place, inner) in step.fit_inputs.items()
+            for n, (place, inner) in (step.fit_inputs if training else step.inputs).items()
             if wider.schemas[place][inner].dtype != self.schemas[place][inner].dtype
         )
         return takes and wider.output == self.output

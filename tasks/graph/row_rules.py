@@ -21,6 +21,7 @@ from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import on_host, total
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.engines.types import Array
+from tasks.errors import DataError
 from tasks.graph.row_masks import Mask, MaskedPartition, MaskResult, PartitionRows
 
 HASHES = 1 << 32
@@ -339,3 +340,18 @@ class RowRules:
 
 
 ALL_ROWS = RowRules()
+
+
+def no_row_left(splitting: Splitting | None) -> DataError:
+    """The error for a split, or for a source without splits, of which filters and rules leave no row."""
+    if splitting is None:
+        do = "check source.filter and the filters of features against the data"
+        return DataError("no row is left to write", why="filters removed every row", do=do)
+    name, conditions = splitting.name, dict(splitting.conditions)
+    rule = f" by {conditions[name]}" if name in conditions else ""
+    return DataError(
+        f"no row of {name} is left",
+        where=f"source.split.{name}" if name != "train" else "source.split",
+        why=f"source.split gives {name} none{rule}, or filters removed every row",
+        do="check valid and test of source.split, and filters, against the data",
+    )

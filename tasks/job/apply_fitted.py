@@ -70,7 +70,7 @@ def adapted(request: Request, plan: Plan) -> Plan:
     final, schema = _fitted_subject(request, plan.schema)
     bound = Bound(final, schema)
     own_types = request.fit.own_types if request.fit else ()
-    return in_fitted_types(plan, bound, needed_columns(bound), own_types, _exact(request))
+    return in_fitted_types(plan, bound, needed_columns(bound), False, own_types, _exact(request))
 
 
 def _as_base(request: Request, plan: Plan) -> Plan:
@@ -87,13 +87,18 @@ def _as_base(request: Request, plan: Plan) -> Plan:
         if name not in plan.schema:
             raise _missing(name, plan.schema, "its base has learned from it, or writes it", "source.path")
     own_types = request.fit.own_types if request.fit else ()
-    plan = in_fitted_types(plan, bound, needed, own_types, _exact(request))
+    plan = in_fitted_types(plan, bound, needed, True, own_types, _exact(request))
     names = dict.fromkeys([*(name for name in schema if name in plan.schema), *plan.options.get(FIELDS, ())])
     return replace(plan, schema=Schema(plan.schema[name] for name in names))
 
 
 def in_fitted_types(
-    plan: Plan, bound: Bound, needed: Iterable[str], own_types: Collection[str] = (), exact: Collection[str] = ()
+    plan: Plan,
+    bound: Bound,
+    needed: Iterable[str],
+    training: bool,
+    own_types: Collection[str] = (),
+    exact: Collection[str] = (),
 ) -> Plan:
     """The plan that reads the needed columns in the types of the fit, to whose columns the graph is bound.
 
@@ -101,7 +106,8 @@ def in_fitted_types(
     read as whatever type is asked for, and a value that would become another one is an error. Names of folders and
     numbers that stayed text are text, too. Whole numbers of the fit that have a wider type now are read in it where all
     steps compute the same (`Bound.taking_wider`) and the column is not of `exact`; else in the type of the fit, which
-    takes floats that are whole. What is read otherwise than it is, is in the plan's options: for people, for the gate
+    takes floats that are whole. `training`: steps learn from the rows; else they apply what they know, without the
+    columns that only a fit reads. What is read otherwise than it is, is in the plan's options: for people, for the gate
     and for errors.
     """
     fitted, needed = bound.source, {*needed}
@@ -114,7 +120,7 @@ def in_fitted_types(
     read = {c.name: c.dtype for c in plan.schema.columns if c.name in needed}
     numbers = {name: wider_number(fitted[name].dtype, now) for name, now in read.items()}
     wide = {name: dtype for name, dtype in numbers.items() if dtype is not None}
-    taken = bound.taking_wider({name: dtype for name, dtype in wide.items() if name not in exact})
+    taken = bound.taking_wider({name: dtype for name, dtype in wide.items() if name not in exact}, training)
     for name, now in read.items():
         was = fitted[name].dtype
         types[name] = wide[name] if name in taken else was
@@ -129,9 +135,10 @@ def in_fitted_types(
                 f"column {name!r} is {dtype_name(now)}{' in source.schema' if name in own_types else ''}, the workflow "
                 f"was fitted with {dtype_name(was)}: read as {dtype_name(types[name])}{only}"
             )
-    written = plan.format in TEXTS  # as digits, of which a sample was looked at
-    integers = {n: pa.float64() for n, t in types.items() if pa.types.is_integer(t) and (written or n in retyped)}
-    takes = bound.taking_wider({name: dtype for name, dtype in integers.items() if name not in exact})
+    # of texts a sample was looked at, and what a type of the user hides was not
+    may_differ = {*types} if plan.format in TEXTS else {*retyped, *own_types}
+    integers = {n: pa.float64() for n, t in types.items() if pa.types.is_integer(t) and n in may_differ}
+    takes = bound.taking_wider({name: dtype for name, dtype in integers.items() if name not in exact}, training)
     if plan.format in ("csv", "tsv"):
         advice |= dict.fromkeys(read, "correct the value, or add it to source.null_values if it means null")
     for name in integers:

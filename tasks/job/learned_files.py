@@ -77,7 +77,8 @@ def check_new(
         f"{len(again):,} of {len(files):,} files were already learned",
         where="\n         ".join(lines),
         why="their rows would count twice",
-        do="name only the new files in source.path, or learn these again: --again (refit.again: true)",
+        do="name only the new files in source.path, or learn these again: refit.again: true "
+        "(rowmill run --set refit.again=true, rowmill refit --again)",
     )
 
 

@@ -124,13 +124,14 @@ def check_splitting(schema: Schema, source: Source) -> None:
         try:
             typed(condition, schema)
         except RowmillError as error:
-            alike = moments and rule.column and ("cast(" in error.do or "another column" in error.do)
-            do = _moment_hint(schema[str(rule.column)]) if alike else error.do
+            is_value = moments or (rule.by == "column" and schema[str(rule.column)].kind in ("number", "string"))
+            alike = is_value and ("cast(" in error.do or "another column" in error.do)
+            do = _value_hint(schema[str(rule.column)]) if alike else error.do
             raise type(error)(error.what, where=f"source.split.{name}: {error.where}", why=error.why, do=do) from None
 
 
-def _moment_hint(column: Column) -> str:
-    """How to give moments of a column, for values of another type: a moment is a value, no expression."""
+def _value_hint(column: Column) -> str:
+    """How to give moments or values of a column, for those of another type: they are values, not expressions."""
     if pa.types.is_decimal(column.dtype):
         return f"read the column as a number: {schema_advice(column.name, pa.float64())}"
     how = {"number": "a number, as the column has", "time": "a time: '2026-11-01'", "string": "a text in quotes"}

@@ -30,8 +30,9 @@ def modes(
 
     `settings` are what a job says under `refit`: freeze or merge, by step, column, entry (`features[2]`) or operator.
     The first of these that names a step decides. A step whose input comes from a merged step is frozen: what it learned
-    is about values in the older scale, which the partials of the base hold. With `refit_all` every step learns
-    anew from these rows alone, as in a fit, but ids stay. `new` are the steps that the base does not have, and why.
+    is about values in the older scale, which the partials of the base hold. With `refit_all` every step that
+    is not frozen by them learns anew from these rows alone, as in a fit, but ids stay. `new` are the steps that the
+    base does not have, and why.
 
     A JobError for a setting that names no learned step (with near names), or that is impossible (with the reason).
     """

@@ -18,7 +18,7 @@ from tasks.core.dtypes import dtype_name
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Output
-from tasks.errors import DataError, JobError
+from tasks.errors import JobError
 from tasks.shuffle import permutation
 from tasks.shuffle.row_order import RANGES_PER_FILE, Order
 from tasks.storage.atomic import read_json
@@ -118,12 +118,6 @@ def plan_parts(counts: np.ndarray, output: Output, order: Order, files: int) -> 
     """The files, from the rows that are left in every range of position: equal to one row, or all full but the last."""
     ends = np.cumsum(counts)
     rows = int(ends[-1])
-    if not rows:
-        raise DataError(
-            "no row is left to write",
-            why="filters removed every row, or source.split gives this split none",
-            do="check source.filter and source.split against the data",
-        )
     if order.mode == "key":
         each = [(f * RANGES_PER_FILE, (f + 1) * RANGES_PER_FILE) for f in range(files)]
         return [Part(f, low, high, 0, int(counts[low:high].sum())) for f, (low, high) in enumerate(each)]

@@ -14,6 +14,7 @@ from tasks.core.plan import Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Output
 from tasks.graph.partition_work import Work
+from tasks.graph.row_rules import no_row_left
 from tasks.shuffle.choice import Exchange
 from tasks.shuffle.parts import Part, Writing, plan_parts
 from tasks.shuffle.pieces import CutSummary, Cutting, totals
@@ -40,7 +41,10 @@ class RowsToFiles:
         return totals(exchange.fill(replace(self.cutting, on_host=on_host), self.plan.partitions, done))
 
     def parts(self, counts: Sequence[int] | np.ndarray) -> list[Part]:
-        """The files of the output, from the rows that all partitions have in each range of position."""
+        """The files of the output, from the rows that all partitions have in each range of position; a DataError if
+        there are none."""
+        if not np.any(counts):
+            raise no_row_left(self.cutting.work.rules.splitting)
         return plan_parts(np.asarray(counts), self.output, self.cutting.order, self.files)
 
     def writing(self, folder: Path, notes: Path, fingerprint: str = "", on_host: bool = False) -> Writing:

@@ -215,6 +215,9 @@ def frames_of(source: Any, engine: str = "pandas", index: str | None = None, mea
         frames = [part if index is None else named(part, index) for part in source.to_delayed()]
     else:
         frames = list(source) if isinstance(source, (list, tuple)) and source else [source]
+        if any(isinstance(frame, dict) for frame in frames):
+            do = "make a frame of rows or columns: pyarrow.Table.from_pylist(rows), pyarrow.table(columns)"
+            raise JobError("a dict is not a source", where="Dataset", do=do)
         frames = [with_index(frame, index) for frame in frames] if index is not None else frames
         if engine != "cudf" or any(libraries.library(frame) != "cudf" for frame in frames):
             pairs = [(frame, to_table(frame)) for frame in frames]

@@ -25,7 +25,7 @@ from tasks.storage import own_files
 from tasks.storage.atomic import first_cause, flush, makeable, no_space, partial_file, read_json, rename, write_json
 from tasks.storage.documents import FORMER, NAME
 from tasks.storage.files import local_folder, local_path
-from tasks.storage.own_files import ASKS, FITTED, LATEST, MANIFEST, OUTBOX
+from tasks.storage.own_files import ASKS, LATEST, OUTBOX
 
 OPENINGS = 20  # attempts to make the folders of a run
 STALE_SECONDS = 60.0  # without a sign of life, after which an owner on another host counts as dead
@@ -93,7 +93,7 @@ class Staging:
             do = "choose another output.path, or set output.on_existing to replace or version"
             why = "output.on_existing is 'fail'"
             raise JobError("the output already exists", where=str(self.target), why=why, do=do)
-        if on_existing == "version" and any((self.target / n).exists() for n in (MANIFEST, FITTED)):
+        if on_existing == "version" and own_files.described_by(self.target) is not None:
             do = "choose another output.path, or move its files into a folder v0001 inside it"
             raise JobError("the output is a single output, not a folder of versions", where=str(self.target), do=do)
         if on_existing == "replace":

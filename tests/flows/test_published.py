@@ -393,7 +393,7 @@ def test_the_page_of_an_output_lists_its_versions_and_what_was_sent(tmp_path: Pa
     assert second[-2].startswith("discarded by ada at ")
     assert second[-2].endswith(": half a day")
     assert "waits for an answer** until" in text
-    assert f"Made of: {tmp_path}/in/2026-11-21" in text
+    assert f"v0001 is made of: {tmp_path}/in/2026-11-20" in text  # the newest one that is not discarded
     assert text.rstrip().endswith(f"Read by: {tmp_path / 'applied'}")
     assert f"Made of {tmp_path}/in/2026-11-20" in (tmp_path / "out/v0001/_report.html").read_text()
 

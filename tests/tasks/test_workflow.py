@@ -113,6 +113,10 @@ def test_a_frame_of_other_types_is_taken_in_the_types_learned_from(engine: str) 
         fitted.transform(TABLE.set_column(3, "t", pa.array([1000, 0, 1, 0])))
     with pytest.raises(DataError, match=r"(?s)the frame has no column 'c'"):
         fitted.transform(TABLE.drop(["c"]))
+    with pytest.raises(DataError, match="a workflow cannot transform Series"):
+        fitted.transform(pd.Series([1.0], name="x"))
+    with pytest.raises(JobError, match=r"(?s)a dict is not a source.*Table\.from_pylist\(rows\)"):
+        fitted.transform([{"x": 1}])
     with pytest.raises(DataError, match="a workflow cannot transform dict"):
         fitted.transform({"x": [1]})
     with pytest.raises(DataError, match="column 'c' is int64, the workflow was fitted with string"):

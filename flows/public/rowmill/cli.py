@@ -263,7 +263,8 @@ def refit(
     output: Annotated[Path | None, typer.Option(help="folder to write; a new version of the base if left out")] = None,
     again: Annotated[bool, typer.Option("--again", help="also files that the base has learned already")] = False,
     refit_all: Annotated[
-        bool, typer.Option("--refit-all", help="learn anew from these rows alone; values that had an id keep it")
+        bool,
+        typer.Option("--refit-all", help="learn anew from these rows, but for frozen steps; ids stay"),
     ] = False,
     set_: Annotated[
         list[str] | None,

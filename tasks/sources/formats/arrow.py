@@ -182,9 +182,10 @@ def _bytes(source: Any, place: int, length: int) -> bytes:
 
 
 def _broken(path: str, error: Exception) -> DataError:
+    do = "write it again (pyarrow.ipc.new_file: a stream is not a file), leave it out of source.path, or say its "
     return DataError(
         "this is not a whole Arrow IPC file",
         where=path,
         why=str(error).split("\n")[0],
-        do="write it again, leave it out of source.path, or say its format in source.format",
+        do=f"{do}format in source.format",
     )

@@ -304,6 +304,17 @@ def test_only_a_version_is_discarded(tmp_path: Path, what: str) -> None:
         discarded(out / what)
 
 
+def test_versions_that_are_there_are_named(tmp_path: Path) -> None:
+    out = nights(tmp_path, 2)
+    discarded(out / "v0002")
+    with pytest.raises(JobError, match=f"name the version: rowmill discard {out}/v0001$"):
+        discarded(out)
+    with pytest.raises(JobError, match=r"there are: v0001$"):
+        discarded(out / "v0009")
+    with pytest.raises(JobError, match=r"these are discarded: v0002$"):
+        restored(out / "v0001")
+
+
 @pytest.mark.promise("The base is the newest *good* version: published, whole by `verify`, and not discarded")
 @pytest.mark.parametrize(
     "file", ["part-00000.parquet", "_manifest.json", "_workflow/workflow.json", "_workflow/state.json",

@@ -81,7 +81,7 @@ def test_the_night_of_a_known_file_is_named() -> None:
     text = str(caught.value)
     assert "1 of 2 files were already learned" in text
     assert "/in/copy was learned in the night of 2026-11-21 as /in/a" in text
-    assert "--again (refit.again: true)" in text
+    assert "refit.again: true (rowmill run --set refit.again=true" in text
 
 
 def test_a_history_is_read_as_it_was_saved(tmp_path: Path) -> None:

@@ -220,7 +220,22 @@ def test_what_is_read_otherwise_is_logged(tmp_path: Path, caplog: pytest.LogCapt
 )
 def test_which_steps_take_fractions(features: Any, takes: bool) -> None:
     bound = Bound(as_node(features), Dataset(FIRST).schema)
-    assert bound.taking_wider({"price": pa.float64()}) == ({"price"} if takes else set())
+    assert bound.taking_wider({"price": pa.float64()}, training=True) == ({"price"} if takes else set())
+
+
+@pytest.mark.parametrize(
+    "learns_from_price",
+    [ops.JoinGroupby("price", stats=["mean"]), ops.TargetEncoding("price", kfold=2, drop_folds=True)],
+)
+def test_a_column_that_only_the_fit_reads_does_not_keep_fractions_out(
+    learns_from_price: Any, tmp_path: Path, engine: str
+) -> None:
+    features = (["user"] >> learns_from_price) + (["price"] >> ops.Normalize("float64"))
+    workflow = fitted(engine, features=features)
+    path = parquet(pa.table({"user": [2, 1], "price": [1.5, 2.0]}), tmp_path / "night")
+    assert transformed(workflow, Dataset(path, engine=engine))["price"] == pytest.approx([-0.5, 0.0])
+    frame = pa.table({"user": [2, 1], "price": [1.5, 2.0]})
+    assert workflow.transform(frame)["price"].to_pylist() == pytest.approx([-0.5, 0.0])
 
 
 @pytest.mark.promise(

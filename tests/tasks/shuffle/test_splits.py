@@ -18,10 +18,12 @@ from flows.preview.job_preview import preview
 from flows.preview.preview_text import sections
 from tasks.cluster.local_pool import LocalPool
 from tasks.core.settings import Source
-from tasks.errors import JobError
+from tasks.dataset import Dataset
+from tasks.errors import DataError, JobError
 from tasks.job.base_version import newest_good
 from tasks.manifest import Manifest
 from tasks.stages import ingest, statistics, transform
+from tasks.storage.staging import Staging
 from tests.flows.runs import rows_of
 from tests.frames import write_parts
 from tests.stages import run_stages
@@ -224,6 +226,50 @@ def test_an_output_of_splits_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["_workflow", "train", "valid"]
 
 
+def test_an_output_of_splits_does_not_become_a_folder_of_versions(tmp_path: Path) -> None:
+    write_data(tmp_path / "data")
+    split = {"by": "fraction", "valid": 0.2}
+    output = {"path": str(tmp_path / "out"), "on_existing": "version"}
+    split_rows(tmp_path, split, "pandas")
+    with pytest.raises(JobError, match="a single output, not a folder of versions"):
+        Staging(tmp_path / "out").check("version")
+    (tmp_path / "out").rename(tmp_path / "single")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "single").rename(tmp_path / "out/v0001")  # as the error says
+    Staging(tmp_path / "out").check("version")
+    run_stages(make_job(job_of(tmp_path, split) | {"output": output}).request("pandas"))
+    assert (tmp_path / "out/v0002/valid/_manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("split", "rule"),
+    [
+        ({"by": "column", "column": "fold", "valid": "zz"}, "col('fold') in ['zz']"),
+        ({"by": "time", "column": "t", "valid": "2030-01-01"}, "2030-01-01"),
+    ],
+)
+def test_a_split_without_a_row_is_named_with_its_rule(
+    split: dict[str, Any], rule: str, tmp_path: Path, engine: str
+) -> None:
+    write_data(tmp_path / "data")
+    with pytest.raises(DataError, match="no row of valid is left") as caught:
+        split_rows(tmp_path, split, engine)
+    assert rule in caught.value.why
+    assert caught.value.where == "source.split.valid"
+    splits = Dataset(str(tmp_path / "data"), engine=engine).split(**split)
+    assert splits["train"].num_rows == 300
+    with pytest.raises(DataError, match="no row of valid is left"):
+        splits["valid"].num_rows  # it counts
+
+
+def test_a_value_of_another_type_than_its_column_is_named_as_a_value(tmp_path: Path) -> None:
+    write_data(tmp_path / "data", 20)
+    with pytest.raises(JobError, match=r"source\.split\.valid") as caught:
+        preview(make_job(job_of(tmp_path, {"by": "column", "column": "i", "valid": "1"})))
+    assert caught.value.do == "give a number, as the column has"
+    preview(make_job(job_of(tmp_path, {"by": "column", "column": "i", "valid": 1})))
+
+
 def test_an_earlier_start_is_used_again_as_far_as_the_split_is_the_same(tmp_path: Path) -> None:
     write_data(tmp_path / "data")
     features = [{"columns": ["i"], "ops": [{"op": "Normalize"}]}]
@@ -282,6 +328,7 @@ def test_a_preview_refuses_what_the_columns_do_not_allow(split: dict[str, Any], 
         ({"by": "time", "column": "t", "valid": "2026-11-02", "test": "2026-11-01"}, "test begins after valid"),
         ({"by": "time", "column": "t", "valid": "2026-11-02", "test": 3}, "both texts, or both numbers"),
         ({"by": "time", "column": "t", "valid": ["2026-11-02"]}, "the moments at which they begin"),
+        ({"by": "column", "column": "fold", "valid": "a", "test": ["b", "a"]}, "valid and test have both the value a"),
     ],
 )
 def test_a_split_that_contradicts_itself_is_refused(split: dict[str, Any], message: str, tmp_path: Path) -> None:
