@@ -29,7 +29,7 @@ from tasks.graph.refit_history import history_lines, read_files
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.job.output_check import damages
 from tasks.job.publication import read_publication
-from tasks.manifest import Manifest, base_of, dated_lines, fitted_of, folders_of, manifest_of, outputs
+from tasks.manifest import Manifest, base_of, dated_lines, fitted_of, folders_of, manifest_of, no_output, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.docstrings import docstring_of
 from tasks.ops.installed import classes_of, entries
@@ -304,7 +304,10 @@ def _show_first(folder: Path, rows: int, console: Console) -> None:
 def lineage_lines(out: Path, column: str | None = None) -> Iterator[str]:
     """Yield what an output, or one column of it, was made of: the versions below it, the files that they have learned,
     and the columns of the source with the operators in between."""
-    workflow, saved, data = fitted_folder(out), load_fitted(out, heads=True), read_fitted(out)
+    workflow = fitted_folder(out)
+    if not (workflow / FITTED).exists():
+        raise no_output(out)
+    saved, data = load_fitted(out, heads=True), read_fitted(out)
     lineage, history = ColumnLineage(saved.bound), data.get("history") or {}
     origins = lineage.outputs()
     if column is not None and column not in origins:
