@@ -528,7 +528,8 @@ def operator_class(name: str) -> type[Operator]:
         return Operator.registry[name]
     cls = import_path(name)
     if not (isinstance(cls, type) and issubclass(cls, Operator)):
-        raise JobError(f"{name!r} is not an operator", why=f"it is {cls!r}", do="name a subclass of rowmill.ops.Operator")
+        why, do = f"it is {cls!r}", "name a subclass of rowmill.ops.Operator"
+        raise JobError(f"{name!r} is not an operator", why=why, do=do)
     return cls
 
 
