@@ -15,7 +15,9 @@ from tasks.errors import DataError
 
 def diff(
     before: Annotated[Path, typer.Argument(help="an output, or a version of one", show_default=False)],
-    now: Annotated[Path, typer.Argument(help="another one; v0007 is looked for beside the first", show_default=False)],
+    now: Annotated[
+        Path, typer.Argument(help="another one; v0007 is looked for beside the first and in it", show_default=False)
+    ],
     all_: Annotated[bool, typer.Option("--all", help="show every distribution, not only those that moved")] = False,
 ) -> None:
     """Show two outputs side by side: rows, columns, vocabularies, statistics and distributions of the source.
@@ -33,7 +35,8 @@ def diff(
 
     importable(Path.cwd())
     first = _output(before)
-    second = _output(now if now.exists() or len(now.parts) > 1 else before.parent / now)
+    near = [before.parent / now, before / now] if len(now.parts) == 1 else []
+    second = _output(next((path for path in (now, *near) if path.exists()), (near or [now])[0]))
     if sum((first / split).is_dir() for split in SPLITS) and first != second:
         pairs = [(first / split, second / split) for split in SPLITS if (first / split).is_dir()]
     else:

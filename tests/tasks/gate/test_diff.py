@@ -170,6 +170,8 @@ def test_rowmill_diff_shows_two_versions(output: Path) -> None:
     assert "rows in" in done.output
     assert "'view'" in done.output
     assert "brand" in done.output.partition("vocabularies")[2]
+    newest = typed("diff", output, "v0001")  # the newest one beside it
+    assert newest.exit_code == 0, newest.output
     refused = typed("diff", output / "v0001", output / "v0009")
     assert refused.exit_code != 0
     assert "this is not an output of rowmill" in refused.output
