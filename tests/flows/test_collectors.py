@@ -212,7 +212,7 @@ def test_a_refit_names_its_base_and_a_split_its_own_rows(tmp_path: Path, run: An
     assert f"{out}/v0001: removed since" in CliRunner().invoke(app, ["lineage", out]).output
     wrong = CliRunner().invoke(app, ["lineage", out, "--column", f"{one}x"])
     assert wrong.exit_code == 1
-    assert "this is not an output of rowmill" in CliRunner().invoke(app, ["lineage", data]).output
+    assert "this is not an output of rowmill" in CliRunner().invoke(app, ["lineage", str(data)]).output
 
 
 # Metrics
