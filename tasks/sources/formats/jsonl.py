@@ -29,7 +29,7 @@ LINES = Dialect(None)
 NOTHING = [("", pa.bool_())]  # a schema for which Arrow reads lines and takes nothing of them
 KEYS_BYTES = 2**20  # of a file that are read at once to see which keys it has
 # Blank lines and nulls at the beginning: of a null there Arrow's reader ends the process.
-LEADING = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z))*+")
+LEADING = re.compile(rb"(?:\xef\xbb\xbf)?(?>(?:[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z))*)")
 NO_TEXT = "a line is not UTF-8"
 TWICE = "was specified twice"  # in a message of Arrow
 # Whole numbers that floats may not hold, and exponents, which may be another way to write a whole number.

@@ -27,7 +27,7 @@ from tasks.sources.formats.bounds import MOST_DEPTH
 from tasks.sources.formats.record_ends import Dialect
 
 ONE_BY_ONE = 64  # lines of JSON, or values, are tried alone where a reader refuses some of so many
-BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[^\[\]{}"]++', re.DOTALL)  # all else than those outside of texts
+BRACKETS = re.compile(rb'"(?>(?:[^"\\]|\\.)*)"|[^\[\]{}"]++', re.DOTALL)  # all else than those outside of texts
 
 
 @dataclass(frozen=True)
@@ -136,16 +136,17 @@ def _records(dialect: Dialect, columns: int | None) -> re.Pattern[bytes]:
     letters follow the closing quote of a value of several lines, in OPEN if it has no end.
 
     A quote opens at the beginning of a value, two inside quotes stand for one, any other is a letter, as for Arrow's
-    parser.
+    parser. Groups that are not gone back into are atomic, `(?>(?:..)*)`: `(?:..)*+` matches wrongly before Python
+    3.11.5 (CPython issue 106052).
     """
     end, delimiter = rb"(?:\r\n?|\n|\Z)", _delimiter(dialect)
 
-    def record(field: bytes, times: bytes) -> bytes:
-        return rb"(?!\Z)%b(?:%b%b)%b%b" % (field, delimiter, field, times, end)
+    def record(field: bytes, others: bytes) -> bytes:
+        return rb"(?!\Z)%b%b%b" % (field, others % (delimiter, field), end)
 
-    whole, torn = _field(dialect, torn=False), record(_field(dialect), b"*+")
-    other = record(whole, b"*+")
-    good = other if columns is None else record(whole, b"{%d}" % (columns - 1))
+    whole, torn, any_number = _field(dialect, torn=False), _field(dialect), rb"(?>(?:%b%b)*)"
+    torn, other = record(torn, any_number), record(whole, any_number)
+    good = other if columns is None else record(whole, rb"(?:%%b%%b){%d}" % (columns - 1))
     comment = _comment(dialect) + end
     empty = rb"(?!)" if dialect.blank else rb"[\r\n]++"
     return re.compile(rb"(%b)|(%b)|(%b)|(%b)|(%b)|(.++)" % (empty, comment, good, other, torn), re.DOTALL)
@@ -168,14 +169,14 @@ def _field(dialect: Dialect, torn: bool = True) -> bytes:
     escaped = rb"|%b." % escape if escape else b""
     letter = rb"[^%b\r\n%b]++" % (delimiter, escape)
     if len((dialect.delimiter or ",").encode()) > 1:
-        letter = rb"(?:(?!%b)[^\r\n%b])++" % (delimiter, escape)
-    letters = rb"(?:%b%b)*+" % (letter, escaped)
+        letter = rb"(?>(?:(?!%b)[^\r\n%b])+)" % (delimiter, escape)
+    letters = rb"(?>(?:%b%b)*)" % (letter, escaped)
     if not dialect.quote:
         return letters
     quote = re.escape(dialect.quote.encode())
-    lines = rb"%b(?:[^%b%b]++|%b%b%b)*+%b" % (quote, quote, escape, quote, quote, escaped, quote)
+    lines = rb"%b(?>(?:[^%b%b]++|%b%b%b)*)%b" % (quote, quote, escape, quote, quote, escaped, quote)
     if not torn:
-        line = rb"%b(?:[^%b%b\r\n]++|%b%b%b)*+%b" % (quote, quote, escape, quote, quote, escaped, quote)
+        line = rb"%b(?>(?:[^%b%b\r\n]++|%b%b%b)*)%b" % (quote, quote, escape, quote, quote, escaped, quote)
         lines = rb"%b|%b(?=%b|[\r\n \t]|\Z)" % (line, lines, delimiter)
     return rb"(?:%b|(?!%b))%b" % (lines, quote, letters)
 
@@ -201,8 +202,8 @@ def _value(dialect: Dialect, also_last: bool = False) -> re.Pattern[bytes]:
 def _complete(dialect: Dialect) -> re.Pattern[bytes]:
     """The pattern of a run of records, comments and empty lines, all with their line ends."""
     field, end = _field(dialect), rb"(?:\r\n|\n|\r(?!\n|\Z))"
-    line = rb"(?:%b|%b(?:%b%b)*+)%b" % (_comment(dialect), field, _delimiter(dialect), field, end)
-    return re.compile(rb"(?:%b)*+" % line, re.DOTALL)
+    line = rb"(?:%b|%b(?>(?:%b%b)*))%b" % (_comment(dialect), field, _delimiter(dialect), field, end)
+    return re.compile(rb"(?>(?:%b)*)" % line, re.DOTALL)
 
 
 def complete(data: bytes, dialect: Dialect) -> int:
