@@ -27,7 +27,7 @@ from tasks.cluster.parallelism import dividing_threads, worker_memory
 from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
-from tasks.core.plan import MOST_ROWS, ROW_NUMBERS, Block, Input, Partition, Piece, Plan, Sizing
+from tasks.core.plan import MOST_ROWS, NUMBERED_ROWS, Block, Input, Partition, Piece, Plan, Sizing
 from tasks.core.schema import Schema
 from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, checked
 from tasks.engines import synchronize
@@ -664,7 +664,7 @@ class Dataset:
         inputs = [Input(p.number, frame, p.rows) for p, frame in zip(partitions, stored, strict=True)]
         partitions = tuple(Partition(one.number, _within(partitions[one.number]), (one,)) for one in inputs)
         blocks = tuple(block for partition in partitions for block in partition.blocks)
-        options = {name: value for name, value in plan.options.items() if name in ("keyed", ROW_NUMBERS)}
+        options = {name: value for name, value in plan.options.items() if name in ("keyed", NUMBERED_ROWS)}
         again = replace(plan, files=(), format="frame", blocks=blocks, partitions=partitions, options=options)
         return _Replanned(self, again, Frames((), (), (), plan.schema, tuple(inputs)))
 

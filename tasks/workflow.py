@@ -195,7 +195,8 @@ class Workflow:
             if name not in dataset.schema:
                 what = f"column {name!r} is missing: the workflow has learned from it, or makes an output of it"
                 raise DataError(what, where="the data set of the refit", do=near(name, dataset.schema))
-        dataset = dataset.in_types(in_fitted_types(dataset.plan, bound, needed, True, dataset.own_types, dataset.exact))
+        own_types, exact = dataset.own_types, dataset.exact
+        dataset = dataset.in_types(in_fitted_types(dataset.plan, bound, needed, own_types, exact, training=True))
         dataset.warn_of_differences(needed)
         schema = as_read(schema, dataset.schema)
         base = Base(
@@ -261,8 +262,8 @@ class Workflow:
             assert self.schema is not None
             data = self._as_fitted(as_dataset(data, client or self.client))
             bound = Bound(self.final, self.schema, self._fitted().values)
-            needed = self.input_schema
-            in_types = data.in_types(in_fitted_types(data.plan, bound, needed, False, data.own_types, data.exact))
+            plan = in_fitted_types(data.plan, bound, self.input_schema, data.own_types, data.exact, training=False)
+            in_types = data.in_types(plan)
             if not set(self.schema) - {ROW} <= set(in_types.schema):
                 return self._of_fewer_columns(in_types)
             return Transformed(self, in_types, training=False)

@@ -82,15 +82,15 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
     from tasks.storage.staging import Staging
 
     version = Path(out).resolve()
-    if versions := versions_of(version):
-        good = [one for one in versions if not is_discarded(one)]
+    if versions_of(version):
+        good = _good(version)
         raise JobError(
             "an output of several versions is not discarded as a whole",
             where=str(out),
             do=f"name the version: rowmill discard {out}/{good[-1].name}" if good else "all of them are discarded",
         )
     if described_by(version) is None:
-        good = [one for one in versions_of(version.parent) if not is_discarded(one)]
+        good = _good(version.parent)
         do = f"there are: {_listed(good[::-1])}" if good else "name one: rowmill discard out/nightly/v0006"
         raise JobError("this is not a version of an output", where=str(out), do=do)
     if version.name in SPLITS and (version.parent / SPLITS[0] / MANIFEST).exists():
@@ -129,7 +129,7 @@ def restored(out: Path, who: str | None = None) -> list[str]:
 
     version = Path(out).resolve()
     if not is_discarded(version):
-        there = [one for one in versions_of(version if versions_of(version) else version.parent) if is_discarded(one)]
+        there = [one for one in versions_of(version) or versions_of(version.parent) if is_discarded(one)]
         do = f"these are discarded: {_listed(there[::-1])}" if there else "none of its output is discarded"
         raise JobError("this is not a discarded version", where=str(out), do=do)
     if what := broken(version):
@@ -142,11 +142,11 @@ def restored(out: Path, who: str | None = None) -> list[str]:
     lines = [f"{out} is back"]
     if VERSION.fullmatch(version.name):
         lines += repointed(Staging(version.parent))
-        good = [one for one in versions_of(version.parent) if not is_discarded(one)]
+        good = _good(version.parent)
         if version in of_other_ids(good):
             text = f"{good[-1].name} was learned without it: readers of several versions leave it out"
             day = (manifest_of(version).get("dated") or {}).get("date")
-            more = f"; a run of its night, --date {day}, has its rows there; a backfill makes none, since it is back"
+            more = f"; run its night again (--date {day}) to have its rows there: a backfill takes it as made"
             lines.append(text + (more if day else ""))
     return lines
 
@@ -187,6 +187,14 @@ def _check_place(version: Path, out: Path) -> None:
                 why="readers of all versions would have them twice",
                 do=f"take that one back first: rowmill discard {Path(out).parent / other.name}",
             )
+
+
+def _good(folder: Path) -> list[Path]:
+    """The versions in a folder that are not discarded, the oldest first."""
+    from tasks.storage.discarded import is_discarded
+    from tasks.storage.own_files import versions_of
+
+    return [one for one in versions_of(folder) if not is_discarded(one)]
 
 
 def _listed(versions: list[Path]) -> str:

@@ -140,10 +140,10 @@ class Plan:
         return sum(b.rows for b in self.blocks)
 
     @property
-    def row_numbers(self) -> int:
-        """How many numbers the rows have taken: of rows that were brought together by keys also those that were left
-        out, since the others keep their numbers."""
-        return int(self.options.get(ROW_NUMBERS, self.rows))
+    def numbered_rows(self) -> int:
+        """How many rows have a number: also those that were left out where rows were brought together by keys, since
+        the others keep their numbers."""
+        return int(self.options.get(NUMBERED_ROWS, self.rows))
 
     @property
     def nbytes(self) -> int:
@@ -335,7 +335,7 @@ MADE = "made"  # in a plan's options: the columns that expressions of `source.sc
 SELF = "_"  # in such an expression: the column as it is read
 FIELDS = "fields"  # in a plan's options: columns of its schema that are fields of structs, read in a type of their own
 ADVICE = "advice"  # in a plan's options: by column, what to do about a value that its type, which is of a fit, lacks
-ROW_NUMBERS = "row_numbers"  # in a plan's options: `Plan.row_numbers` where they are not its rows
+NUMBERED_ROWS = "numbered_rows"  # in a plan's options: `Plan.numbered_rows` where they are not its rows
 RETYPED = "retyped"  # in a plan's options: by column, the type that it has here, where that of a fit is narrower
 
 

@@ -70,7 +70,7 @@ def adapted(request: Request, plan: Plan) -> Plan:
     final, schema = _fitted_subject(request, plan.schema)
     bound = Bound(final, schema)
     own_types = request.fit.own_types if request.fit else ()
-    return in_fitted_types(plan, bound, needed_columns(bound), False, own_types, _exact(request))
+    return in_fitted_types(plan, bound, needed_columns(bound), own_types, _exact(request), training=False)
 
 
 def _as_base(request: Request, plan: Plan) -> Plan:
@@ -87,7 +87,7 @@ def _as_base(request: Request, plan: Plan) -> Plan:
         if name not in plan.schema:
             raise _missing(name, plan.schema, "its base has learned from it, or writes it", "source.path")
     own_types = request.fit.own_types if request.fit else ()
-    plan = in_fitted_types(plan, bound, needed, True, own_types, _exact(request))
+    plan = in_fitted_types(plan, bound, needed, own_types, _exact(request), training=True)
     names = dict.fromkeys([*(name for name in schema if name in plan.schema), *plan.options.get(FIELDS, ())])
     return replace(plan, schema=Schema(plan.schema[name] for name in names))
 
@@ -96,9 +96,10 @@ def in_fitted_types(
     plan: Plan,
     bound: Bound,
     needed: Iterable[str],
-    training: bool,
     own_types: Collection[str] = (),
     exact: Collection[str] = (),
+    *,
+    training: bool,
 ) -> Plan:
     """The plan that reads the needed columns in the types of the fit, to whose columns the graph is bound.
 

@@ -143,7 +143,7 @@ def history_of(request: Request, values: Mapping[str, Mapping[str, Any]]) -> tup
     vocabularies = {key: known for key, known in values.items() if "values" in known and "size" in known}
     batch = {
         "day": night_of(request),
-        "rows": plans.plan(request.splits[0]).row_numbers,
+        "rows": plans.plan(request.splits[0]).numbered_rows,
         "files": len(learned),
         "ids": {key.split("/", 2)[-1]: int(known["size"]) for key, known in vocabularies.items()},
         "rowmill": rowmill_version(),

@@ -120,10 +120,10 @@ def learn(
     bound = Bound(final, schema, state.values)  # without the columns that steps have dropped
     order = [s.key for s in (*bound.learned_from_parameters, *bound.learning)]
     partials = {key: state.partials[key] for key in order} | base.left_out(order)
-    values, rows = {key: state.values[key] for key in order}, base.first_row + plan.row_numbers
+    values, rows = {key: state.values[key] for key in order}, base.first_row + plan.numbered_rows
     changed = {
         "base": base.version,
-        "rows": {"old": base.rows, "new": plan.row_numbers},
+        "rows": {"old": base.rows, "new": plan.numbered_rows},
         "steps": {key: changes[key] for key in order if key in changes},
     }
     result.state = State(values, partials, {} if is_fit else changed, rows, refit_tables, value_rules)

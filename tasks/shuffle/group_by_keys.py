@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tasks.core.plan import RETYPED, ROW_NUMBERS, Block, File, Piece, Plan, cut_partitions
+from tasks.core.plan import NUMBERED_ROWS, RETYPED, Block, File, Piece, Plan, cut_partitions
 from tasks.core.schema import Schema, check_ordered
 from tasks.errors import JobError
 from tasks.graph.binding import SOURCE, Bound
@@ -86,7 +86,7 @@ def keyed_plan(
         partitions=cut_partitions(tuple(blocks), size),
         options={
             "keyed": {"keys": list(keys), "sort_by": list(sort_by)},
-            ROW_NUMBERS: plan.row_numbers,
+            NUMBERED_ROWS: plan.numbered_rows,
             RUNS: runs_by_file(plan),
             **({RETYPED: plan.options[RETYPED]} if RETYPED in plan.options else {}),
         },

@@ -422,7 +422,7 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path: Path, prefec
     assert code == 130
     assert err == "error: stopped by Ctrl-C; give the same command again to go on\n"
     assert children
-    assert not psutil.wait_procs(children, timeout=60)[1]
+    assert not psutil.wait_procs(children, timeout=20)[1]
     assert not (staging / "lock").exists()
     assert not (tmp_path / "out" / "toy").exists()
     assert ended(started(tmp_path, "run", "toy"))[0] == 0

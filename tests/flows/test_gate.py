@@ -551,7 +551,7 @@ def test_a_shell_publishes_where_the_run_is_gone(host: Asking) -> None:
 
 
 @pytest.mark.promise(
-    "Until `checks.nights` (7) good versions are there, thresholds are wide and a finding only warns, except of"
+    "Until `checks.nights` (7) good versions are there, thresholds are wide and a finding only warns, except for"
 )
 def test_findings_that_only_warn_say_from_when_they_stop(
     tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture
@@ -566,7 +566,7 @@ def test_findings_that_only_warn_say_from_when_they_stop(
     assert f"once it is published: rowmill discard {tmp_path}/out/VERSION" in caplog.text
 
 
-@pytest.mark.promise("So do the contract and, from the second night on, `duplicated`: rows that came twice")
+@pytest.mark.promise("So do the contract and, from the second night on, `duplicated`, which needs no history")
 def test_a_stop_names_the_findings_that_stop_and_not_those_that_warn(
     tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -116,8 +116,8 @@ def test_a_killed_worker_fails_its_task_at_once_and_comes_back(capfd: pytest.Cap
     with make_cluster(Cluster(kind="cpu")) as cluster, Client(cluster, set_as_default=False) as client:
         (first,) = client.run(os.getpid).values()
         with pytest.raises(KilledWorker):
-            client.submit(os.kill, first, signal.SIGKILL).result(timeout=120)
-        assert client.submit(os.getpid).result(timeout=120) != first
+            client.submit(os.kill, first, signal.SIGKILL).result(timeout=30)
+        assert client.submit(os.getpid).result(timeout=30) != first
     assert "Traceback" not in capfd.readouterr().err
 
 

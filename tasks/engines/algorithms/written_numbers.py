@@ -257,8 +257,8 @@ def number_signs(text: str, decimal: str = ".") -> tuple[str, str | None] | None
     >>> number_signs("1.234,5"), number_signs("1,234"), number_signs("1,234", decimal=","), number_signs("n/a")
     ((',', '.'), ('.', ','), (',', None), None)
     """
-    near_first = sorted(SIGNS, key=lambda signs: signs[0] != decimal)
-    return next((signs for signs in near_first if re.match(number_pattern(*signs), text.strip())), None)
+    own_first = sorted(SIGNS, key=lambda signs: signs[0] != decimal)
+    return next((signs for signs in own_first if re.match(number_pattern(*signs), text.strip())), None)
 
 
 def _number(text: str) -> int:
