@@ -360,8 +360,8 @@ def test_a_group_of_tests_stays_together(request: pytest.FixtureRequest) -> None
 
 
 def test_no_pattern_has_a_possessive_group() -> None:
-    """Before Python 3.11.5 they match wrongly where their parts may backtrack (CPython issue 106052); atomic groups,
-    `(?>(?:..)*)`, are right everywhere."""
+    """Before Python 3.11.5 they match wrongly where their parts may backtrack (CPython issue 106052); `any_number` of
+    readable_lines.py is right everywhere."""
     possessive = []
     for path in (path for folder in ("tasks", "flows", "infra") for path in (ROOT / folder).rglob("*.py")):
         tree = ast.parse(path.read_text())

@@ -21,7 +21,7 @@ from tasks.errors import DataError
 from tasks.sources.formats import record_ends, text_ranges
 from tasks.sources.formats.bounds import MOST_DEPTH, check_lines, nested_too_deep
 from tasks.sources.formats.conform import NoListError, conform, infinite_columns, lists_in
-from tasks.sources.formats.readable_lines import JsonSieve, depth
+from tasks.sources.formats.readable_lines import JsonSieve, any_number, depth
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import NUMBER_TEXTS, TYPES, Inspected, line_types
 
@@ -29,7 +29,7 @@ LINES = Dialect(None)
 NOTHING = [("", pa.bool_())]  # a schema for which Arrow reads lines and takes nothing of them
 KEYS_BYTES = 2**20  # of a file that are read at once to see which keys it has
 # Blank lines and nulls at the beginning: of a null there Arrow's reader ends the process.
-LEADING = re.compile(rb"(?:\xef\xbb\xbf)?(?>(?:[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z))*)")
+LEADING = re.compile(rb"(?:\xef\xbb\xbf)?" + any_number(rb"[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z)"))
 NO_TEXT = "a line is not UTF-8"
 TWICE = "was specified twice"  # in a message of Arrow
 # Whole numbers that floats may not hold, and exponents, which may be another way to write a whole number.

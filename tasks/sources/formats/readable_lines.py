@@ -27,7 +27,19 @@ from tasks.sources.formats.bounds import MOST_DEPTH
 from tasks.sources.formats.record_ends import Dialect
 
 ONE_BY_ONE = 64  # lines of JSON, or values, are tried alone where a reader refuses some of so many
-BRACKETS = re.compile(rb'"(?>(?:[^"\\]|\\.)*)"|[^\[\]{}"]++', re.DOTALL)  # all else than those outside of texts
+
+
+def any_number(pattern: bytes) -> bytes:
+    """The pattern repeated, also 0 times; a match does not go back into it.
+
+    `(?:..)*+` matches wrongly before Python 3.11.5 (CPython issue 106052), and an atomic group takes 65 bytes for each
+    repetition until it ends: so each thousand is a group that ends.
+    """
+    return rb"(?>(?:(?>(?:%b){1,1000}))*)" % pattern
+
+
+# All that is not a bracket outside of texts.
+BRACKETS = re.compile(rb'"%b"|[^\[\]{}"]++' % any_number(rb'[^"\\]++|\\.'), re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -136,17 +148,17 @@ def _records(dialect: Dialect, columns: int | None) -> re.Pattern[bytes]:
     letters follow the closing quote of a value of several lines, in OPEN if it has no end.
 
     A quote opens at the beginning of a value, two inside quotes stand for one, any other is a letter, as for Arrow's
-    parser. Groups that are not gone back into are atomic, `(?>(?:..)*)`: `(?:..)*+` matches wrongly before Python
-    3.11.5 (CPython issue 106052).
+    parser.
     """
     end, delimiter = rb"(?:\r\n?|\n|\Z)", _delimiter(dialect)
 
-    def record(field: bytes, others: bytes) -> bytes:
-        return rb"(?!\Z)%b%b%b" % (field, others % (delimiter, field), end)
+    def record(field: bytes, columns: int | None) -> bytes:
+        other = delimiter + field
+        others = any_number(other) if columns is None else rb"(?:%b){%d}" % (other, columns - 1)
+        return rb"(?!\Z)%b%b%b" % (field, others, end)
 
-    whole, torn, any_number = _field(dialect, torn=False), _field(dialect), rb"(?>(?:%b%b)*)"
-    torn, other = record(torn, any_number), record(whole, any_number)
-    good = other if columns is None else record(whole, rb"(?:%%b%%b){%d}" % (columns - 1))
+    whole = _field(dialect, torn=False)
+    good, other, torn = record(whole, columns), record(whole, None), record(_field(dialect), None)
     comment = _comment(dialect) + end
     empty = rb"(?!)" if dialect.blank else rb"[\r\n]++"
     return re.compile(rb"(%b)|(%b)|(%b)|(%b)|(%b)|(.++)" % (empty, comment, good, other, torn), re.DOTALL)
@@ -169,14 +181,19 @@ def _field(dialect: Dialect, torn: bool = True) -> bytes:
     escaped = rb"|%b." % escape if escape else b""
     letter = rb"[^%b\r\n%b]++" % (delimiter, escape)
     if len((dialect.delimiter or ",").encode()) > 1:
-        letter = rb"(?>(?:(?!%b)[^\r\n%b])+)" % (delimiter, escape)
-    letters = rb"(?>(?:%b%b)*)" % (letter, escaped)
+        letter = rb"(?!%b)[^\r\n%b]" % (delimiter, escape)
+    letters = any_number(letter + escaped)
     if not dialect.quote:
         return letters
     quote = re.escape(dialect.quote.encode())
-    lines = rb"%b(?>(?:[^%b%b]++|%b%b%b)*)%b" % (quote, quote, escape, quote, quote, escaped, quote)
+
+    def quoted(line_ends: bytes) -> bytes:
+        inner = rb"[^%b%b%b]++|%b%b%b" % (quote, escape, line_ends, quote, quote, escaped)
+        return quote + any_number(inner) + quote
+
+    lines = quoted(rb"")
     if not torn:
-        line = rb"%b(?>(?:[^%b%b\r\n]++|%b%b%b)*)%b" % (quote, quote, escape, quote, quote, escaped, quote)
+        line = quoted(rb"\r\n")
         lines = rb"%b|%b(?=%b|[\r\n \t]|\Z)" % (line, lines, delimiter)
     return rb"(?:%b|(?!%b))%b" % (lines, quote, letters)
 
@@ -202,8 +219,8 @@ def _value(dialect: Dialect, also_last: bool = False) -> re.Pattern[bytes]:
 def _complete(dialect: Dialect) -> re.Pattern[bytes]:
     """The pattern of a run of records, comments and empty lines, all with their line ends."""
     field, end = _field(dialect), rb"(?:\r\n|\n|\r(?!\n|\Z))"
-    line = rb"(?:%b|%b(?>(?:%b%b)*))%b" % (_comment(dialect), field, _delimiter(dialect), field, end)
-    return re.compile(rb"(?>(?:%b)*)" % line, re.DOTALL)
+    line = rb"(?:%b|%b%b)%b" % (_comment(dialect), field, any_number(_delimiter(dialect) + field), end)
+    return re.compile(any_number(line), re.DOTALL)
 
 
 def complete(data: bytes, dialect: Dialect) -> int:
