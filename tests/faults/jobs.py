@@ -79,7 +79,8 @@ def task_runs(state: Any, expected: Sequence[tuple[str, str]] | None = None) -> 
     chosen = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
     with get_client(sync_client=True) as client:
         runs = client.read_task_runs(flow_run_filter=chosen)
-    runs.sort(key=lambda r: r.start_time or r.created)
+    # The message with `start_time` may come late; every message has this time.
+    runs.sort(key=lambda r: r.expected_start_time or r.created)
     return [(r.name, str(r.state_name)) for r in runs]
 
 

@@ -257,7 +257,7 @@ def test_figures_lie_in_a_file_of_prometheus_also_of_a_run_that_fails(tmp_path: 
 
     data = make_data(tmp_path / "in", files=1, rows=200)
     valid_data = str(make_data(tmp_path / "later", files=1, rows=50))
-    job = make_job(data, tmp_path / "out", source={"valid": valid_data})
+    job = make_job(data, tmp_path / "splits", source={"valid": valid_data})
     run({**job, "run": {"metrics": f"file:{tmp_path}/run.prom", "profile": True}})
     figures = read()
     assert figures["rowmill_run_success", ""] == 1
