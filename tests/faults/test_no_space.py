@@ -16,6 +16,7 @@ import pytest
 from tasks.errors import GiveUpError
 from tasks.storage.staging import Staging
 from tests.faults.jobs import digests, flow_state, make_data, make_job, reused, run_here, task_runs
+from tests.infra.elsewhere import until
 
 pytestmark = pytest.mark.xdist_group("faults")
 SIZE = 32 * 2**20
@@ -105,7 +106,8 @@ def told(state: Any, stage: str, disk: Path, work: Path) -> None:
     assert error.why.endswith(" of 33.6 MB are free there")
     assert error.do.startswith("free some space, or choose another output.path or run.scratch; then run the same job")
     assert flow_state(state) == "Failed"
-    assert task_runs(state)[-1:] in ([(stage, "Failed")], [] if stage == "ingest" else None)  # or before any stage
+    last = ([(stage, "Failed")], [] if stage == "ingest" else None)  # or before any stage
+    until(lambda: task_runs(state)[-1:] in last, "the server knows of the stage")
     assert not list(disk.rglob("*.tmp"))
 
 

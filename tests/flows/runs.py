@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.infra.elsewhere import until
 from tests.running import section_of
 
 
@@ -34,6 +36,20 @@ def run_on(flow: Any, data: Mapping[str, Any], cluster: Any) -> Any:
     silent = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     with silent, tags(data["output"]["path"]):  # by which a test finds its run
         return flow.with_options(task_runner=on_cluster)(**{**data, "cluster": where})
+
+
+def completed_tasks(run: str, names: Sequence[str]) -> list[Any]:
+    """The task runs of a flow run once all of these names are completed and no other is there; the server hears of
+    them some time after they change."""
+    from prefect import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+
+    def there() -> list[Any]:
+        runs = api.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[UUID(run)])))
+        return runs if {r.name: r.state_name for r in runs} == dict.fromkeys(names, "Completed") else []
+
+    with get_client(sync_client=True) as api:
+        return list(until(there, f"completed tasks {', '.join(names)}"))
 
 
 def rows_of(folder: Path) -> pa.Table:

@@ -250,13 +250,13 @@ def test_a_webhook_hears_of_a_publication_with_its_id(tmp_path: Path, run: Any, 
         [out] = run(job_of(tmp_path, GOOD, "warn"))
         [event] = heard(api, tmp_path, 1)
         api.request("POST", "/events", json=[{**event, "received": None}])  # sent twice, as over a kill
-        until(lambda: [call for call in calls if call["path"] == str(out)], "the webhook is called")
+        until(lambda: [call for call in calls if call.get("path") == str(out)], "the webhook is called")
         time.sleep(3)
         server.shutdown()
     (automation,) = api.read_automations_by_name("rowmill-outputs")
     api.delete_automation(automation.id)
     api.delete_block_document(UUID(block))
-    assert [call for call in calls if call["path"] == str(out)] == [
+    assert [call for call in calls if call.get("path") == str(out)] == [
         {**event["payload"], "event": event["event"], "id": event["id"], "idempotency_key": event["id"]}
     ]
 

@@ -22,8 +22,10 @@ from infra.clusters.model import Cluster
 from tasks import ops
 from tasks.core.schema import Tags
 from tasks.dataset import Dataset
+from tasks.engines.algorithms.reductions import on_host
 from tasks.manifest import Manifest
 from tasks.workflow import Workflow
+from tests.frames import to_list
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -140,16 +142,20 @@ def test_the_commands_exist() -> None:
     "of a list of names the fit takes them from a sample", "flows/SERVING.md#work-of-your-own-at-scale"
 )
 @pytest.mark.promise("an error names its item")
-def test_the_code_about_work_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_about_work_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     monkeypatch.chdir(tmp_path)
     frame = pd.DataFrame({"user": [1, 2, 1], "time": [1, 2, 3], "price": [1.0, 2.0, 5.0], "stock": [3, 5, 8]})
     Path("data").mkdir()
     frame.to_parquet("data/0.parquet")
     section = APPLY.partition("\n## Work of your own at scale")[2].partition("\n## ")[0]
     names = {name: getattr(rowmill, name) for name in rowmill.__all__} | {"frame": frame, "numpy": np, "dask": dask}
+    if engine == "cudf":
+        change = "result.u.map_blocks(cupy.asnumpy)"
+        assert f"On a GPU write `{change}`." in section
+        section, names["cupy"] = section.replace("(result.u,", f"({change},"), pytest.importorskip("cupy")
     for code in re.findall(r"```py\n(.*?)```", section, re.DOTALL):
         exec(code, names)
-    assert sorted(names["prices"].head()["price"]) == [1.0, 2.0, 3.0]
+    assert sorted(to_list(names["prices"].head()["price"])) == [1.0, 2.0, 3.0]
     assert len(names["fits"]) == 2
     assert names["array"].shape == (3, 3)
-    assert np.array_equal(pd.read_parquet("u"), names["result"].u.compute())
+    assert np.array_equal(pd.read_parquet("u"), on_host(names["result"].u.compute()))

@@ -170,12 +170,15 @@ def test_an_event_starts_a_run_on_the_new_files(home: Path, worker: Path, api: A
     assert sorted(final_state(api, look.id, worker) for look in looks) == ["Cancelled", "Completed"]
     (note,) = (home / ".rowmill").glob("seen-*.json")
     assert [Path(path).name for path in json.loads(note.read_text())["files"]] == ["part-00000.parquet"]
-    (run,) = until(lambda: runs_of(api, "on-new-data"), "the event starts a run")
+    source = {"path": [str(arrived / "part-00000.parquet")]}
 
-    assert run.parameters["source"] == {"path": [str(arrived / "part-00000.parquet")]}
+    def begun() -> list[Any]:  # files of other tests arrive at the same server
+        return [run for run in runs_of(api, "on-new-data") if run.parameters["source"] == source]
+
+    (run,) = until(begun, "the event starts a run")
     assert final_state(api, run.id, worker) == "Completed"
     assert rows_of(home / "out/on-new-data/v0001").num_rows == 1000
-    assert len(runs_of(api, "on-new-data")) == 1
+    assert len(begun()) == 1
 
 
 @pytest.mark.promise("a run fails, or its process is killed | seconds")
