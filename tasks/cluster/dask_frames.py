@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -14,11 +15,17 @@ from tasks.cluster.current import current_client, graph_share
 from tasks.cluster.dask_pool import over_frames
 from tasks.core.plan import Partition
 from tasks.engines import synchronize
-from tasks.engines.convert.libraries import text_types, to_frame
+from tasks.engines.convert.libraries import to_frame
 
 log = logging.getLogger("rowmill")
 SHUFFLE_METHOD = "dataframe.shuffle.method"
-CONVERT_STRING = "dataframe.convert-string"
+
+
+class _Graph(UserDict[Any, Any]):
+    """A graph that Dask tells from others by its keys: some have a random part, and its data need not be hashed."""
+
+    def __dask_tokenize__(self) -> list[str]:
+        return list(map(str, self))
 
 
 def dask_frame(
@@ -34,11 +41,11 @@ def dask_frame(
     if engine == "cudf" and current_client() is not None and dask.config.get(SHUFFLE_METHOD, None) is None:
         dask.config.set({SHUFFLE_METHOD: "tasks"})
         log.info("Dask's %s is set to tasks in this process, as frames of cuDF need it", SHUFFLE_METHOD)
-    meta = to_frame(empty, engine)
-    parts = delayed_parts(partial(_computed, read, text_types(meta)), handle, partitions, "frame")
-    convert = dask.config.get(CONVERT_STRING, None) if engine == "pandas" else False  # it takes lists of cuDF for texts
-    with dask.config.set({CONVERT_STRING: convert}):
-        return dd.from_delayed(parts, meta=meta)
+    parts = delayed_parts(partial(_computed, read), handle, partitions, "frame")
+    # Not from_delayed: it compares types of cuDF that differ for the same values, and without that loses dependencies.
+    layer = _Graph({key: task for part in parts for key, task in part.dask.items()})
+    divisions = (None,) * (len(parts) + 1)
+    return dd.from_graph(layer, to_frame(empty, engine), divisions, [part.key for part in parts], "rows")
 
 
 def delayed_parts(
@@ -54,12 +61,8 @@ def delayed_parts(
     return over_frames(function, first, partitions, f"{name}-{uuid4().hex[:8]}", current_client(), more)
 
 
-def _computed(
-    read: Callable[[Any, Partition], Any], texts: Mapping[str, Any], handle: object, partition: Partition
-) -> object:
-    """A partition, read completely, so that tasks in other threads may use it, with these types of its texts."""
+def _computed(read: Callable[[Any, Partition], Any], handle: object, partition: Partition) -> object:
+    """A partition, read completely, so that tasks in other threads may use it."""
     frame = read(handle, partition)
-    if other := {name: dtype for name, dtype in texts.items() if frame[name].dtype != dtype}:
-        frame = frame.astype(other)
     synchronize()
     return frame

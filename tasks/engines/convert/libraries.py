@@ -121,11 +121,6 @@ def to_frame(table: pa.Table, engine: str) -> DataFrame:
     return to_cudf(table) if engine == "cudf" else to_pandas(table)
 
 
-def text_types(frame: DataFrame) -> dict[str, Any]:
-    """The types of the text columns of a pandas or cuDF frame; both have several, for the same texts."""
-    return {str(name): dtype for name, dtype in frame.dtypes.items() if isinstance(dtype, pd.StringDtype)}
-
-
 def decoded(table: pa.Table) -> pa.Table:
     """The table without dictionary encoding."""
     for i, (field, values) in enumerate(zip(table.schema, table.columns, strict=True)):
