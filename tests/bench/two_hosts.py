@@ -150,7 +150,8 @@ def measure(
     server = [sys.executable, "-P", "-m", "prefect", "server", "start", "--host", first.address,
               "--port", str(server_port), "--no-services"]  # fmt: skip
     workers = [(host, worker(host, n, address, folder, engine, lends) + connection) for n, host in enumerate(hosts)]
-    variables = {"PYTHONPATH": f"{ROOT}:{ROOT}/flows/public", "DASK_LOGGING__DISTRIBUTED": "error",
+    paths = [str(ROOT), f"{ROOT}/flows/public", *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {"PYTHONPATH": os.pathsep.join(paths), "DASK_LOGGING__DISTRIBUTED": "error",
                  "PREFECT_HOME": str(folder / "prefect"),
                  "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_API_URL": api,
                  **({"UCX_TLS": "tcp,cuda_copy"} if protocol == "ucx" and apart else {})}  # fmt: skip
