@@ -72,6 +72,17 @@ class GiveUpError(RowmillError):
     """The host cannot do the job: no space, no GPU, no cluster."""
 
 
+def few(names: Iterable[str], most: int = 4) -> str:
+    """The first names of several, for a sentence, and the number of the others.
+
+    >>> few("abcdef")
+    'a, b, c, d and 2 more'
+    """
+    every = list(names)
+    more = f" and {len(every) - most:,} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
+
+
 DELIMITERS = "|;,\t\x01"  # that text files are written with
 
 

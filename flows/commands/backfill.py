@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from flows.commands.console import FAILED, terminal
-from tasks.errors import GiveUpError, JobError
+from tasks.errors import GiveUpError, JobError, few
 
 if TYPE_CHECKING:
     from flows.job.run_calendar import DeployedJob
@@ -20,6 +20,7 @@ POLL_SECONDS = 2.0
 IDLE_SECONDS = 60.0  # until it is said that no worker takes the run
 AWAY_SECONDS = 3600.0  # that a server may be away
 MOST_ATTEMPTS = 1000  # runs of one night
+MOST_SHOWN = 31  # days or hours that are listed
 T = TypeVar("T")
 
 
@@ -77,6 +78,8 @@ def backfill(
     if missing or first is None:
         wanted = [night for night in nights.missing(first, last) if night not in known]
         console.print(f"{len(wanted):,} {unit}(s) of the schedule have no published output", markup=False)
+        if wanted:
+            console.print(few(map(calendar.shown, wanted), MOST_SHOWN), markup=False)
     else:
         every = calendar.between(first, last)
         wanted = [night for night in every if night not in known]

@@ -26,7 +26,7 @@ from tasks.graph.binding import Step
 from tasks.graph.changes import read_changes
 from tasks.graph.column_lineage import ColumnLineage
 from tasks.graph.refit_history import history_lines, read_files
-from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
+from tasks.graph.saved_workflow import SavedWorkflow, fitted_folder, load_fitted, read_fitted
 from tasks.job.output_check import damages
 from tasks.job.publication import read_publication
 from tasks.manifest import Manifest, base_of, dated_lines, fitted_of, folders_of, manifest_of, no_output, outputs
@@ -312,6 +312,19 @@ def lineage_lines(out: Path, column: str | None = None) -> Iterator[str]:
     origins = lineage.outputs()
     if column is not None and column not in origins:
         raise JobError(f"there is no column {column!r}", where=str(out), do=near(column, origins))
+    if column is None:
+        yield from _lineage_of_all(workflow, saved, lineage, history)
+    for name in origins if column is None else [column]:
+        for one in origins[name]:
+            where = f" of {one.file}" if one.file else ""
+            by = " > ".join(lineage.operators(one))
+            yield f"{name}: from {one.column}{where}, {one.influence.lower()}{f' by {by}' if by else ''}"
+
+
+def _lineage_of_all(
+    workflow: Path, saved: SavedWorkflow, lineage: ColumnLineage, history: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what all columns of an output were made of: versions, files that were learned, and what chose its rows."""
     for folder in _with_bases(workflow.parent if workflow.name == WORKFLOW else workflow):
         yield from _version_lines(folder)
     for file in read_files(workflow, history).to_pylist():
@@ -321,11 +334,6 @@ def lineage_lines(out: Path, column: str | None = None) -> Iterator[str]:
         yield f"rows: where {filter}"
     for one in lineage.of_rows():
         yield f"rows: by {one.column}, {' > '.join(lineage.operators(one))}"
-    for name in [column] if column else origins:
-        for one in origins[name]:
-            where = f" of {one.file}" if one.file else ""
-            by = " > ".join(lineage.operators(one))
-            yield f"{name}: from {one.column}{where}, {one.influence.lower()}{f' by {by}' if by else ''}"
 
 
 def _with_bases(folder: Path) -> Iterator[Path]:

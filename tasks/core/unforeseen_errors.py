@@ -7,11 +7,14 @@ import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from tasks.errors import RowmillError, TransientError
 
 PACKAGES = ("rowmill", "prefect", "dask", "pandas", "pyarrow", "numpy", "fastavro", "cudf-cu13", "cudf-cu12")
-OWN_CODE = re.compile(r".*/((?:flows|tasks|infra)/.*|rowmill/cli\.py)")
+ROOT = Path(__file__).parents[2]
+OWN_CODE = tuple(f"{ROOT}/{folder}/" for folder in ("flows", "infra", "rowmill", "tasks"))
+LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[^/]*/|^<(?!ipython)")
 
 
 class DefectError(RowmillError):
@@ -67,6 +70,17 @@ def at(where: str) -> Iterator[None]:
         raise
 
 
+def reason(error: BaseException) -> str:
+    """The type and text of an error in a function of the user's own, and the last line of the user's code on its way.
+
+    Code of installed packages is not the user's own.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith(OWN_CODE) and not LIBRARY.search(f.filename)]
+    line = f"; line {own[-1].lineno} of {own[-1].filename}, in {own[-1].name}" if own else ""
+    return f"{type(error).__name__}: {error}{line}"
+
+
 def foreseen(error: BaseException) -> bool:
     return isinstance(error, RowmillError) and not isinstance(error, DefectError)
 
@@ -84,6 +98,5 @@ def versions() -> list[str]:
 
 def _line_of(error: BaseException) -> str:
     """The last line of rowmill's own code in the traceback of the error."""
-    lines = [(OWN_CODE.match(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    own = [f"{module[1]}, line {line}" for module, line in lines if module]
-    return own[-1] if own else ""
+    own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(OWN_CODE)]
+    return f"{Path(own[-1].filename).relative_to(ROOT)}, line {own[-1].lineno}" if own else ""

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tasks.cluster.out_of_memory import is_out_of_memory
 from tasks.core.dtypes import is_list
+from tasks.core.unforeseen_errors import reason
 from tasks.engines.algorithms.reductions import all_true
 from tasks.errors import DataError, RowmillError
 from tasks.graph.binding import SOURCE, Bound, Step
@@ -242,6 +243,6 @@ def explained(error: Exception, step: Step, where: str) -> Exception:
     return DataError(
         f"{title} failed",
         where=where,
-        why=f"{type(error).__name__}: {error}",
+        why=reason(error),
         do="fix the data or the operator's parameters",
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.errors import JobError, near
+from tasks.errors import JobError, few, near
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.evaluation import titled
 from tasks.graph.matching import learned_steps
@@ -16,7 +16,6 @@ from tasks.learning.growth import Mode
 from tasks.ops.base import Learned
 
 WORDS = ("freeze", "merge")  # what a setting may say of a step
-SHOWN = 4  # columns, steps or tables that a sentence names
 APPENDED = "ids stay, new values come behind them"
 MERGED = "equal to a fit of all rows"
 # Sentences of `changes.json`, which stay as they were written: to them the rows of a refit are a night.
@@ -69,7 +68,7 @@ def changed_tables(
         files = ", ".join(step.op.files) or "its table"
         text = f"{files} of {titled(step)} differs from what the base read"
         if later:
-            text += f"; behind it {_few([titled(s) for s in later])}, which learned earlier rows with the older one"
+            text += f"; behind it {few([titled(s) for s in later])}, which learned earlier rows with the older one"
         sentences[step.key] = text
     return sentences
 
@@ -81,7 +80,7 @@ def mode_rows(modes: Mapping[str, Mode]) -> list[dict[str, str]]:
         _, operator, unit = key.split("/", 2)
         grouped.setdefault((operator, mode.mode, mode.why), []).append(unit.replace("++", "+"))
     return [
-        {"operator": operator, "columns": _few(units), "mode": mode, "why": why}
+        {"operator": operator, "columns": few(units), "mode": mode, "why": why}
         for (operator, mode, why), units in grouped.items()
     ]
 
@@ -136,15 +135,15 @@ class _ModeDecision:
             return "merged", "read again"
         moving = [s for s in before if self._moves(s)]
         if moving:
-            names = _few([titled(s) for s in moving])
+            names = few([titled(s) for s in moving])
             why = f"its input comes from {names}, whose outputs move as it learns"
             if word == "merge":
-                stay = _few(dict.fromkeys(type(s.op).__name__ for s in moving))
+                stay = few(dict.fromkeys(type(s.op).__name__ for s in moving))
                 raise _impossible(step, name, why, f"freeze {stay}, or leave {name}: merge out")
             return "frozen", why
         ids = [s for s in before if self.of(s).mode == "appended"]
         clauses = [nature_why or (APPENDED if nature == "appended" else MERGED)]
-        clauses += [f"behind {_few([titled(s) for s in ids])}: {ON_DISK}"] if ids else []
+        clauses += [f"behind {few([titled(s) for s in ids])}: {ON_DISK}"] if ids else []
         clauses += [clause for clause in (_within_one_refit(self.bound, step),) if clause]
         return nature, "; ".join(clauses)
 
@@ -169,7 +168,7 @@ def _within_one_refit(bound: Bound, step: Step) -> str:
     """What a step's input is made of, or filtered by, that ends with the rows of a refit: groups and runs of rows."""
     makers = {s.key: s for s in bound.needed_steps(_learned_from(bound, step)) if s.key != step.key}.values()
     names = dict.fromkeys(type(s.op).__name__ for s in makers if s.op.groups_rows or s.op.run_columns)
-    return f"{_few(names)} works within a night: a key in two nights is two runs of rows" if names else ""
+    return f"{few(names)} works within a night: a key in two nights is two runs of rows" if names else ""
 
 
 def _chosen(bound: Bound, steps: Mapping[str, Step], settings: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -215,13 +214,3 @@ def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     tables = [(a[n], b[n]) for n in a if isinstance(a[n], pa.Table) and isinstance(b[n], pa.Table)]
     plain = [n for n in a if not isinstance(a[n], pa.Table)]
     return all(x.equals(y) for x, y in tables) and all(a[n] == b[n] for n in plain)
-
-
-def _few(names: Iterable[str]) -> str:
-    """
-    >>> _few("abcdef")
-    'a, b, c, d and 2 more'
-    """
-    every = list(names)
-    more = f" and {len(every) - SHOWN:,} more" if len(every) > SHOWN else ""
-    return ", ".join(every[:SHOWN]) + more

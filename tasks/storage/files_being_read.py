@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.plan import OPTION
-from tasks.errors import DataError
+from tasks.errors import DataError, few
 from tasks.storage.atomic import read_json
 from tasks.storage.own_files import MANIFEST, SPLITS, output_of
 from tasks.storage.staging import Staging
@@ -80,7 +80,7 @@ def doing(notes: Sequence[str]) -> str:
 
 def listed(files: Sequence[str]) -> str:
     """A few of the files, for a message."""
-    return ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
+    return few(files, 5)
 
 
 class OpenFolder:

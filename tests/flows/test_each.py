@@ -110,7 +110,8 @@ def divided(n: int) -> float:
 
 
 def test_what_goes_wrong_is_named() -> None:
-    with pytest.raises(DataError, match=r"(?s)divided failed.*each, item 3: 0.*ZeroDivisionError: division by zero"):
+    line = r"line \d+ of .*test_each.py, in divided"
+    with pytest.raises(DataError, match=rf"(?s)divided failed.*each, item 3: 0.*ZeroDivisionError: .* by zero; {line}"):
         each(divided, [3, 2, 1, 0])
     with pytest.raises(JobError, match=r"(?s)is not a running Dask client.*give distributed.Client"):
         each(divided, [1], client="tcp://host:8786")

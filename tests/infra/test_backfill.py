@@ -433,8 +433,9 @@ def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(
     command = ("backfill", "preprocess/nights", "--from", DAYS[0], "--to", DAYS[-1])
     try:
         until(lambda: "press Ctrl-C to stop" in host.log, "serve")
-        first = host.rowmill(*command)
+        first = host.rowmill(*command, "--missing")
         until(lambda: len(host.days()) >= 1, "the first day")
+        assert f"4 day(s) of the schedule have no published output\n{', '.join(DAYS)}\n" in host.log
         killed(first)  # the host of the command is gone
         second = host.rowmill(*command)
         until(lambda: len(host.days()) >= 2, "the second day")

@@ -9,6 +9,7 @@ from typing import Any
 from tasks.cluster.current import current_pool, using
 from tasks.cluster.out_of_memory import is_out_of_memory
 from tasks.cluster.transfer import gpu_setup
+from tasks.core.unforeseen_errors import reason
 from tasks.engines.convert.libraries import library
 from tasks.errors import DataError, RowmillError
 
@@ -52,6 +53,6 @@ def _call(shared: tuple[Callable[..., Any], Any], item: tuple[int, Any]) -> obje
     except Exception as error:
         if isinstance(error, RowmillError) or is_out_of_memory(error):
             raise
-        what, why = f"{getattr(function, '__name__', 'the function')} failed", f"{type(error).__name__}: {error}"
+        what, why = f"{getattr(function, '__name__', 'the function')} failed", reason(error)
         do = "call it here with this item, and correct the function or the item"
         raise DataError(what, where=f"each, item {number:,}: {reprlib.repr(value)}", why=why, do=do) from error

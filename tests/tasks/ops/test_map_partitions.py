@@ -121,7 +121,11 @@ def changing(frame: Any) -> Any:
 
 
 WRONG = [
-    (failing, {"z": "int64"}, r"MapPartitions of 'x\+y' failed(.|\n)*ValueError: no such user"),
+    (
+        failing,
+        {"z": "int64"},
+        r"MapPartitions of 'x\+y' failed(.|\n)*ValueError: no such user; line \d+ of .*test_map_partitions.py, in ",
+    ),
     (changing, {"z": "int64"}, "the function changed the column 'y', which columns_out does not name"),
     (changing, {"y": "float64"}, "the function added the column 'z', which columns_out does not name"),
     (changing, {"y": "float64", "z": "int64", "w": "int8"}, "returned no columns called 'w'(.|\n)*it returned x, y, z"),
