@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from flows.job.deployed import check_lasting, enter_folder
 from flows.job.run_labels import label_host
 from flows.run.run_names import run_name
 from tasks.core.plan import File
-from tasks.errors import JobError, RowmillError
+from tasks.errors import JobError, NoInputError, RowmillError, few
 from tasks.sources.arrivals import Arrival, data_files, grouped, load_seen, load_strays, look, marked, save_seen
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.credentials import storage
@@ -135,10 +136,14 @@ def announce(paths: Sequence[str], patterns: Sequence[str] = (), format: str = "
 
     JobError where nothing is there, or nothing of it is data.
     """
-    options, by_root = options or {}, dict[str, list[File]]()
+    options, by_root, named = options or {}, dict[str, list[File]](), set[str]()
     for path in paths:
         root = path.rstrip("/") if is_remote(path) else local_path(path)
-        there = expand(root, options)
+        try:
+            there = expand(root, options)
+        except NoInputError as error:
+            do = "correct the path; a folder without data announces nothing"
+            raise NoInputError("there is nothing to announce", where=path, why=error.why, do=do) from None
         alone = len(there) == 1 and there[0].path == root
         root = root.rpartition("/")[0] if alone else _root_of(there, root, options)
         files, strays = data_files(there, root, patterns, format)
@@ -149,7 +154,11 @@ def announce(paths: Sequence[str], patterns: Sequence[str] = (), format: str = "
                 why=f"{len(strays)} file(s) are not data by name",
                 do="give their names with --pattern",
             )
-        by_root.setdefault(root, []).extend(files)
+        by_root.setdefault(root, []).extend(file for file in files if file.path not in named)
+        named.update(file.path for file in files)
+        if strays:
+            left_out = few([file.path for file in strays], 10)
+            logging.getLogger("rowmill").warning("not announced, since they are not data by name: %s", left_out)
     arrivals = [arrival for root, files in by_root.items() for arrival in grouped(files, root)]
     asyncio.run(_tell(arrivals, {}))
     return len(arrivals)

@@ -15,6 +15,7 @@ import os
 import re
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -87,7 +88,8 @@ def expand(sources: str | Sequence[str], storage_options: Mapping[str, Any] | No
     """Files in the order of their rows: a list as it is; a glob, folder or prefix by the UTF-8 bytes of the paths.
 
     Names that begin with `_` or `.` are ignored in folders, and by patterns without such a name. Of an output with
-    versions only the newest counts. A JobError if there are no files, a DataError for those that cannot be read.
+    versions only the newest counts. A JobError if there are no files and for one that is named twice, a DataError for
+    those that cannot be read.
     """
     files: list[File] = []
     for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
@@ -102,6 +104,10 @@ def expand(sources: str | Sequence[str], storage_options: Mapping[str, Any] | No
         files.extend(matches)
     if not files:
         raise JobError("the list of sources is empty", where="source.path", do="name at least one file, folder or glob")
+    if len({file.path for file in files}) < len(files):
+        twice = next(path for path, times in Counter(file.path for file in files).items() if times > 1)
+        why, do = "its rows would be read twice", "name it once; a folder or pattern of the list has it, too"
+        raise JobError("a file is named twice", where=f"source.path: {twice}", why=why, do=do)
     return files
 
 

@@ -77,6 +77,9 @@ def test_files_are_announced_again_by_a_command(folder: Path, api: Any) -> None:
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "announced 1 event(s) rowmill.data.arrived")
     assert announced("in").returncode == 0
     until(lambda: events_of(api, folder / "in") == [["a.csv", "b.csv"]] * 3, "the events")
+    assert announced("in/a.csv", "in", "in/a.csv").returncode == 0  # each file once
+    until(lambda: events_of(api, folder / "in") == [["a.csv", "b.csv"]] * 4, "the events")
+    assert "correct the path" in announced("in/c.csv").stderr
     refused = announced("in/notes.txt")
     assert refused.returncode == 1
     assert "no data is there to announce" in refused.stderr
