@@ -42,6 +42,7 @@ from tasks.storage.own_files import (
     WORKFLOW,
     current,
     described_by,
+    output_around,
     versions_of,
 )
 
@@ -224,7 +225,7 @@ class Manifest:
     def read(path: Path, folder: str | Path) -> Manifest:
         """The manifest in the folder `path`, every field checked, also if it was changed; errors name `folder`."""
         data = read_json(path / MANIFEST)
-        refuse_former(data, path / MANIFEST)
+        refuse_former(data, path / MANIFEST, output_around(path))
         if not isinstance(data, dict) or "parts" not in data:
             splits = [path / split for split in SPLITS if (path / split / MANIFEST).exists()]
             if splits:

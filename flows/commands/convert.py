@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.console import terminal
-from tasks.errors import JobError
+from tasks.errors import DataError, JobError, few
 
 
 def convert(
@@ -34,9 +34,21 @@ def convert(
     for path in paths:
         if not path.is_dir():
             raise JobError("there is no folder", where=str(path), do="give an output, or a folder of outputs")
-        for name, seal in ((MANIFEST, seal_manifest), (FITTED, seal_workflow)):
-            for document in sorted(path.rglob(name)):
-                data = read_json(document)
-                if is_former(data):
-                    write_json(document, seal({NAME if key == FORMER else key: data[key] for key in data}))
-                    console.print(f"converted {document}", markup=False)
+        done, damaged = 0, list[Path]()
+        for document in sorted([*path.rglob(MANIFEST), *path.rglob(FITTED)]):  # one version after the other
+            data = read_json(document)
+            if data is None:
+                damaged.append(document)
+            elif is_former(data):
+                seal = seal_manifest if document.name == MANIFEST else seal_workflow
+                write_json(document, seal({NAME if key == FORMER else key: data[key] for key in data}))
+                console.print(f"converted {document}", markup=False)
+                done += 1
+        if damaged:
+            raise DataError(
+                "documents cannot be read, and are not converted",
+                where=few(map(str, damaged)),
+                do="restore them from a copy, or give this user access; then give the command again",
+            )
+        if not done:
+            console.print(f"nothing at {path} has the former name, {FORMER}", markup=False)

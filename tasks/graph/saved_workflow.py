@@ -37,7 +37,7 @@ from tasks.storage.documents import (
     refuse_former,
     seal,
 )
-from tasks.storage.own_files import FITTED, WORKFLOW, current
+from tasks.storage.own_files import FITTED, WORKFLOW, current, output_around
 from tasks.storage.sample_data import made_up_text
 
 log = logging.getLogger("rowmill")
@@ -188,7 +188,7 @@ def read_fitted(path: Path) -> dict[str, Any]:
     folder = fitted_folder(path)
     path = folder / FITTED
     data = read_json(path)
-    refuse_former(data, path)
+    refuse_former(data, path, output_around(folder))
     if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
         raise DataError(
             f"the workflow has format {data['format']}, this version reads up to {FORMAT}",

@@ -24,6 +24,7 @@ from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import no_space, read_json
 from tasks.storage.checksum import digest
 from tasks.storage.discarded import discarded_by, is_discarded, mark, marked_folder
+from tasks.storage.documents import FormerNameError
 from tasks.storage.own_files import (
     FITTED,
     MANIFEST,
@@ -122,7 +123,7 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
         try:
             good = _checked(version, thorough)
             return BaseChoice(good, damaged, tuple(discarded), _on_discarded(version, root))
-        except HostError:
+        except (HostError, FormerNameError):
             raise
         except OSError as error:
             raise _unknown(version, error.strerror or str(error)) from error
@@ -275,6 +276,8 @@ def broken(version: Path) -> str:
     """What is damaged of a version, read whole; "" for a good one."""
     try:
         _checked(version, thorough=True)
+    except FormerNameError:
+        raise
     except DataError as error:
         return f"{error.what} ({error.why})" if error.why else error.what
     return ""

@@ -136,13 +136,17 @@ def is_former(data: object) -> bool:
     return isinstance(data, Mapping) and FORMER in data and NAME not in data
 
 
-def refuse_former(data: object, path: Path) -> None:
-    """A DataError for a document that was written under the former name."""
+class FormerNameError(DataError):
+    """A document was written under the former name: it is not damaged, and is to be converted."""
+
+
+def refuse_former(data: object, path: Path, output: Path) -> None:
+    """A FormerNameError for a document of this output (with all of its versions) that has the former name."""
     if is_former(data):
-        raise DataError(
+        raise FormerNameError(
             f"{path.name} was written under the former name of {NAME}, {FORMER}",
             where=str(path),
-            do=f"convert it, data files stay as they are: {NAME} convert {path.parent}",
+            do=f"convert the output, data files stay as they are: {NAME} convert {output}",
         )
 
 

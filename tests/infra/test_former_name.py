@@ -13,10 +13,12 @@ import pytest
 from rowmill.cli import app
 from typer.testing import CliRunner
 
+from flows.commands.inspect import verified
 from flows.job.job import make_job
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.graph import saved_workflow
+from tasks.job.base_version import broken, newest_good
 from tasks.loading import loader
 from tasks.manifest import Manifest
 from tasks.ops import Categorify
@@ -61,13 +63,18 @@ def test_unfinished_work_is_gone_on_with_by_the_command_of_the_error(tmp_path: P
     assert Manifest.load(tmp_path / "out").data["rows"]["out"] == 3
 
 
+def make_former(out: Path) -> None:
+    """Give an output the former name."""
+    for path, sealed in ((out / "_manifest.json", seal), (out / "_workflow/workflow.json", saved_workflow.seal)):
+        data = json.loads(path.read_text())
+        write_json(path, sealed({"millrace" if key == "rowmill" else key: value for key, value in data.items()}))
+
+
 def test_an_output_of_the_former_name_is_converted_by_the_command_of_the_error(tmp_path: Path) -> None:
     out = tmp_path / "out"
     Workflow(["user"] >> Categorify()).fit_transform(Dataset(ROWS)).to_parquet(str(out), files=1, shuffle="none")
     parts = sorted((path.name, path.read_bytes()) for path in out.glob("part-*"))
-    for path, sealed in ((out / "_manifest.json", seal), (out / "_workflow/workflow.json", saved_workflow.seal)):
-        data = json.loads(path.read_text())
-        write_json(path, sealed({"millrace" if key == "rowmill" else key: value for key, value in data.items()}))
+    make_former(out)
     refused = [lambda: Manifest.load(out), lambda: loader(str(out), batch_size=3), lambda: Workflow.load(out)]
     for use in refused:
         with pytest.raises(DataError, match="written under the former name of rowmill, millrace") as error:
@@ -83,3 +90,25 @@ def test_an_output_of_the_former_name_is_converted_by_the_command_of_the_error(t
     assert Workflow.load(out).transform(ROWS)["user"].to_pylist() == [3, 4, 3]
     assert sorted((path.name, path.read_bytes()) for path in out.glob("part-*")) == parts
     assert "converted" not in CliRunner().invoke(app, ["convert", str(tmp_path)]).output
+
+
+def test_a_version_of_the_former_name_is_not_damaged(tmp_path: Path) -> None:
+    """It is converted, and neither set aside nor left out of what the next night learns on."""
+    out = tmp_path / "out"
+    for _ in range(2):
+        result = Workflow(["user"] >> Categorify()).fit_transform(Dataset(ROWS))
+        result.to_parquet(str(out), files=1, shuffle="none", on_existing="version")
+    make_former(out / "v0002")
+    for use in (lambda: newest_good(out), lambda: broken(out / "v0002"), lambda: verified(out)):
+        with pytest.raises(DataError, match="written under the former name") as error:
+            use()
+        assert error.value.do.endswith(f"rowmill convert {out}")
+    assert CliRunner().invoke(app, ["convert", str(out)]).output.count("converted") == 2
+    choice = newest_good(out)
+    assert choice.version is not None
+    assert (choice.version.path.name, choice.damaged) == ("v0002", {})
+
+    assert "has the former name, millrace" in CliRunner().invoke(app, ["convert", str(out)]).output
+    (out / "v0001/_manifest.json").write_text('{"millrace": "0.1", ')
+    cut = CliRunner().invoke(app, ["convert", str(out)])
+    assert (cut.exit_code, f"{out}/v0001/_manifest.json" in cut.stderr) == (1, True)
