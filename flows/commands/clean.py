@@ -76,6 +76,7 @@ def clean(
             continue
         what += waits(leftover, "; ")
         if dry_run:
+            freed += leftover.nbytes
             say("would go", what + (", once the swap that was cut off is finished" if leftover.is_cut_off else ""))
             continue
         done = remove(leftover)
@@ -87,7 +88,7 @@ def clean(
         elif done.freed or not done.finished:
             say("removed", what)
     if paths:
-        console.print(f"freed    {amount(freed)}", soft_wrap=True)
+        console.print(f"{'would free' if dry_run else 'freed   '} {amount(freed)}", soft_wrap=True)
     if age is not None:
         say(*_pruned(age, str(runs), dry_run))
 
@@ -106,7 +107,7 @@ def _pruned(seconds: float, age: str, dry_run: bool) -> tuple[str, str]:
 
 
 def waits(leftover: Leftover, before: str = "") -> str:
-    """What a question of the gate in a leftover waits for; "" without an open one."""
+    """What a night of which the gate asked, in a leftover, waits for; "" without one."""
     from tasks.gate.question import read_question
     from tasks.storage.staging import Staging
 
@@ -114,8 +115,8 @@ def waits(leftover: Leftover, before: str = "") -> str:
     elsewhere = staging.asks_in if staging.beside in leftover.folders else None
     for folder in filter(None, (*leftover.folders, elsewhere)):
         question = read_question(folder)
-        if question is not None and question.is_open:
-            return f"{before}it waits for an answer: {question.commands}"
+        if question is not None and question.state:
+            return f"{before}{question.state}"
     return ""
 
 

@@ -10,6 +10,7 @@ import typer
 
 from flows.commands.console import terminal
 from flows.commands.publish import Scratch, Who, announced, discard_night
+from tasks.errors import JobError
 
 if TYPE_CHECKING:
     from tasks.storage.discarded import DiscardMark
@@ -53,7 +54,9 @@ def discard(
         announced([out])
         return
     if _asks(out, scratch):
-        discard_night(out, scratch, who)
+        if and_later:
+            raise JobError("--and-later is of a version", where=str(out), do="leave it out: a night is discarded alone")
+        discard_night(out, scratch, who, why)
         return
     for line in discarded(out, why, who or "", and_later):
         console.print(line, markup=False)
@@ -76,7 +79,6 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
     `and_later` marks the versions of the same output that were learned on top of it as well. A JobError if `out` is
     none, and for a version that has such later ones, without `and_later`.
     """
-    from tasks.errors import JobError
     from tasks.storage.discarded import discarded_by, is_discarded, mark
     from tasks.storage.own_files import MANIFEST, SPLITS, VERSION, described_by, versions_of
     from tasks.storage.staging import Staging
@@ -87,7 +89,8 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
         raise JobError(
             "an output of several versions is not discarded as a whole",
             where=str(out),
-            do=f"name the version: rowmill discard {out}/{good[-1].name}" if good else "all of them are discarded",
+            why="no night of it waits for an answer",
+            do=f"name the version to take back: {_listed(good[::-1])}" if good else "all of them are discarded",
         )
     if described_by(version) is None:
         good = _good(version.parent)
@@ -120,7 +123,7 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
 def restored(out: Path, who: str | None = None) -> list[str]:
     """Bring a version back that was discarded, or set aside as damaged; what was done, in lines. A DataError for one
     that is damaged. Those who have heard that it was taken back hear of it."""
-    from tasks.errors import DataError, JobError
+    from tasks.errors import DataError
     from tasks.job.base_version import broken
     from tasks.manifest import manifest_of, of_other_ids
     from tasks.storage.discarded import is_discarded, read_mark, unmark
@@ -163,7 +166,6 @@ def _put_restored(version: Path, known: DiscardMark, who: str | None) -> None:
 
 def _check_place(version: Path, out: Path) -> None:
     """A JobError for a version whose base is discarded, or with which readers would have the rows of its date twice."""
-    from tasks.errors import JobError
     from tasks.manifest import base_of, manifest_of, of_other_ids
     from tasks.storage.discarded import is_discarded
     from tasks.storage.own_files import versions_of

@@ -54,12 +54,12 @@ def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
     finish(answered(staging.folder, "publish", name))
 
 
-def discard_night(out: Path, scratch: Path | None = None, who: str | None = None) -> None:
-    """Throw away the work of a night of which the gate asks."""
+def discard_night(out: Path, scratch: Path | None = None, who: str | None = None, why: str = "") -> None:
+    """Throw away the work of a night of which the gate asks; those who hear of it hear why."""
     from tasks.gate.question import answered
 
     staging, question = question_of(out, scratch)
-    name = who or _somebody()
+    name = f"{who or _somebody()}{f': {why}' if why else ''}"
     if _taken_by_run(question, "discard", name):
         return
     from flows.run.gate import put_question
@@ -141,6 +141,11 @@ def _taken_by_run(question: Question, answer: Answer, who: str) -> bool:
     server = ensure_server(console.print)
     page = flow_run_url(server.ui_url, question.run)
     state = _state_of(question.run)
+    waits = state is not None and (state.is_paused() or state.is_scheduled())
+    if waits and not _is_served(question.deployment):
+        _cancel(question.run)
+        state = _state_of(question.run)
+        console.print("the deployment of the run that asks is gone: nothing would go on with it", soft_wrap=True)
     if state is not None and state.is_paused():
         if question.is_expired:
             raise too_late(question)
@@ -177,6 +182,33 @@ def _state_of(run: str) -> Any:
             return client.read_flow_run(run).state  # type: ignore[arg-type]
         except ObjectNotFound:
             return None
+
+
+def _is_served(deployment: str) -> bool:
+    """Whether the deployment is still there: without it nothing starts its runs again."""
+    from uuid import UUID
+
+    from prefect import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        try:
+            client.read_deployment(UUID(deployment))
+        except ObjectNotFound:
+            return False
+    return True
+
+
+def _cancel(run: str) -> None:
+    """Cancel a flow run that nothing goes on with."""
+    from uuid import UUID
+
+    from prefect import get_client
+    from prefect.states import Cancelled
+
+    with get_client(sync_client=True) as client:
+        why = "its deployment is gone; it was answered by a command"
+        client.set_flow_run_state(UUID(run), Cancelled(message=why), force=True)
 
 
 def _resume(question: Question, answer: Answer, who: str) -> bool:

@@ -44,7 +44,7 @@ def serve(
 
       rowmill serve --limit 2 --notify https://hooks.slack.com/services/T0/B0/xyz
 
-      rowmill serve --file nightly.yaml
+      rowmill serve --file deployments.yaml
     """
     from flows.commands.console import terminal
     from flows.job.access import serving_limits
@@ -95,7 +95,7 @@ def deploy(
 
       rowmill deploy --pool gpu-2 --notify https://hooks.slack.com/services/T0/B0/xyz
 
-      rowmill deploy --file nightly.yaml --prune
+      rowmill deploy --file deployments.yaml --prune
     """
     from flows.commands.console import terminal
     from flows.job.access import serving_limits
@@ -136,13 +136,19 @@ def deploy(
 
 def _when(spec: Any) -> str:
     """When a deployment runs, in words."""
-    schedules = [
-        f"{s['cron']} {s.get('timezone', 'UTC')}"
-        if "cron" in s
-        else f"every {s.get('interval')} s"
-        if "interval" in s
-        else str(s.get("rrule"))
-        for s in spec.get("schedules") or []
-    ]
     events = [", ".join(trigger.get("expect", ["an event"])) for trigger in spec.get("triggers") or []]
+    schedules = map(_schedule, spec.get("schedules") or [])
     return "; ".join([*schedules, *(f"on {event}" for event in events)]) or "by hand"
+
+
+def _schedule(schedule: Any) -> str:
+    """
+    >>> _schedule({"cron": "0 2 * * *", "active": False}), _schedule({"interval": 60})
+    ('0 2 * * * UTC (not active)', 'every 60 s')
+    """
+    text = str(schedule.get("rrule"))
+    if "cron" in schedule:
+        text = f"{schedule['cron']} {schedule.get('timezone', 'UTC')}"
+    elif "interval" in schedule:
+        text = f"every {schedule['interval']} s"
+    return text if schedule.get("active", True) else f"{text} (not active)"

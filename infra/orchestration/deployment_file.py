@@ -48,7 +48,10 @@ def read_file(path: Path = FILE) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, or a date that does not exist
         raise JobError("the file of deployments cannot be read", where=str(path), why=str(error)) from None
     if not isinstance(data, dict) or not isinstance(data.get("deployments"), list) or not data["deployments"]:
-        raise JobError("the file has no deployments", where=str(path), do=f"begin with a copy of {FILE}")
+        do = f"begin with a copy of {FILE}"
+        if isinstance(data, dict) and "source" in data:
+            do = f"it is a job: {do}, and name the job in a deployment, `parameters: {{job: {path}}}`"
+        raise JobError("the file has no deployments", where=str(path), do=do)
     names: set[str] = set()
     for number, spec in enumerate(data["deployments"]):
         where = f"{path}: deployments[{number}]"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -64,14 +64,15 @@ def serve(path: Path = FILE, limit: int = 1, notify: str | None = None) -> None:
     _safe_path()
     specs = read_file(path)["deployments"]
     logging.getLogger("prefect.runner").addFilter(_once())
-    jobs: Any = Runner(name="rowmill", limit=limit, pause_on_shutdown=True)
-    light: Any = Runner(name="rowmill-light", limit=LIGHT_LIMIT, pause_on_shutdown=True)
+    jobs: Any = Runner(name="rowmill", limit=limit, pause_on_shutdown=False)
+    light: Any = Runner(name="rowmill-light", limit=LIGHT_LIMIT, pause_on_shutdown=False)
     with _alone(map(full_name, specs)):
         for spec in specs:
             with refusals("the Prefect server refuses a deployment", f"{path}: {full_name(spec)}"):
                 (light if is_light(spec) else jobs).add_flow(flow_of(spec["entrypoint"]), **offered(spec))
         keep_automations(notify)
-        asyncio.run(_until_stopped([light if is_it else jobs for is_it in sorted(set(map(is_light, specs)))]))
+        runners = [light if is_it else jobs for is_it in sorted(set(map(is_light, specs)))]
+        asyncio.run(_until_stopped(runners, [full_name(spec) for spec in specs]))
 
 
 def _once() -> Callable[[logging.LogRecord], bool]:
@@ -89,10 +90,12 @@ def _once() -> Callable[[logging.LogRecord], bool]:
     return first
 
 
-async def _until_stopped(runners: Sequence[Any]) -> None:
-    """Run until Ctrl-C or SIGTERM; then cancel what runs and pause the schedules, in this order and to the end.
+async def _until_stopped(runners: Sequence[Any], names: Sequence[str]) -> None:
+    """Run until Ctrl-C or SIGTERM; then cancel what runs and pause the schedules of the deployments of these names, in
+    this order and to the end.
 
-    Prefect's own handler of SIGTERM raises SystemExit into the pausing, and lets the runs go on.
+    Prefect's own handler of SIGTERM raises SystemExit into the pausing, and lets the runs go on; and its own pausing
+    ends at a deployment that was deleted meanwhile.
     """
     serving = [asyncio.create_task(runner.start()) for runner in runners]
     stopping: list[asyncio.Task[None]] = []
@@ -105,7 +108,21 @@ async def _until_stopped(runners: Sequence[Any]) -> None:
         await asyncio.sleep(0.05)
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, stop)
-    await asyncio.gather(*serving)
+    try:
+        await asyncio.gather(*serving)
+    finally:
+        await _pause(names)
+
+
+async def _pause(names: Iterable[str]) -> None:
+    """Pause the schedules of deployments, as far as they are still there."""
+    from prefect import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    async with get_client() as client:
+        for name in names:
+            with suppress(ObjectNotFound):
+                await client.pause_deployment((await client.read_deployment_by_name(name)).id)
 
 
 @contextmanager

@@ -80,6 +80,15 @@ class Question:
         return f"the night {self.date} of {self.output}" if self.date else f"a run to {self.output}"
 
     @property
+    def state(self) -> str:
+        """What it waits for: an answer, or the work of an accepted night; "" for nothing."""
+        if self.is_open:
+            return f"it waits for an answer: {self.commands}"
+        if self.answer is not None and self.answer.answer == "publish":
+            return f"it was accepted, and is not finished: rowmill publish {self.output}, or the next run, does that"
+        return ""
+
+    @property
     def findings(self) -> list[str]:
         """The sentences of the findings."""
         return [finding.text for finding in self.verdict.findings]
@@ -153,7 +162,11 @@ def already(question: Question) -> JobError:
     first = question.answer
     assert first is not None
     what = f"the question about {question.night} is already answered: {first.answer}"
-    do = "the first answer counts; `rowmill discard OUT/v0006` takes a published version back"
+    do = "the first answer counts; run that night again if it is to be published"
+    if first.answer == "publish":
+        out = question.output
+        do = f"the first answer counts: `rowmill publish {out}` finishes it where its run does not; then `rowmill "
+        do += f"discard {out}/VERSION` takes the published version back"
     return JobError(what, where=question.output, why=f"{first.who} answered at {first.when}", do=do)
 
 

@@ -298,11 +298,13 @@ def test_a_question_is_answered_once(tmp_path: Path, run: Any) -> None:
     folder = staging_of(tmp_path)
     first = answered(folder, "publish", "ada")
     assert answered(folder, "publish", "bob") == first
+    assert first.state.startswith("it was accepted, and is not finished: rowmill publish ")
     with pytest.raises(JobError, match="is already answered: publish"):
         answered(folder, "discard", "bob")
     with Staging(tmp_path / "out").locked():  # the run goes on with the answer
         late = CliRunner().invoke(app, ["discard", str(tmp_path / "out")])
         assert (late.exit_code, "is already answered: publish" in late.stderr) == (1, True)
+        assert f"`rowmill publish {tmp_path}/out` finishes it" in late.stderr
     [out] = run(job_of(tmp_path, BAD, "ask"))  # any run of that night goes on with it
     assert Manifest.load(out).data["gate"] == "published by hand"
 
@@ -509,10 +511,10 @@ def test_a_night_waits_for_the_answer_to_the_night_before(host: Asking) -> None:
     assert f"the night {BAD}" in host.wait(second, "AwaitingAnswer")["message"]
     until(lambda: not host.workers(), "no process waits")
 
-    command = host.rowmill("discard", "out", "--who", "ada")
-    assert command.wait(60) == 0, host.log
+    command = host.rowmill("discard", "out", "--who", "ada", "--why", "a bad day")
+    assert command.wait(240) == 0, host.log
     state = host.wait(first, "Cancelled")
-    assert "was discarded by ada" in state["message"]
+    assert "was discarded by ada: a bad day" in state["message"]
     host.wait(second, "Completed")
     assert len(versions(host.folder)) == before + 1
     assert [*versions(host.folder).values()][-1] == NEXT
@@ -548,6 +550,24 @@ def test_a_shell_publishes_where_the_run_is_gone(host: Asking) -> None:
     assert command.wait(120) == 0, host.log
     assert "the run that asks is gone from the server" in host.log
     assert len(versions(host.folder)) == before + 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_shell_publishes_where_the_deployment_is_gone(host: Asking) -> None:
+    """Nothing would go on with the run; and the process that served it ends as it does otherwise."""
+    first = host.begin(BAD)
+    host.wait(first, "Suspended")
+    host.api("DELETE", f"/deployments/{host.deployment()['id']}")
+    before = len(versions(host.folder))
+    command = host.rowmill("publish", "out")
+    assert command.wait(240) == 0, host.log
+    assert "the deployment of the run that asks is gone" in host.log
+    assert host.state(first)["type"] == "CANCELLED"
+    assert len(versions(host.folder)) == before + 1
+    host.stop_serving(signal.SIGINT)
+    assert "stopped serving; the schedules are paused" in host.log
+    host.serve()
 
 
 @pytest.mark.promise(
