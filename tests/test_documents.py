@@ -220,7 +220,7 @@ def test_figures_are_those_of_the_benchmarks() -> None:
     )
 
 
-@pytest.mark.promise("`--gpus` takes the numbers of the GPUs", "tests/bench/README.md#on-h200s")
+@pytest.mark.promise("`--gpus` takes the numbers of the GPUs", "tests/bench/README.md#on-gpus")
 def test_dates_of_the_benchmarks_are_those_of_their_files() -> None:
     text = (ROOT / "tests" / "bench" / "README.md").read_text()
     rows = re.findall(r"\| (\d{4}-\d\d-\d\d) \| \[[^\]]*\]\(([^)]+)\)", text)
