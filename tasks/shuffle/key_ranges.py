@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,8 @@ from tasks.shuffle.pieces import Cutting, PartitionPieces
 from tasks.shuffle.row_order import RANGES_PER_FILE, Order
 from tasks.storage.atomic import no_space
 from tasks.storage.checksum import digest
+
+MOST_TRIES = 10  # to read an array
 
 Arrays = dict[str, np.ndarray]
 
@@ -206,8 +208,15 @@ def reduced_ranges(rows: SourceRows, reduction: KeyReduction, folder: Path) -> I
 
 
 def array_of(file: str, name: str) -> np.ndarray:
-    """One of the arrays in a file of `reduced_ranges`."""
+    """One of the arrays in a file of `reduced_ranges`.
+
+    NumPy has Python parse the header of an array, and Python 3.11 raises a SystemError now and then where threads parse
+    at the same time ("AST constructor recursion depth mismatch"): it is read again then.
+    """
     with np.load(file) as content:
+        for _ in range(MOST_TRIES - 1):
+            with suppress(SystemError):
+                return np.asarray(content[name])
         return np.asarray(content[name])
 
 

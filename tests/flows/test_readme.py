@@ -46,7 +46,7 @@ def test_the_two_commands_stand_on_the_first_screen() -> None:
     assert "    python3 -m venv .venv && . .venv/bin/activate && pip install -e . && rowmill demo" in first
     install, tests = ". .venv/bin/activate && pip install -e '.[test]'", 'pytest -m "system or not system"'
     assert f"    python3 -m venv .venv && {install} && {tests}" in first
-    assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == tests
+    assert f"{tests} || status=$?" in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
 @pytest.mark.promise(
