@@ -32,6 +32,7 @@ from tasks.storage.files import expand, is_remote, local_folder, local_path
 
 ARRIVED, NOTHING = "rowmill.data.arrived", "there is no input"
 NAMESPACE = uuid.UUID("6d696c6c-7261-4365-8000-64617461696e")
+MOST_NAMED = 10  # strays that a line of the log names
 
 
 @flow(name="watch-source", persist_result=False, flow_run_name=run_name)
@@ -125,8 +126,7 @@ def _look(
     for arrival in arrivals:
         log.info("%s new file(s) in %s", len(arrival.paths), arrival.folder)
     if unknown := [file.path for file in strays if file.path not in named]:
-        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
-        log.warning("not data by `pattern` and `format`, so not announced: %s%s", ", ".join(unknown[:10]), more)
+        log.warning("not data by `pattern` and `format`, so not announced: %s", few(unknown, MOST_NAMED))
     log.info("%s file(s) found: %s not data, %s new and complete", len(there), len(strays), len(new))
     return [file.path for file in new]
 
@@ -157,7 +157,7 @@ def announce(paths: Sequence[str], patterns: Sequence[str] = (), format: str = "
         by_root.setdefault(root, []).extend(file for file in files if file.path not in named)
         named.update(file.path for file in files)
         if strays:
-            left_out = few([file.path for file in strays], 10)
+            left_out = few([file.path for file in strays], MOST_NAMED)
             logging.getLogger("rowmill").warning("not announced, since they are not data by name: %s", left_out)
     arrivals = [arrival for root, files in by_root.items() for arrival in grouped(files, root)]
     asyncio.run(_tell(arrivals, {}))

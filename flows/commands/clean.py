@@ -88,7 +88,7 @@ def clean(
         elif done.freed or not done.finished:
             say("removed", what)
     if paths:
-        console.print(f"{'would free' if dry_run else 'freed   '} {amount(freed)}", soft_wrap=True)
+        say("would free" if dry_run else "freed", amount(freed))
     if age is not None:
         say(*_pruned(age, str(runs), dry_run))
 
@@ -115,8 +115,8 @@ def waits(leftover: Leftover, before: str = "") -> str:
     elsewhere = staging.asks_in if staging.beside in leftover.folders else None
     for folder in filter(None, (*leftover.folders, elsewhere)):
         question = read_question(folder)
-        if question is not None and question.state:
-            return f"{before}{question.state}"
+        if question is not None and question.pending:
+            return f"{before}{question.pending}"
     return ""
 
 

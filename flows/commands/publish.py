@@ -142,10 +142,10 @@ def _taken_by_run(question: Question, answer: Answer, who: str) -> bool:
     page = flow_run_url(server.ui_url, question.run)
     state = _state_of(question.run)
     waits = state is not None and (state.is_paused() or state.is_scheduled())
-    if waits and not _is_served(question.deployment):
+    if waits and not _deployment_exists(question.deployment):
         _cancel(question.run)
         state = _state_of(question.run)
-        console.print("the deployment of the run that asks is gone: nothing would go on with it", soft_wrap=True)
+        console.print("the deployment of the run that asks is gone, so nothing would resume it", soft_wrap=True)
     if state is not None and state.is_paused():
         if question.is_expired:
             raise too_late(question)
@@ -184,8 +184,8 @@ def _state_of(run: str) -> Any:
             return None
 
 
-def _is_served(deployment: str) -> bool:
-    """Whether the deployment is still there: without it nothing starts its runs again."""
+def _deployment_exists(deployment: str) -> bool:
+    """Whether the deployment is still there: without it nothing resumes its runs."""
     from uuid import UUID
 
     from prefect import get_client
@@ -200,7 +200,7 @@ def _is_served(deployment: str) -> bool:
 
 
 def _cancel(run: str) -> None:
-    """Cancel a flow run that nothing goes on with."""
+    """Cancel a flow run that nothing would resume."""
     from uuid import UUID
 
     from prefect import get_client

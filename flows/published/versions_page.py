@@ -32,8 +32,8 @@ def versions_text(out: Path) -> str:
     question = read_question(staging.asks_in or staging.folder)
     if question is not None and question.is_open:
         lines.append(f"**{escaped(question.night)} waits for an answer** until {question.until}: {question.commands}")
-    elif question is not None and question.state:
-        lines.append(f"**{escaped(question.night)}**: {question.state}")
+    elif question is not None and question.pending:
+        lines.append(f"**{escaped(question.night)}**: {question.pending}")
     if waiting := read_box(box_of(out)):
         lines.append(f"Not sent yet: {', '.join(str(event.get('event')) for event in waiting)}")
     newest = next((one for one in reversed(folders) if not is_discarded(one)), folders[-1])

@@ -13,7 +13,7 @@ from tasks.errors import RowmillError, TransientError
 
 PACKAGES = ("rowmill", "prefect", "dask", "pandas", "pyarrow", "numpy", "fastavro", "cudf-cu13", "cudf-cu12")
 ROOT = Path(__file__).parents[2]
-OWN_CODE = tuple(f"{ROOT}/{folder}/" for folder in ("flows", "infra", "rowmill", "tasks"))
+ROWMILL_CODE = tuple(f"{ROOT}/{folder}/" for folder in ("flows", "infra", "rowmill", "tasks"))
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[^/]*/|^<(?!ipython)")
 
 
@@ -71,13 +71,13 @@ def at(where: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """The type and text of an error in a function of the user's own, and the last line of the user's code on its way.
+    """The type and text of an error in a user's function, and the last line of the user's code in its traceback.
 
-    Code of installed packages is not the user's own.
+    Installed packages do not count as the user's code.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith(OWN_CODE) and not LIBRARY.search(f.filename)]
-    line = f"; line {own[-1].lineno} of {own[-1].filename}, in {own[-1].name}" if own else ""
+    users = [f for f in frames if not f.filename.startswith(ROWMILL_CODE) and not LIBRARY.search(f.filename)]
+    line = f"; line {users[-1].lineno} of {users[-1].filename}, in {users[-1].name}" if users else ""
     return f"{type(error).__name__}: {error}{line}"
 
 
@@ -98,5 +98,5 @@ def versions() -> list[str]:
 
 def _line_of(error: BaseException) -> str:
     """The last line of rowmill's own code in the traceback of the error."""
-    own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(OWN_CODE)]
+    own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(ROWMILL_CODE)]
     return f"{Path(own[-1].filename).relative_to(ROOT)}, line {own[-1].lineno}" if own else ""

@@ -80,7 +80,7 @@ class Question:
         return f"the night {self.date} of {self.output}" if self.date else f"a run to {self.output}"
 
     @property
-    def state(self) -> str:
+    def pending(self) -> str:
         """What it waits for: an answer, or the work of an accepted night; "" for nothing."""
         if self.is_open:
             return f"it waits for an answer: {self.commands}"

@@ -100,7 +100,8 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
 
     `thorough` reads every byte, as `rowmill verify` does; else manifests, `workflow.json` and the sizes of files are
     looked at. A JobError for a folder that is something else, a DataError if no version is good and one of them is
-    damaged. A HostError for a version that cannot be read, or has no manifest: whether it is damaged is not known.
+    damaged. A HostError for a version that cannot be read, or has no manifest: whether it is damaged is not known. A
+    FormerNameError for a version under the former name: it is to be converted.
     """
     versions = versions_of(root)
     if not versions:

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from tasks.core.plan import File
-from tasks.errors import DataError, JobError, NoInputError, near
+from tasks.errors import DataError, JobError, NoInputError, few, near
 from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
 from tasks.storage.credentials import masked
 from tasks.storage.discarded import check_discarded, is_discarded, warn_of
@@ -104,10 +104,9 @@ def expand(sources: str | Sequence[str], storage_options: Mapping[str, Any] | No
         files.extend(matches)
     if not files:
         raise JobError("the list of sources is empty", where="source.path", do="name at least one file, folder or glob")
-    if len({file.path for file in files}) < len(files):
-        twice = next(path for path, times in Counter(file.path for file in files).items() if times > 1)
+    if twice := [path for path, times in Counter(file.path for file in files).items() if times > 1]:
         why, do = "its rows would be read twice", "name it once; a folder or pattern of the list has it, too"
-        raise JobError("a file is named twice", where=f"source.path: {twice}", why=why, do=do)
+        raise JobError("a file is named twice", where=f"source.path: {few(twice)}", why=why, do=do)
     return files
 
 

@@ -298,7 +298,7 @@ def test_a_question_is_answered_once(tmp_path: Path, run: Any) -> None:
     folder = staging_of(tmp_path)
     first = answered(folder, "publish", "ada")
     assert answered(folder, "publish", "bob") == first
-    assert first.state.startswith("it was accepted, and is not finished: rowmill publish ")
+    assert first.pending.startswith("it was accepted, and is not finished: rowmill publish ")
     with pytest.raises(JobError, match="is already answered: publish"):
         answered(folder, "discard", "bob")
     with Staging(tmp_path / "out").locked():  # the run goes on with the answer
@@ -409,6 +409,15 @@ class Asking(Host):
 
     def deployment(self) -> Any:
         return self.api("GET", "/deployments/name/preprocess/nights")
+
+    def publish_without(self, run: str, gone: str) -> None:
+        """Publish the night of a suspended run after something of the server was deleted, by its path in the API."""
+        self.wait(run, "Suspended")
+        self.api("DELETE", gone)
+        before = len(versions(self.folder))
+        command = self.rowmill("publish", "out")
+        assert command.wait(240) == 0, self.log
+        assert len(versions(self.folder)) == before + 1
 
     def begin(self, day: str, **run: Any) -> str:
         body = {"parameters": {"run": {"date": day, **run}}}
@@ -543,13 +552,8 @@ def test_a_run_that_nobody_answers_in_time_fails(host: Asking) -> None:
 @pytest.mark.timeout(600)
 def test_a_shell_publishes_where_the_run_is_gone(host: Asking) -> None:
     first = host.begin(BAD)
-    host.wait(first, "Suspended")
-    host.api("DELETE", f"/flow_runs/{first}")
-    before = len(versions(host.folder))
-    command = host.rowmill("publish", "out")
-    assert command.wait(120) == 0, host.log
+    host.publish_without(first, f"/flow_runs/{first}")
     assert "the run that asks is gone from the server" in host.log
-    assert len(versions(host.folder)) == before + 1
 
 
 @pytest.mark.slow
@@ -557,14 +561,9 @@ def test_a_shell_publishes_where_the_run_is_gone(host: Asking) -> None:
 def test_a_shell_publishes_where_the_deployment_is_gone(host: Asking) -> None:
     """Nothing would go on with the run; and the process that served it ends as it does otherwise."""
     first = host.begin(BAD)
-    host.wait(first, "Suspended")
-    host.api("DELETE", f"/deployments/{host.deployment()['id']}")
-    before = len(versions(host.folder))
-    command = host.rowmill("publish", "out")
-    assert command.wait(240) == 0, host.log
+    host.publish_without(first, f"/deployments/{host.deployment()['id']}")
     assert "the deployment of the run that asks is gone" in host.log
     assert host.state(first)["type"] == "CANCELLED"
-    assert len(versions(host.folder)) == before + 1
     host.stop_serving(signal.SIGINT)
     assert "stopped serving; the schedules are paused" in host.log
     host.serve()

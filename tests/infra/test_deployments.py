@@ -291,6 +291,7 @@ def _named(api: Any, name: str) -> Any:
     [
         ("deployments: [", "cannot be read"),
         ("deployments: []", "has no deployments"),
+        ("source: {path: in}", r"has no deployments(.|\n)*it is a job(.|\n)*parameters: {job: .*wrong.yaml}"),
         ("deployments: [{name: a}]", "needs a name and an entrypoint"),
         ("deployments: [a]", "needs a name and an entrypoint"),
         ("deployments: [{ENTRY, schedules: [{cron: not a cron}]}]", "not a cron"),

@@ -26,6 +26,7 @@ from tasks.sources.planning import largest_partition, make_plan, partition_size
 from tasks.sources.reader import read
 from tasks.sources.uniting import check_together
 from tasks.stages.ingest import _planned
+from tasks.storage.files import expand
 
 
 def write(path: Path, values: list, dtype: pa.DataType | None = None, **options) -> None:
@@ -184,6 +185,14 @@ def test_no_partition_is_smaller_than_the_job_says(tmp_path: Path, smallest: dic
                     "output": {"path": str(tmp_path / "out")}, "run": smallest})  # fmt: skip
     request = job.request("pandas")
     assert len(_planned(request, "", request.source.path, LocalPool(2)).plan.partitions) == partitions
+
+
+@pytest.mark.parametrize("more", ["a.parquet", "", "*.parquet"])
+def test_a_file_that_is_named_twice_is_an_error(tmp_path: Path, more: str) -> None:
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(JobError, match="a file is named twice") as error:
+        expand([str(tmp_path / "a.parquet"), str(tmp_path / more)])
+    assert error.value.where == f"source.path: {tmp_path}/a.parquet"
 
 
 def test_empty_files_are_skipped_and_named(tmp_path: Path) -> None:
