@@ -134,10 +134,12 @@ def test_a_recipe_is_measured_through_the_flow(
     assert nbytes > 20 * rows
     assert all(str(tmp_path) in change for change in source)
     changes = [*source, "output.files=4", "output.files_per_worker=null"]
-    found = gpu.run_flow(section_of(cluster), recipe, changes, tmp_path / "out")
+    found = gpu.run_flow(section_of(cluster), recipe, changes, tmp_path / "out", tmp_path / "trace")
     assert list(found["stages"]) == ["ingest", "statistics", "transform", "shuffle_write"]
     assert sum(found["stages"].values()) <= found["seconds"] <= found["flow_wall"]
     assert (found["files"], found["rows"] <= rows * 1.2) == (files, True)
+    stages = [stage["stage"] for stage in json.loads((tmp_path / "trace").read_text())["stages"]]
+    assert set(stages) == {"ingest", "statistics", "transform", "shuffle_write"}
 
 
 def test_a_stage_that_splits_share_counts_once() -> None:

@@ -33,10 +33,10 @@ def recorded(where: dict[str, Any], path: Path | None) -> Iterator[None]:
 
     def timed(function: Any, *args: Any) -> Any:
         start = time.time()
-        summary = run_stage(function, *args)
+        result = run_stage(function, *args)
         stages.append({"stage": function.name, "submitted": start, "got": time.time(),
-                       **{name: summary[name] for name in ("began", "ended", "seconds")}})  # fmt: skip
-        return summary
+                       **{name: getattr(result, name) for name in ("began", "ended", "seconds")}})  # fmt: skip
+        return result
 
     from infra.clusters.encryption import security_of
     from infra.clusters.model import Cluster
