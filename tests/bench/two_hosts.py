@@ -128,7 +128,7 @@ def worker(host: Host, number: int, address: str, folder: Path, engine: str, len
     pool = {} if ucx else {"limit": 0.92, "shared": lends}
     memory = ["--rmm-pool-size", "0.6", "--device-memory-limit", "0.45"] if ucx else ["--device-memory-limit", "0.45"]
     return [
-        "env", f"CUDA_VISIBLE_DEVICES={number}", f"DASK_ROWMILL__GPU_POOL={json.dumps(pool)}", *DASK, "cuda", "worker",
+        "env", f"CUDA_VISIBLE_DEVICES={number}", f"DASK_ROWMILL__GPU_POOL={pool!r}", *DASK, "cuda", "worker",
         *common, "--nthreads", "16", *memory, "--set-rmm-allocator-for-libs", "cupy", "--pre-import", PRE_IMPORT,
     ]  # fmt: skip
 

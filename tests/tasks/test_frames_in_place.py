@@ -284,6 +284,23 @@ def test_a_cudf_frame_does_not_leave_the_gpu(kind: str, tmp_path: Path, monkeypa
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("rows", [0, 2])
+@pytest.mark.parametrize("engine", ["cudf", "pandas"])
+def test_nested_columns_of_cudf_without_a_value_keep_their_types(rows: int, engine: str) -> None:
+    import cudf
+
+    filled = {"n": [1, 2], "l": [["a"], None], "p": [["b"], ["c"]], "s": [{"x": ["d"]}, None]}
+    empty = {"n": [3] * rows, "l": [None] * rows, "p": [[None]] * rows, "s": [{"x": None}] * rows}
+    types = pa.table(filled).schema
+    parts = [cudf.DataFrame.from_arrow(pa.table(of, types)) for of in (empty, filled)]
+    assert frames_of(parts, engine).schema.to_arrow() == types
+    if rows:
+        alone = Dataset(parts[0], engine=engine)
+        assert alone.plan.schema.to_arrow() == types
+        assert len(alone.head()) == rows
+
+
+@pytest.mark.gpu
 def test_a_cudf_frame_on_the_cpu_is_copied_once_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
     import cudf
 

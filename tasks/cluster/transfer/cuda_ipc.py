@@ -32,7 +32,7 @@ from rmm.allocators.cupy import rmm_cupy_allocator
 from tasks.cluster.transfer import host_memory
 from tasks.cluster.transfer.dask_profiler import workers_here
 from tasks.core import lent_bytes
-from tasks.errors import GiveUpError
+from tasks.errors import GiveUpError, JobError
 
 SETTINGS = "rowmill.gpu-pool"  # of Dask: the arguments of `prepare`, {} over UCX, on workers that rowmill starts
 OWN_LIMIT = 0.92  # of a GPU, for workers that a user starts
@@ -49,6 +49,9 @@ _opened: dict[str, Any] = {}
 def set_up() -> None:
     """Prepare the Dask workers of this process, if any, with the settings in `rowmill.gpu-pool`."""
     if settings := dask.config.get(SETTINGS, None):
+        if not isinstance(settings, Mapping):
+            do = 'write it as Python does: DASK_ROWMILL__GPU_POOL=\'{"limit": 0.92, "shared": True}\''
+            raise JobError(f"{SETTINGS} is not a mapping", why=str(settings), do=do)
         for worker in workers_here():
             prepare(worker, **settings)
 

@@ -32,7 +32,7 @@ def from_any(frame: Any) -> pa.Table | None:
     if isinstance(frame, pd.DataFrame):
         return _of_pandas(frame)
     if kind == "cudf":
-        return frame.to_arrow(preserve_index=False).replace_schema_metadata()
+        return _of_cudf(frame)
     return None
 
 
@@ -53,10 +53,23 @@ def _of_pandas(frame: pd.DataFrame) -> pa.Table:
         raise
 
 
+def _of_cudf(frame: Any) -> pa.Table:
+    """As cuDF gives them, and in their own types the lists and structs without a value, which cuDF gives as nulls."""
+    table = frame.to_arrow(preserve_index=False).replace_schema_metadata()
+    for i, (field, dtype) in enumerate(zip(table.schema, frame.dtypes, strict=True)):
+        if _lacks_types(field.type) and hasattr(dtype, "to_arrow"):
+            table = table.set_column(i, field.name, table.column(i).cast(dtype.to_arrow()))
+    return table
+
+
+def _lacks_types(dtype: pa.DataType) -> bool:
+    return pa.types.is_null(dtype) or any(_lacks_types(dtype.field(i).type) for i in range(dtype.num_fields))
+
+
 def columns_of(frame: Any, names: list[Any]) -> pa.Table:
     """Columns of a pandas or cuDF frame as a table. Column by column, which is fast for a frame of one row."""
     if library(frame) == "cudf":
-        return frame[names].to_arrow(preserve_index=False).replace_schema_metadata()
+        return _of_cudf(frame[names])
     return pa.table({str(name): _arrow_of(frame[name]) for name in names})
 
 
