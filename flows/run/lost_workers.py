@@ -51,7 +51,8 @@ def in_every_attempt(name: str, attempts: int, before: WorkersAtStart, notes: Se
     return TransientError(
         f"a worker was lost in each of {attempts} attempts of {name}",
         where=doing(notes),
-        why=f"workers were killed from outside, or by the host for lack of memory; there were {before.text}; "
+        why="workers were killed from outside, or by the host for lack of memory, or crashed (then their output, the "
+        f"terminal or the log of the service, has 'Fatal Python error'); there were {before.text}; "
         f"{amount(host.available)} of this host's {amount(host.total)} are free now",
         do="check the host's memory; give workers less to do at once (lower cluster.threads_per_worker, a smaller "
         "source.partition_size) or more memory (cluster.memory_limit); raise run.retries if something else kills them; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
@@ -29,9 +30,11 @@ def dask_setup(worker: object) -> None:
 
     The worker prints no tracebacks: the run reports a failed task once, readably. Over SSH the worker prints only that
     it has started, for which SSHCluster waits. Where the command keeps Prefect's own lines from the screen, the worker
-    does not print that a server has gone either: the command warns of that.
+    does not print that a server has gone either: the command warns of that. A crash in compiled code is another matter:
+    the worker prints which of our lines called it.
     """
     adopt()
+    faulthandler.enable(sys.__stderr__ or 2, all_threads=False)
     pages.dask_setup(worker)
     sys.setswitchinterval(SWITCH_SECONDS)
     if os.environ.get(INTERNAL_LEVEL) == "CRITICAL":

@@ -195,13 +195,17 @@ def write_runs(tables: Iterator[cudf.DataFrame], path: str, writing: FileWriting
         return None
     writer = None
     with DigestedFile(path) as file:
-        while (table := next(tables, None)) is not None:
-            run = _stored(table, writing.schema)
-            writer = writer or _appending(run, file, writing)
-            writer.write(run)
-            del table, run
-        assert writer is not None
-        writer.close([])
+        sink = plc.io.SinkInfo([file])  # the writer does not keep it, and writes through it until it is gone itself
+        try:
+            while (table := next(tables, None)) is not None:
+                run = _stored(table, writing.schema)
+                writer = writer or _appending(run, sink, writing)
+                writer.write(run)
+                del table, run
+            assert writer is not None
+            writer.close([])
+        finally:
+            del writer
     return file.finish()
 
 
@@ -254,11 +258,11 @@ def _stored_column(table: cudf.DataFrame | Mapping[str, Column], name: str, want
     return plc.unary.cast(stored, plc.DataType(plc.TypeId.TIMESTAMP_DAYS)) if pa.types.is_date32(wanted) else stored
 
 
-def _appending(first: plc.Table, file: DigestedFile, writing: FileWriting) -> plc.io.parquet.ChunkedParquetWriter:
+def _appending(first: plc.Table, sink: plc.io.SinkInfo, writing: FileWriting) -> plc.io.parquet.ChunkedParquetWriter:
     """cuDF's writer of several tables, with the settings of `_write_parquet`; `first` is the first of them."""
     schema, output = writing.schema, writing.output
     options = (
-        plc.io.parquet.ChunkedParquetWriterOptions.builder(plc.io.SinkInfo([file]))
+        plc.io.parquet.ChunkedParquetWriterOptions.builder(sink)
         .metadata(_metadata(first, schema))
         .key_value_metadata([_footer(schema)])
         .compression(plc.io.types.CompressionType[CODECS[output.compression]])

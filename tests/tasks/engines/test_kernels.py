@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import datetime
 import decimal
+import io
 import itertools
 import math
 from pathlib import Path
@@ -23,6 +24,7 @@ from tasks.core.settings import Output
 from tasks.engines.algorithms.host_tables import sorted_groups
 from tasks.engines.expression.interpreter import true_rows
 from tasks.engines.expression.syntax import parse
+from tasks.storage import checksum
 
 INF, NAN = float("inf"), float("nan")
 DAY = datetime.date(2020, 2, 29)
@@ -652,3 +654,44 @@ def test_reading_partitions(k, tmp_path):
     assert k.read_partition(Plan(tuple(files), "csv", schema, (), ()), partition, ["i"]) == {}
     others = Plan(tuple(files), "parquet", schema, (), (), (), {"folders": {"string": ["x", "y"]}, "on_host": ["f"]})
     assert list(k.read_partition(others, partition, ["f", "i", "string"])) == ["i"]
+
+
+RUNS = [pa.table({"x": np.arange(n * 20_000, (n + 1) * 20_000)}) for n in range(6)]
+
+
+def written_in_runs(path: Path, tables: Any) -> str | None:
+    kernels, schema = engines.engine("cudf"), Schema.from_arrow(RUNS[0].schema)
+    writing = SimpleNamespace(schema=schema, output=Output(path="x", row_group_size=10_000), dictionary_columns=[])
+    frames = (kernels.user_frame({"x": kernels.column(table["x"].combine_chunks())}) for table in tables)
+    return str(kernels.write_runs(frames, str(path), writing))
+
+
+@pytest.mark.gpu
+def test_a_file_of_several_runs_has_its_own_bytes_whatever_else_is_opened_meanwhile(tmp_path: Path) -> None:
+    import pylibcudf as plc
+
+    others, sinks = [io.BytesIO() for _ in range(200)], []
+
+    def with_others() -> Any:
+        for number, table in enumerate(RUNS):
+            yield table
+            sinks.extend(plc.io.SinkInfo([other]) for other in others[number::6])
+
+    digest = written_in_runs(tmp_path / "a", with_others())
+    assert pq.read_table(tmp_path / "a").equals(pa.concat_tables(RUNS))
+    assert digest == checksum.digest(tmp_path / "a")
+    assert not any(other.getvalue() for other in others)
+    assert len(sinks) == 200
+
+
+@pytest.mark.gpu
+def test_memory_that_ends_between_two_runs_of_a_file_is_an_error_like_any_other(tmp_path: Path) -> None:
+    def short(runs: int) -> Any:
+        yield from RUNS[:runs]
+        raise MemoryError("no memory for the next run")
+
+    for runs in (0, 1, 3):
+        with pytest.raises(MemoryError, match="for the next run"):
+            written_in_runs(tmp_path / "a", short(runs))
+    assert written_in_runs(tmp_path / "b", RUNS)
+    assert pq.read_table(tmp_path / "b").equals(pa.concat_tables(RUNS))
