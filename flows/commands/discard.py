@@ -94,7 +94,7 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
         )
     if described_by(version) is None:
         good = _good(version.parent)
-        do = f"there are: {_listed(good[::-1])}" if good else "name one: rowmill discard out/nightly/v0006"
+        do = f"there are: {_listed(good[::-1])}" if good else "name the folder of a version, OUT/v0006"
         raise JobError("this is not a version of an output", where=str(out), do=do)
     if version.name in SPLITS and (version.parent / SPLITS[0] / MANIFEST).exists():
         raise JobError("the splits of an output are discarded together", where=str(out), do=f"name {version.parent}")

@@ -95,6 +95,7 @@ def announced(paths: Sequence[Path], dry_run: bool = False) -> list[str]:
 def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Question]:
     """(the staging folder, the question in it) of an output; a JobError where there is none."""
     from tasks.gate.question import QUESTION, read_question
+    from tasks.storage.own_files import VERSION
     from tasks.storage.staging import Staging
 
     inside = read_question(out) if (out / QUESTION).is_file() else None
@@ -111,6 +112,8 @@ def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Questi
         why, do = "", "give the output path of the run that asks; if its job sets run.scratch, add --scratch FOLDER"
         if elsewhere is not None:
             why, do = "the folder in which a night waited is gone from this host", "run that night again"
+        elif VERSION.fullmatch(out.name):
+            why, do = "this names a version; its output is the folder above", f"name the output: {out.parent}"
         raise JobError("nothing waits for an answer here", where=str(staging.folder), why=why, do=do)
     return staging, question
 
