@@ -15,6 +15,7 @@ from typing import Any
 
 import dask
 import dask.config
+from rich.console import Console
 
 from tasks.errors import JobError
 
@@ -71,6 +72,18 @@ def use_settings(preloads: Mapping[str, Sequence[str]]) -> None:
     dask.config.set({"temporary-directory": scratch, **DASK_SETTINGS, **loaded})
     logging.getLogger("distributed").setLevel(str(dask.config.get("logging.distributed", "error")).upper())
     _installed_packages_first()
+
+
+def keep_on_without_reader() -> None:
+    """Let this process go on when nobody reads its output any more (`| head`, a worker of Prefect that is killed).
+
+    Prefect logs with rich, whose default is to leave the process by SystemExit in whatever thread has a line to print.
+    """
+    setattr(Console, "on_broken_pipe", _be_quiet)  # noqa: B010  # which rich lets others choose
+
+
+def _be_quiet(console: Console) -> None:
+    console.quiet = True
 
 
 def own_folder(place: str) -> str:

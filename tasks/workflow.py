@@ -51,7 +51,7 @@ from tasks.manifest import Manifest
 from tasks.ops.base import Context, RefitDate
 from tasks.ops.categorify import Categorify
 from tasks.shuffle.group_by_keys import check_runs, keys_of
-from tasks.sources.formats.conform import conform, first_fraction, with_fields
+from tasks.sources.formats.conform import conform, first_fraction, with_distinct_values, with_fields
 from tasks.sources.frames import frame_here
 from tasks.stages.without_prefect import Origin, write_transformed
 from tasks.storage.discarded import check_discarded
@@ -638,7 +638,7 @@ def _conformed(table: pa.Table, schema: Schema, needed: Sequence[str]) -> pa.Tab
     frame_schema = Schema(Column(field.name, plain_type(field.type)) for field in table.schema)
     try:
         check_kinds(schema, frame_schema, needed)
-        return conform(table, pa.schema([(n, schema[n].dtype) for n in needed]))
+        return conform(with_distinct_values(table), pa.schema([(n, schema[n].dtype) for n in needed]))
     except DataError as error:
         ending, why = "the workflow was fitted with", error.why
         what = error.what if ending in error.what else f"{error.what}, the type that {ending}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,7 +107,8 @@ def deploy(
     console, path = terminal(), file or FILE
     deployments.check_notify(notify)
     deployments.check_notify(announce, "--announce")
-    count = len(read_file(path)["deployments"])
+    data = read_file(path)
+    count, wrong = len(data["deployments"]), list(wrong_jobs(data))
     server = ensure_server(console.print)
     if announce:
         deployments.keep_webhook(deployments.ANNOUNCE, announce)
@@ -117,6 +119,11 @@ def deploy(
 
     with console.status("registering, some seconds for each"):
         deployed = deployments.deploy(pool, path, limit, notify, say)
+    for name, before in deployed.moved.items():
+        why = "a deployment is in one pool; for both, give one of them another name"
+        console.print(f"moved    {name} from the pool {before}: {why}", soft_wrap=True, markup=False)
+    for line in wrong:
+        console.print(f"wrong    {line}", soft_wrap=True, markup=False)
     if prune:
         deployments.prune(deployed.left)
     for name in deployed.left:
@@ -126,12 +133,38 @@ def deploy(
         console.print(
             f"also     {', '.join(deployed.others)} of other files in this pool", soft_wrap=True, markup=False
         )
+    console.print(f"folder   {Path.cwd()}, unless the file names another", soft_wrap=True, markup=False)
     console.print(f"pool     {server.ui_url}/work-pools/work-pool/{pool}", soft_wrap=True)
     console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)
     for line in serving_limits():
         console.print(f"limits   {line}; where the worker runs", soft_wrap=True)
     next_ = f'PREFECT_API_URL={server.api_url} prefect worker start --pool {pool} --name "$(hostname)"'
     console.print(f"next     {next_}", soft_wrap=True, markup=False)
+
+
+def wrong_jobs(data: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each deployment whose job is not valid, or whose job file is not in the current folder.
+
+    Those that work in another folder, or have values that Prefect fills in, are left to the run.
+    """
+    from flows.job.dates import of_this_moment
+    from flows.job.parameters import job_maker
+    from infra.orchestration.deployment_file import FOLDER, flow_of, full_name
+    from tasks.errors import RowmillError
+
+    for spec in data["deployments"]:
+        parameters = spec.get("parameters") or {}
+        elsewhere = data.get("pull") or spec.get("pull") or FOLDER in str(spec) or "{{" in str(parameters)
+        if elsewhere or flow_of(spec["entrypoint"]).name not in ("preprocess", "fit"):
+            continue
+        file = str(parameters.get("job", ""))
+        if file.endswith((".yaml", ".yml")) and not Path(file).expanduser().exists():
+            yield f"{full_name(spec)}: {file} is not here; a run looks for it in this folder of the worker's host"
+        elif {"job", "recipe", "source"} & set(parameters):
+            try:
+                job_maker(parameters)(of_this_moment)
+            except RowmillError as error:
+                yield f"{full_name(spec)}: every run will fail: {error}"
 
 
 def _when(spec: Any) -> str:

@@ -35,6 +35,7 @@ from flows.sample import make_sample
 from infra.clusters.encryption import security_of
 from infra.clusters.local import prepare
 from infra.clusters.resolve import stage_engines
+from infra.environment import keep_on_without_reader
 from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
 from infra.workers.imports import WorkerImports
@@ -69,6 +70,7 @@ MADE_UP = "made-up-data"  # tag of a run; infra/automations.yaml looks at it, to
 OPENED: list[OpenFolder] = []  # the outputs that the run of this process reads
 COMMITTED: list[str] = []  # what the last run of this process has committed, for a command whose server has gone
 on_cluster: Any = runner()  # Prefect's own types know its thread and process runners only
+keep_on_without_reader()  # in every process that runs a flow
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,14 @@ LIGHT, LIGHT_FLOWS = "light", {"watch-source"}  # the queue of runs that must no
 WORKING_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 # Runs import nothing from the folder in which they work, start no server of their own, and nothing leaves the host.
 ENVIRONMENT = {"PYTHONSAFEPATH": "1", "PREFECT_SERVER_EPHEMERAL_ENABLED": "false", "DO_NOT_TRACK": "1"}
+
+
+# What Prefect reads of a deployment. Another key is left alone, unless it looks like one of these.
+KEYS = [
+    *("build", "concurrency_limit", "concurrency_options", "description", "enforce_parameter_schema", "entrypoint"),
+    *("flow_name", "name", "parameter_openapi_schema", "parameters", "paused", "pull", "push", "schedule", "schedules"),
+    *("sla", "tags", "triggers", "version", "version_type", "work_pool"),
+]
 
 
 class _Deployment(BaseModel):
@@ -148,6 +157,9 @@ def _checked(spec: object, where: str) -> str:
     what, where = "a deployment is not valid", f"{where} ({spec['name']})"
     if "schedule" in spec:
         raise JobError(what, where=where, why="schedule is not read", do="write schedules: [..]")
+    for key in spec.keys() - {*KEYS}:
+        if like := difflib.get_close_matches(str(key), KEYS, 1):
+            raise JobError(what, where=where, why=f"{key} is not read", do=f"did you mean {like[0]!r}?")
     try:
         _Deployment.model_validate(spec)
     except ValidationError as error:

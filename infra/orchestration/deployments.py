@@ -181,11 +181,13 @@ def _note_of(name: str, suffix: str) -> Path:
 
 
 class Deployed(NamedTuple):
-    """The deployments of a file, those that left it (name, id), and names of others in the pool."""
+    """The deployments of a file, those that left it (name, id), names of others in the pool, and those that were in
+    another pool (name, pool)."""
 
     names: list[str]
     left: dict[str, Any]
     others: list[str]
+    moved: dict[str, str]
 
 
 def deploy(
@@ -209,11 +211,26 @@ def deploy(
         complete(spec, data.get("pull"), folder, source)
         spec["work_pool"] = {**(spec.get("work_pool") or {}), "name": pool}
     names = [full_name(spec) for spec in data["deployments"]]
+    pools = _pools_of(names)
     with tempfile.TemporaryDirectory(prefix="rowmill-") as temporary:
         (copy := Path(temporary) / "prefect.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
         _prefect(temporary, on_progress, "deploy", "--all", "--prefect-file", str(copy))
     keep_automations(notify)
-    return Deployed(names, *_not_of(pool, source, names))
+    moved = {name: before for name, before in pools.items() if before != pool}
+    return Deployed(names, *_not_of(pool, source, names), moved)
+
+
+def _pools_of(names: Iterable[str]) -> dict[str, str]:
+    """The pools in which deployments are, by their full names; without those that are in none or not registered."""
+    from prefect import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    pools = {}
+    with get_client(sync_client=True) as client:
+        for name in names:
+            with suppress(ObjectNotFound):
+                pools[name] = client.read_deployment_by_name(name).work_pool_name
+    return {name: pool for name, pool in pools.items() if pool}
 
 
 def prune(left: Mapping[str, Any]) -> None:

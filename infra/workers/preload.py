@@ -11,7 +11,7 @@ import threading
 
 import dask.config
 
-from infra.environment import INTERNAL_LEVEL
+from infra.environment import INTERNAL_LEVEL, keep_on_without_reader
 from infra.workers import pages
 from infra.workers.forked import adopt
 
@@ -31,9 +31,10 @@ def dask_setup(worker: object) -> None:
     The worker prints no tracebacks: the run reports a failed task once, readably. Over SSH the worker prints only that
     it has started, for which SSHCluster waits. Where the command keeps Prefect's own lines from the screen, the worker
     does not print that a server has gone either: the command warns of that. A crash in compiled code is another matter:
-    the worker prints which of our lines called it.
+    the worker prints which of our lines called it. It works on when nobody reads what it prints.
     """
     adopt()
+    keep_on_without_reader()
     faulthandler.enable(sys.__stderr__ or 2, all_threads=False)
     pages.dask_setup(worker)
     sys.setswitchinterval(SWITCH_SECONDS)

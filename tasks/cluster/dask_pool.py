@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LARGE = 4 << 20  # bytes: larger shared arguments do not go into the graph, which the scheduler keeps in memory
 BATCH = 5_000  # tasks in one message to the scheduler
+ANSWER_SECONDS = 60.0  # for a scheduler that may have gone with the thread that it runs in
 
 
 class Workers(Protocol):
@@ -41,12 +42,14 @@ class Workers(Protocol):
 
 
 def workers_at(client: Any) -> dict[str, Any]:
-    """The workers of a client's cluster by their addresses, as the scheduler knows them now; {} if it does not answer.
+    """The workers of a client's cluster by their addresses, as the scheduler knows them now; {} if it does not answer
+    within `ANSWER_SECONDS`.
 
     `Client.scheduler_info` has none at times: every two seconds a thread beside it writes one without workers there.
     """
     with suppress(OSError):
-        return dict(client.sync(client.scheduler.identity, n_workers=-1)["workers"])
+        scheduler = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_SECONDS)
+        return dict(scheduler["workers"])
     return {}
 
 

@@ -20,7 +20,7 @@ from tasks.engines.convert import libraries
 from tasks.engines.convert.frame_sizes import nbytes
 from tasks.engines.convert.gpu_types import is_foreign
 from tasks.errors import DataError, JobError
-from tasks.sources.formats.conform import conform
+from tasks.sources.formats.conform import conform, with_distinct_values
 
 CHUNK = 1 << 14  # values that stay in the first levels of cache with what is computed of them
 
@@ -71,7 +71,7 @@ class Frames:
         numbers = {piece.file for piece in pieces}
         whole = {n: _host_rows(own[n], columns) if n in own else self.tables[n] for n in numbers}
         parts = [whole[p.file].select(list(columns)).slice(p.start, p.stop - p.start) for p in pieces]
-        return conform(pa.concat_tables([conform(part, schema) for part in parts]), schema)
+        return conform(pa.concat_tables([conform(with_distinct_values(part), schema) for part in parts]), schema)
 
     def on_device(self, partition: Partition, columns: Sequence[str], engine: Kernels) -> dict[str, Any]:
         """Columns of a partition of cuDF frames, which do not leave the GPU; the host's reader has the rest."""

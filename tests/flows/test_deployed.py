@@ -23,7 +23,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.promise(
-    "Relative paths start in the folder in which `deploy` was called, else in the one that the file names"
+    "Relative paths start in the folder in which `deploy` was called, which it prints, unless the file names one"
 )
 def test_a_run_works_in_the_folder_of_its_deployment(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = list(sys.path)

@@ -299,6 +299,7 @@ def _named(api: Any, name: str) -> Any:
         ("deployments: [{ENTRY, schedules: [{every: 5}]}]", "every"),
         ("deployments: [{ENTRY, schedules: nightly}]", "schedules: needs a list, not 'nightly'"),
         ("deployments: [{ENTRY, schedule: {cron: 0 0 * * *}}]", "schedule is not read"),
+        ("deployments: [{ENTRY, parameter: {job: a}}]", r"parameter is not read(.|\n)*did you mean 'parameters'"),
         ("deployments: [{ENTRY, triggers: [{type: event, expect: {a: 1}}]}]", "expect"),
         ("deployments: [{ENTRY, parameters: {recipee: toy}}]", "did you mean 'recipe'"),
         ("deployments: [{ENTRY, parameters: [toy]}]", "parameters: needs a map, not"),

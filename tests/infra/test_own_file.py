@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.orchestration.deployment_file import complete, read_file
+from flows.commands.serve import wrong_jobs
+from infra.orchestration.deployment_file import FOLDER, complete, read_file
 from tests.infra.elsewhere import until
 from tests.infra.test_deployments import ON_CPU, SMALL, ended, final_state, folder_with_decoys, started
 
@@ -190,3 +191,34 @@ def test_the_folder_of_a_run(spec: dict[str, Any], pull: Any, folder: str | None
     environment = spec["work_pool"]["job_variables"]["env"]
     assert environment.get("ROWMILL_FOLDER") == folder
     assert environment["PYTHONSAFEPATH"] == "1"
+
+
+@pytest.mark.promise("`deploy` for another pool moves it there and says so")
+def test_a_file_deployed_for_another_pool_is_moved_and_the_folder_is_printed(tmp_path: Path, api: Any) -> None:
+    moves = [{"name": "moves", "entrypoint": ENTRY, "parameters": {"job": "jobs/none.yaml"}}]
+    first = deployed(tmp_path, moves)
+    assert f"folder   {tmp_path}, unless the file names another" in first
+    assert "wrong    preprocess/moves: jobs/none.yaml is not here" in first
+    assert "moved" not in deployed(tmp_path, moves)
+    text = deployed(tmp_path, moves, "--pool", "rowmill-other")
+    assert f"moved    preprocess/moves from the pool {POOL}: a deployment is in one pool" in text
+    assert api.read_deployment_by_name("preprocess/moves").work_pool_name == "rowmill-other"
+
+
+@pytest.mark.promise("It loads the job files that are on this host, and names those that are not valid")
+def test_jobs_that_are_not_valid_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = "features: [{columns: [x], ops: [{op: %s}]}]"
+    for name, operator in {"good": "Normalize", "bad": "Normalise"}.items():
+        text = "source: {path: 'logs/{date}'}\n" + steps % operator + "\noutput: {path: out, on_existing: version}\n"
+        (tmp_path / f"{name}.yaml").write_text(text)
+    jobs = {
+        "good": {"job": "good.yaml"}, "bad": {"job": "bad.yaml"}, "gone": {"job": "gone.yaml"}, "empty": {},
+        "filled": {"job": "{{ event.payload.job }}"}, "recipe": {"recipe": "toi", "output": {"path": "o"}},
+    }  # fmt: skip
+    specs = [{"name": n, "entrypoint": ENTRY, "parameters": p} for n, p in jobs.items()]
+    specs.append({**specs[1], "name": "elsewhere", "work_pool": {"job_variables": {"env": {FOLDER: "/srv"}}}})
+    lines = list(wrong_jobs({"deployments": specs}))
+    assert [line.partition(":")[0] for line in lines] == ["preprocess/bad", "preprocess/gone", "preprocess/recipe"]
+    assert "unknown operator 'Normalise'" in lines[0]
+    assert "(line 2 of bad.yaml)" in lines[0]

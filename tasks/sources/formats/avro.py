@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.core.dtypes import dtype_name
 from tasks.core.plan import File, Piece, Unit
 from tasks.engines.convert.python_values import stored_type
 from tasks.engines.convert.type_widening import widest
@@ -130,14 +131,22 @@ def _union(types: Sequence[pa.DataType]) -> pa.DataType:
     return widest(distinct) if all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in distinct) else pa.string()
 
 
-def _column(values: Sequence[Any], dtype: pa.DataType, avro: object) -> pa.Array:
+def _column(values: Sequence[Any], field: pa.Field, avro: object) -> pa.Array:
+    dtype = field.type
     if logical := _time(avro):
         numbers = pa.array(values, stored_type(dtype))
         millis = logical in ("timestamp-millis", "local-timestamp-millis")
         return (pc.multiply_checked(numbers, 1000) if millis else numbers).view(dtype)
     if pa.types.is_nested(dtype) or pa.types.is_string(dtype):
         values = [_plain(value, dtype) for value in values]
-    return pa.array(values, dtype)
+    try:
+        return pa.array(values, dtype)
+    except pa.ArrowInvalid as error:  # of a union of numbers: whole ones beyond 2^53 beside fractions
+        raise DataError(
+            f"column {field.name!r} has a number that {dtype_name(dtype)} does not hold",
+            why=str(error).split("\n")[0],
+            do="write it in one type (a string, a decimal), or leave the column out",
+        ) from None
 
 
 def _time(avro: object) -> str | None:
@@ -187,8 +196,8 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
             types, avro_types = Types(begun.schema), {f["name"]: f["type"] for f in begun.schema["fields"]}
             fields = [types.schema.field(name) for name in schema.names or types.schema.names[:1]]
             for run in _runs(begun, data, piece, types.unbounded, file.path, options):
-                columns = {f.name: _column([row[f.name] for row in run], f.type, avro_types[f.name]) for f in fields}
-                tables.append(pa.table(columns))
+                columns = {f.name: _column([row[f.name] for row in run], f, avro_types[f.name]) for f in fields}
+                tables.append(conform(pa.table(columns), schema))
     return conform(pa.concat_tables(tables), schema)
 
 

@@ -48,6 +48,21 @@ def conform(table: pa.Table, schema: pa.Schema, plain: Collection[str] = ()) -> 
     return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(types))
 
 
+def with_distinct_values(table: pa.Table) -> pa.Table:
+    """The table with each value once in its dictionaries, and null in none. Arrow allows both in what others made; a
+    place in the dictionary would then be taken for a value."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type) and not all(map(_is_distinct, table.column(number).chunks)):
+            chunks = [chunk.dictionary_decode() for chunk in table.column(number).chunks]
+            table = table.set_column(number, field.name, pa.chunked_array(chunks))
+    return table
+
+
+def _is_distinct(values: pa.DictionaryArray) -> bool:
+    known = values.dictionary
+    return not known.null_count and len(known.unique()) == len(known)
+
+
 def _fitting(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     try:
         return conform_column(column, field.type)
@@ -89,6 +104,8 @@ def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArr
     """One column in the type that tables carry for `dtype`."""
     target = carried_type(dtype)
     here = plain_type(column.type)
+    if kind_of(here) == "time" and (kind_of(dtype) == "number" or (pa.types.is_duration(here) and target == STRINGS)):
+        raise pa.ArrowInvalid("the number of a time depends on its unit: read it as it is, and cast it in a Lambda")
     if target == STRINGS and pa.types.is_nested(here):
         column = pa.chunked_array([json_texts(chunk, here) for chunk in column.cast(here).chunks], pa.string())
     elif is_list(target) and pa.types.is_string(here):
