@@ -177,12 +177,13 @@ def rolling(column: Series, runs: Runs, window: int, aggregation: str, min_perio
         data = xp.where(valid, values.astype(xp.float64), neutral)
         aggregates = _windowed(data, runs.inside, window, combine, neutral, xp)
         if combine is xp.add and any_true(~xp.isfinite(aggregates)):  # of finite values smaller ones are added up
-            infinite = _windowed(xp.isinf(data).astype(xp.int64), runs.inside, window, xp.add, 0, xp) > 0
+            infinite = _windowed(xp.where(xp.isinf(data), data, 0.0), runs.inside, window, combine, 0.0, xp)
             small = _windowed(xp.ldexp(data, -SMALLER), runs.inside, window, combine, neutral, xp)
             small = small / xp.maximum(counts, 1) if aggregation == "mean" else small
-            large = ~xp.isfinite(aggregates) & ~infinite
+            large = ~xp.isfinite(aggregates)
             aggregates = aggregates / xp.maximum(counts, 1) if aggregation == "mean" else aggregates
             aggregates = xp.where(large, xp.ldexp(small, SMALLER), aggregates)
+            aggregates = xp.where(infinite == 0, aggregates, infinite)
         elif aggregation == "mean":
             aggregates = aggregates / xp.maximum(counts, 1)
     return runs.column(aggregates, counts >= max(min_periods, 1))

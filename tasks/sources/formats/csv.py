@@ -433,11 +433,13 @@ class Delimited:
             except _Misfit as unfit:
                 return _no_value(unfit, dtype or pa.string(), file, before, options)
             except pa.ArrowException as failed:
-                match = re.search(r"(?:invalid value|string:|has) '(.*)'", str(failed), re.DOTALL)
+                match = re.search(r"(?:invalid value|string:|has|converting) '(.*)'", str(failed), re.DOTALL)
+                row, texts = re.search(r"Row #(\d+)", str(failed)), strings.column(name)
                 value = match[1] if match else None
-                index = (
-                    pc.index(strings.column(name), pa.scalar(value, pa.string())).as_py() if value is not None else -1
-                )
+                index = pc.index(texts, pa.scalar(value, pa.string())).as_py() if match else -1
+                if row and not match:  # of some casts Arrow says the row alone
+                    index = int(row[1]) - 1
+                    value = texts[index].as_py()
                 why = re.sub(r"^Column.* has '.*', which is (.*), in row .*$", r"it is \1", str(failed).split("\n")[0])
                 misfit = _Misfit(name, index if index >= 0 else None, value, why)
                 return _no_value(misfit, dtype or pa.string(), file, before, options)

@@ -107,6 +107,17 @@ def test_in_runs_they_stay_in_their_own(engine: str) -> None:
     }  # fmt: skip
 
 
+def test_a_window_with_one_sign_has_it_as_sum_whatever_the_others_add_up_to(engine: str) -> None:
+    values = [-INF, 1.0, 1e308, 1e308, 1e308, 1.0, INF, -INF]
+    table = pa.table({"k": [1] * 8, "t": range(8), "x": values})
+    dataset = Dataset(table, engine=engine).shuffle_by_keys("k", sort_by="t")
+    made = (
+        Workflow(["x"] >> ops.Rolling(4, ["sum", "mean"], "k", min_periods=1)).fit(dataset).transform(dataset).head(8)
+    )
+    assert to_list(made["x_rolling_sum_4"]) == [-INF, -INF, -INF, -INF, INF, INF, INF, None]
+    assert to_list(made["x_rolling_mean_4"]) == [-INF] * 4 + [pytest.approx(7.5e307), pytest.approx(7.5e307), INF, None]
+
+
 def test_both_signs_have_no_sum(engine: str) -> None:
     table = pa.table({"k": [1, 1], "x": [INF, -INF]})
     made = transformed(["k"] >> ops.JoinGroupby("x", stats=["sum", "mean", "max"]), table, engine)

@@ -370,10 +370,15 @@ def test_a_delimiter_of_files_without_one_is_refused(tmp_path: Path) -> None:
     assert error.value.where == "source.delimiter"
 
 
-def test_a_value_that_does_not_parse_is_named_with_its_row(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{i},x\n" for i in range(50)) + '7,"y\nz"\noops,x\n8,z\n')
-    plan = make_plan(Source(path=str(tmp_path), schema={"a": "int64"}), limits=Limits(join_below=1, range_bytes=32))
-    with pytest.raises(DataError, match=r"column 'a' has a value that is not of type int64: 'oops'") as error:
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("int64", "oops"), ("decimal128(10, 2)", "1.005"), ("decimal128(3, 0)", "1.5"), ("decimal128(3, 0)", "1000")],
+)
+def test_a_value_that_does_not_parse_is_named_with_its_row(tmp_path: Path, dtype: str, value: str) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{i},x\n" for i in range(50)) + f'7,"y\nz"\n{value},x\n8,z\n')
+    plan = make_plan(Source(path=str(tmp_path), schema={"a": dtype}), limits=Limits(join_below=1, range_bytes=32))
+    what = re.escape(f"column 'a' has a value that is not of type {dtype}: '{value}'")
+    with pytest.raises(DataError, match=what) as error:
         everything(plan)
     assert error.value.where == f"{tmp_path / 'a.csv'}, column a, row 52 (the header not counted)"
     assert "source.schema" in error.value.do
