@@ -162,9 +162,13 @@ def wrong_jobs(data: Mapping[str, Any]) -> Iterator[str]:
             yield f"{full_name(spec)}: {file} is not here; a run looks for it in this folder of the worker's host"
         elif {"job", "recipe", "source"} & set(parameters):
             try:
-                job_maker(parameters)(of_this_moment)
+                output = job_maker(parameters)(of_this_moment).as_written()["output"]
             except RowmillError as error:
                 yield f"{full_name(spec)}: every run will fail: {error}"
+                continue
+            if spec.get("schedules") and output["on_existing"] == "fail" and "{" not in output["path"]:
+                do = "set output.on_existing to version or replace, or put {date} into output.path"
+                yield f"{full_name(spec)}: it has a schedule, and every run after the first fails at the output: {do}"
 
 
 def _when(spec: Any) -> str:

@@ -214,11 +214,16 @@ def test_jobs_that_are_not_valid_are_named(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / f"{name}.yaml").write_text(text)
     jobs = {
         "good": {"job": "good.yaml"}, "bad": {"job": "bad.yaml"}, "gone": {"job": "gone.yaml"}, "empty": {},
+        "once": {"job": "good.yaml", "output": {"on_existing": "fail"}},
+        "dated": {"job": "good.yaml", "output": {"path": "out/{date}", "on_existing": "fail"}},
         "filled": {"job": "{{ event.payload.job }}"}, "recipe": {"recipe": "toi", "output": {"path": "o"}},
     }  # fmt: skip
-    specs = [{"name": n, "entrypoint": ENTRY, "parameters": p} for n, p in jobs.items()]
+    nightly = [{"cron": "0 2 * * *"}]
+    specs = [{"name": n, "entrypoint": ENTRY, "parameters": p, "schedules": nightly} for n, p in jobs.items()]
     specs.append({**specs[1], "name": "elsewhere", "work_pool": {"job_variables": {"env": {FOLDER: "/srv"}}}})
     lines = list(wrong_jobs({"deployments": specs}))
-    assert [line.partition(":")[0] for line in lines] == ["preprocess/bad", "preprocess/gone", "preprocess/recipe"]
+    named = [line.partition(":")[0].partition("/")[2] for line in lines]
+    assert named == ["bad", "gone", "once", "recipe"]
+    assert "every run after the first fails" in lines[2]
     assert "unknown operator 'Normalise'" in lines[0]
     assert "(line 2 of bad.yaml)" in lines[0]

@@ -59,8 +59,9 @@ def with_distinct_values(table: pa.Table) -> pa.Table:
 
 
 def _is_distinct(values: pa.DictionaryArray) -> bool:
+    """Whether that is known at no more cost than a look at each of the values."""
     known = values.dictionary
-    return not known.null_count and len(known.unique()) == len(known)
+    return not known.null_count and len(known) <= len(values) and len(known.unique()) == len(known)
 
 
 def _fitting(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
