@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import python_path
 from tests.faults.jobs import digests, make_data, make_job, run_flow
 
-pytestmark = [pytest.mark.xdist_group("flows"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("flows"), pytest.mark.timeout(900)]
 
 
 @pytest.mark.promise("A run whose worker is gone goes on and commits", "flows/OPERATIONS.md#on-a-host-of-its-own")
@@ -31,5 +31,5 @@ def test_a_run_goes_on_when_nobody_reads_its_output(tmp_path: Path, prefect_serv
         first = next(line for line in process.stdout if "Beginning flow run" in line or "ingest on" in line)
         process.stdout.close()
         assert first
-        process.wait(240)
+        process.wait(700)
     assert digests(tmp_path / "out") == digests(tmp_path / "quiet")
