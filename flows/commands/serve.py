@@ -57,7 +57,9 @@ def serve(
     path = file or FILE
     deployments.check_notify(notify)
     deployments.check_notify(announce, "--announce")
-    lines = [f"{full_name(spec)}: {_when(spec)}" for spec in read_file(path)["deployments"]]
+    data = read_file(path)
+    lines = [f"{full_name(spec)}: {_when(spec)}" for spec in data["deployments"]]
+    lines += [f"check    {line}" for line in doubtful_jobs(data)]
     server = ensure_server(console.print)
     if announce:
         deployments.keep_webhook(deployments.ANNOUNCE, announce)
@@ -108,7 +110,7 @@ def deploy(
     deployments.check_notify(notify)
     deployments.check_notify(announce, "--announce")
     data = read_file(path)
-    count, wrong = len(data["deployments"]), list(wrong_jobs(data))
+    count, doubtful = len(data["deployments"]), list(doubtful_jobs(data))
     server = ensure_server(console.print)
     if announce:
         deployments.keep_webhook(deployments.ANNOUNCE, announce)
@@ -122,8 +124,8 @@ def deploy(
     for name, before in deployed.moved.items():
         why = "a deployment is in one pool; for both, give one of them another name"
         console.print(f"moved    {name} from the pool {before}: {why}", soft_wrap=True, markup=False)
-    for line in wrong:
-        console.print(f"wrong    {line}", soft_wrap=True, markup=False)
+    for line in doubtful:
+        console.print(f"check    {line}", soft_wrap=True, markup=False)
     if prune:
         deployments.prune(deployed.left)
     for name in deployed.left:
@@ -142,8 +144,9 @@ def deploy(
     console.print(f"next     {next_}", soft_wrap=True, markup=False)
 
 
-def wrong_jobs(data: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each deployment whose job is not valid, or whose job file is not in the current folder.
+def doubtful_jobs(data: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each deployment whose job is not valid, whose job file is not in the current folder, or whose schedule
+    does not go with the job.
 
     Those that work in another folder, or have values that Prefect fills in, are left to the run.
     """
@@ -162,13 +165,18 @@ def wrong_jobs(data: Mapping[str, Any]) -> Iterator[str]:
             yield f"{full_name(spec)}: {file} is not here; a run looks for it in this folder of the worker's host"
         elif {"job", "recipe", "source"} & set(parameters):
             try:
-                output = job_maker(parameters)(of_this_moment).as_written()["output"]
+                job = job_maker(parameters)(of_this_moment)
             except RowmillError as error:
                 yield f"{full_name(spec)}: every run will fail: {error}"
                 continue
-            if spec.get("schedules") and output["on_existing"] == "fail" and "{" not in output["path"]:
+            schedules, written = spec.get("schedules") or [], job.as_written()
+            if schedules and job.output.on_existing == "fail" and "{" not in written["output"]["path"]:
                 do = "set output.on_existing to version or replace, or put {date} into output.path"
                 yield f"{full_name(spec)}: it has a schedule, and every run after the first fails at the output: {do}"
+            zones = {str(one.get("timezone") or "UTC") for one in schedules if "cron" in one} - {job.run.timezone}
+            if zones and "{" in str(written["source"]["path"]):
+                hours, days = ", ".join(sorted(zones)), f"run.timezone, {job.run.timezone}: set it"
+                yield f"{full_name(spec)}: its hours are those of {hours}, its dates those of {days}"
 
 
 def _when(spec: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.commands.serve import wrong_jobs
+from flows.commands.serve import doubtful_jobs
 from infra.orchestration.deployment_file import FOLDER, complete, read_file
 from tests.infra.elsewhere import until
 from tests.infra.test_deployments import ON_CPU, SMALL, ended, final_state, folder_with_decoys, started
@@ -198,7 +198,7 @@ def test_a_file_deployed_for_another_pool_is_moved_and_the_folder_is_printed(tmp
     moves = [{"name": "moves", "entrypoint": ENTRY, "parameters": {"job": "jobs/none.yaml"}}]
     first = deployed(tmp_path, moves)
     assert f"folder   {tmp_path}, unless the file names another" in first
-    assert "wrong    preprocess/moves: jobs/none.yaml is not here" in first
+    assert "check    preprocess/moves: jobs/none.yaml is not here" in first
     assert "moved" not in deployed(tmp_path, moves)
     text = deployed(tmp_path, moves, "--pool", "rowmill-other")
     assert f"moved    preprocess/moves from the pool {POOL}: a deployment is in one pool" in text
@@ -220,10 +220,12 @@ def test_jobs_that_are_not_valid_are_named(tmp_path: Path, monkeypatch: pytest.M
     }  # fmt: skip
     nightly = [{"cron": "0 2 * * *"}]
     specs = [{"name": n, "entrypoint": ENTRY, "parameters": p, "schedules": nightly} for n, p in jobs.items()]
+    specs[0]["schedules"] = [{"cron": "17 2 * * *", "timezone": "Asia/Tokyo"}]
     specs.append({**specs[1], "name": "elsewhere", "work_pool": {"job_variables": {"env": {FOLDER: "/srv"}}}})
-    lines = list(wrong_jobs({"deployments": specs}))
+    lines = list(doubtful_jobs({"deployments": specs}))
     named = [line.partition(":")[0].partition("/")[2] for line in lines]
-    assert named == ["bad", "gone", "once", "recipe"]
-    assert "every run after the first fails" in lines[2]
-    assert "unknown operator 'Normalise'" in lines[0]
-    assert "(line 2 of bad.yaml)" in lines[0]
+    assert named == ["good", "bad", "gone", "once", "recipe"]
+    assert "its hours are those of Asia/Tokyo, its dates those of run.timezone, UTC" in lines[0]
+    assert "unknown operator 'Normalise'" in lines[1]
+    assert "(line 2 of bad.yaml)" in lines[1]
+    assert "every run after the first fails" in lines[3]
