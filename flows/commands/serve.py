@@ -94,7 +94,7 @@ def deploy(
 
     [bold]Examples[/bold]
 
-      rowmill deploy && prefect worker start --pool rowmill
+      rowmill deploy && PREFECT_API_URL=http://127.0.0.1:4200/api prefect worker start --pool rowmill
 
       rowmill deploy --pool gpu-2 --notify https://hooks.slack.com/services/T0/B0/xyz
 

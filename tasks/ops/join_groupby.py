@@ -47,9 +47,9 @@ class JoinGroupby(Keyed):
     A null key is a key like any other; a group (nested list) is one composite key. A group that was not seen when
     fitting gets nulls.
 
-    Moments are merged along a fixed tree as Chan, Golub, LeVeque do. Sums of floats are exact before they are rounded,
-    so that the same rows have the same sum in any order, and a mean lies among its values; std is right for values from
-    1e-300 to 1e300.
+    Moments are merged along a fixed tree as Chan, Golub, LeVeque do. Sums of floats are exact to 2^-100 of the sum
+    of absolute values before they are rounded, so that the same rows have the same sum in any order, and a mean lies
+    among its values; std is right for values from 1e-300 to 1e300. Integers count as float64 in std.
 
     With an infinity the sum and the mean are infinite (null with both signs), std and var null, and min and max may be
     infinite. An infinite key is a key like any other.

@@ -59,7 +59,8 @@ class TargetEncoding(Keyed):
     For group g and fold f: (S_g - S_gf + p m) / (C_g - C_gf + p), where S and C are sum and count of the targets that
     are not null, p is `p_smooth` and m the mean of the target over all rows (or `target_mean`). `fit_transform` and the
     flow `preprocess` leave out the row's own fold; other data use all folds. A group with C_g < `min_count`, an unseen
-    group and a denominator of 0 get m. Sums of floats are exact before they are rounded.
+    group and a denominator of 0 get m. Sums of floats are exact to 2^-100 of the sum of
+    absolute values before they are rounded.
 
     fold(row) = floor(h kfold / 2^32) with h = MurmurHash3_x86_32(row number as int64, seed `fold_seed`). So the folds
     depend neither on partitions nor on workers.

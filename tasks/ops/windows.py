@@ -363,8 +363,8 @@ class Groupby(_RunOperator):
     -----
     list has all values, nulls too; first and last are the value of the first and last row, even if null. The others
     leave nulls out. Types out: count, nunique int64; sum int64, uint64 or float64, 0 without values; min, max of the
-    column's type; mean, median, std and var float64 (ddof 1), null without enough values. Sums of floats are exact
-    before they are rounded, means and medians are rounded once.
+    column's type; mean, median, std and var float64 (ddof 1), null without enough values. Sums of floats are exact to
+    2^-100 of the sum of absolute values before they are rounded, means and medians are rounded once.
 
     With an infinity the sum and the mean are infinite (null where both signs meet), std and var null; to median, min,
     max and nunique it is a value.

@@ -1,4 +1,4 @@
-"""Sums of floats without error, whatever the order: one body for numpy and CuPy.
+"""Sums of floats without error to 2^-100, whatever the order: one body for numpy and CuPy.
 
 Values are cut into layers: the leading bits of all of them, then the bits below, and so on. Numbers of a layer are
 multiples of one power of two and so few bits long that adding them rounds nothing, so it does not matter who adds them
