@@ -21,16 +21,19 @@ if TYPE_CHECKING:
     from distributed import Client
 
 CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 60.0  # as there
 Seen = dict[str, Any]
 
 
 def workers_at(client: Any) -> dict[str, Any]:
-    """The workers of a client's cluster by their addresses, as the scheduler knows them now; {} if it does not answer.
+    """The workers of a client's cluster by their addresses, as the scheduler knows them now; {} if it does not answer
+    within `ANSWER_SECONDS`.
 
     Not `Client.scheduler_info`, for the reason that tasks/cluster/dask_pool.py gives.
     """
     with suppress(OSError):
-        return dict(client.sync(client.scheduler.identity, n_workers=-1)["workers"])
+        scheduler = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_SECONDS)
+        return dict(scheduler["workers"])
     return {}
 
 

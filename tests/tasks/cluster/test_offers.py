@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -30,6 +31,18 @@ def mixed() -> Iterator[Client]:
     with SpecCluster(workers=workers, scheduler=scheduler) as cluster, Client(cluster, set_as_default=False) as client:
         client.wait_for_workers(2)
         yield client
+
+
+def test_a_scheduler_that_does_not_answer_has_no_workers(mixed: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the thread has gone in which the scheduler of a local cluster runs."""
+
+    async def silent(**_: object) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(mixed.scheduler, "identity", silent)
+    for module in (dask_pool, reach):
+        monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
+        assert module.workers_at(mixed) == {}
 
 
 @pytest.mark.parametrize("known", [dask_pool.workers_at, reach.workers_at])
