@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 
 import dask.config
 
@@ -35,7 +36,8 @@ def dask_setup(worker: object) -> None:
     """
     adopt()
     keep_on_without_reader()
-    faulthandler.enable(sys.__stderr__ or 2, all_threads=False)
+    with suppress(OSError, RuntimeError, ValueError):  # a process without an error stream
+        faulthandler.enable(sys.__stderr__ or sys.stderr, all_threads=False)
     pages.dask_setup(worker)
     sys.setswitchinterval(SWITCH_SECONDS)
     if os.environ.get(INTERNAL_LEVEL) == "CRITICAL":
