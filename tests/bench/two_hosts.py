@@ -115,10 +115,11 @@ def running(commands: Sequence[tuple[Host, list[str]]], folder: Path, **more: st
             process.wait()
 
 
-def worker(host: Host, number: int, address: str, folder: Path, engine: str, lends: bool) -> list[str]:
-    """The command of the worker of a host. `lends`: others of its host may copy out of its memory."""
+def worker(host: Host, gpus: str, address: str, folder: Path, engine: str, lends: bool) -> list[str]:
+    """The command of the worker of a host, or of one for each of its GPUs: each sees all of them, as CUDA IPC needs.
+    `lends`: others of its host may copy out of its memory."""
     common = [address, "--host", host.address, "--dashboard-address", f"{host.address}:0",
-              "--local-directory", str(folder / f"worker{number}")]  # fmt: skip
+              "--local-directory", str(folder / f"worker{gpus}")]  # fmt: skip
     if engine == "pandas":
         preloads = ["infra.workers.preload", *(["tasks.cluster.transfer.host_memory"] if lends else [])]
         threads = max(1, len(os.sched_getaffinity(0)) // 2)
@@ -128,7 +129,7 @@ def worker(host: Host, number: int, address: str, folder: Path, engine: str, len
     pool = {} if ucx else {"limit": 0.92, "shared": lends}
     memory = ["--rmm-pool-size", "0.6", "--device-memory-limit", "0.45"] if ucx else ["--device-memory-limit", "0.45"]
     return [
-        "env", f"CUDA_VISIBLE_DEVICES={number}", f"DASK_ROWMILL__GPU_POOL={pool!r}", *DASK, "cuda", "worker",
+        "env", f"CUDA_VISIBLE_DEVICES={gpus}", f"DASK_ROWMILL__GPU_POOL={pool!r}", *DASK, "cuda", "worker",
         *common, "--nthreads", "16", *memory, "--set-rmm-allocator-for-libs", "cupy", "--pre-import", PRE_IMPORT,
     ]  # fmt: skip
 
@@ -149,7 +150,9 @@ def measure(
                  "--dashboard-address", f"{first.address}:0"]  # fmt: skip
     server = [sys.executable, "-P", "-m", "prefect", "server", "start", "--host", first.address,
               "--port", str(server_port), "--no-services"]  # fmt: skip
-    workers = [(host, worker(host, n, address, folder, engine, lends) + connection) for n, host in enumerate(hosts)]
+    places = [(host, str(number)) for number, host in enumerate(hosts)]
+    places = [(first, "0,1")] if engine == "cudf" and not apart else places
+    workers = [(host, worker(host, gpus, address, folder, engine, lends) + connection) for host, gpus in places]
     paths = [str(ROOT), f"{ROOT}/flows/public", *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {"PYTHONPATH": os.pathsep.join(paths), "DASK_LOGGING__DISTRIBUTED": "error",
                  "PREFECT_HOME": str(folder / "prefect"),
