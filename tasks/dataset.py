@@ -645,7 +645,7 @@ class Dataset:
         rules = self._rows
         if type(self) is Dataset and (rules or self._is_lazy):
             other = copy(self)
-            other.__dict__ = {name: value for name, value in self.__dict__.items() if name not in ("plan", "frames")}
+            other.__dict__ = {name: value for name, value in [*self.__dict__.items()] if name not in ("plan", "frames")}
             if rules:
                 other._rows = replace(rules, dataset=rules.dataset.persist(), shared={})
                 return other

@@ -24,4 +24,5 @@ class PickledFields:
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
+        values = self.__dict__  # to which another thread may add a cached value at this moment
+        return {name: values[name] for name in self.__dataclass_fields__ if name in values}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect import get_client
 
 from tests.conftest import python_path
 from tests.faults.jobs import digests, make_data, make_job, run_flow
@@ -32,4 +33,6 @@ def test_a_run_goes_on_when_nobody_reads_its_output(tmp_path: Path, prefect_serv
         process.stdout.close()
         assert first
         process.wait(700)
-    assert digests(tmp_path / "out") == digests(tmp_path / "quiet")
+    with get_client(sync_client=True) as client:
+        said = [log.message for log in client.read_logs(limit=200)]
+    assert digests(tmp_path / "out") == digests(tmp_path / "quiet"), (process.returncode, said)
