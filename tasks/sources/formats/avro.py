@@ -194,10 +194,11 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
                 source.seek(piece.start)
                 data = source.read(piece.stop - piece.start)
             types, avro_types = Types(begun.schema), {f["name"]: f["type"] for f in begun.schema["fields"]}
-            fields = [types.schema.field(name) for name in schema.names or types.schema.names[:1]]
+            fields = [types.schema.field(name) for name in schema.names]
             for run in _runs(begun, data, piece, types.unbounded, file.path, options):
                 columns = {f.name: _column([row[f.name] for row in run], f, avro_types[f.name]) for f in fields}
-                tables.append(conform(pa.table(columns), schema))
+                table = pa.table(columns) if columns else pa.table({"": pa.nulls(len(run))})  # which has the rows
+                tables.append(conform(table, schema) if columns else table)
     return conform(pa.concat_tables(tables), schema)
 
 
