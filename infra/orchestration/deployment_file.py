@@ -158,8 +158,8 @@ def _checked(spec: object, where: str) -> str:
     if "schedule" in spec:
         raise JobError(what, where=where, why="schedule is not read", do="write schedules: [..]")
     for key in spec.keys() - {*KEYS}:
-        if like := difflib.get_close_matches(str(key), KEYS, 1):
-            raise JobError(what, where=where, why=f"{key} is not read", do=f"did you mean {like[0]!r}?")
+        if difflib.get_close_matches(str(key), KEYS):
+            raise JobError(what, where=where, why=f"{key} is not read", do=near(str(key), KEYS))
     try:
         _Deployment.model_validate(spec)
     except ValidationError as error:

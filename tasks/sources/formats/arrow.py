@@ -19,7 +19,7 @@ import pyarrow as pa
 from tasks.core.plan import File, Piece, Unit, rows_together
 from tasks.errors import DataError
 from tasks.sources.formats.bounds import check_block, readable, validated
-from tasks.sources.formats.conform import conform, with_distinct_values
+from tasks.sources.formats.conform import joined, with_distinct_values
 from tasks.sources.formats.survey import Inspected
 from tasks.storage.files import open_binary, read_range
 
@@ -57,10 +57,10 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
                 for piece in rows_together([p for p in pieces if p.file == number]):
                     whole = validated(pa.Table.from_batches([reader.get_batch(piece.group)]))
                     batch = whole.slice(piece.start, piece.stop - piece.start)
-                    tables.append(conform(with_distinct_values(batch.select(names)), schema))
+                    tables.append(with_distinct_values(batch.select(names)))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _broken(path, error) from None
-    return conform(pa.concat_tables(tables), schema)
+    return joined(tables, schema)
 
 
 def _buffered(raw: object) -> pa.NativeFile:

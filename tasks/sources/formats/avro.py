@@ -20,7 +20,7 @@ from tasks.engines.convert.python_values import stored_type
 from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, RowmillError
 from tasks.sources.formats.avro_blocks import Header, Walk, checked_blocks, header
-from tasks.sources.formats.conform import conform
+from tasks.sources.formats.conform import joined
 from tasks.sources.formats.survey import Inspected
 from tasks.sources.formats.text_ranges import merged
 from tasks.storage.files import open_binary
@@ -197,9 +197,8 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
             fields = [types.schema.field(name) for name in schema.names]
             for run in _runs(begun, data, piece, types.unbounded, file.path, options):
                 columns = {f.name: _column([row[f.name] for row in run], f, avro_types[f.name]) for f in fields}
-                table = pa.table(columns) if columns else pa.table({"": pa.nulls(len(run))})  # which has the rows
-                tables.append(conform(table, schema) if columns else table)
-    return conform(pa.concat_tables(tables), schema)
+                tables.append(pa.table(columns or {"": pa.nulls(len(run))}))
+    return joined(tables, schema)
 
 
 def _runs(

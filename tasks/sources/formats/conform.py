@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,13 @@ def conform(table: pa.Table, schema: pa.Schema, plain: Collection[str] = ()) -> 
         return table.select([])
     types = [(f.name, f.type if f.name in left else carried_type(f.type)) for f in schema]
     return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(types))
+
+
+def joined(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """The tables one after another, in the types of the schema; their rows also where it has no columns."""
+    if not schema.names:
+        return pa.table({"": pa.nulls(sum(table.num_rows for table in tables))}).select([])
+    return conform(pa.concat_tables([conform(table, schema) for table in tables]), schema)
 
 
 def with_distinct_values(table: pa.Table) -> pa.Table:

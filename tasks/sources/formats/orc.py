@@ -13,7 +13,7 @@ import pyarrow.orc as paorc
 from tasks.core.plan import File, Piece, Unit, rows_together
 from tasks.errors import DataError
 from tasks.sources.formats.bounds import MOST_ROWS, readable, validated
-from tasks.sources.formats.conform import conform
+from tasks.sources.formats.conform import joined
 from tasks.sources.formats.survey import Inspected
 from tasks.storage.files import open_binary, read_range
 
@@ -58,7 +58,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
                     tables.append(stripe.slice(piece.start, piece.stop - piece.start).select(names))
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _broken(path, error) from None
-    return conform(pa.concat_tables([conform(t, schema) for t in tables]), schema)
+    return joined(tables, schema)
 
 
 def _broken(path: str, error: Exception) -> DataError:

@@ -10,12 +10,16 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pyarrow.feather as feather
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.core.settings import Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError
 from tasks.ops import Categorify, DataStats
+from tasks.sources.planning import make_plan
+from tasks.sources.reader import read
 from tasks.workflow import Workflow
 from tests.frames import to_list
 
@@ -87,6 +91,18 @@ def test_avro_texts_beside_numbers_and_dates_beside_times(engine: str, tmp_path:
     written(tmp_path, a=(date, [noon.date()]), b=(moment, [noon]))
     times = to_list(Dataset(tmp_path, engine=engine).head()["x"])
     assert times == [noon.replace(hour=0), noon]
+
+
+@pytest.mark.parametrize("format", ["arrow", "orc", "avro"])
+def test_rows_are_read_where_no_column_is(tmp_path: Path, format: str) -> None:
+    if format == "avro":
+        written(tmp_path, a=("int", [1, 2]), b=("long", [3]))
+    else:
+        write = {"arrow": feather.write_feather, "orc": orc.write_table}[format]
+        for name, values in (("a", [1, 2]), ("b", [3])):
+            write(pa.table({"x": values}), str(tmp_path / f"{name}.{format}"))
+    plan = make_plan(Source(path=str(tmp_path)))
+    assert sum(read(plan, number, []).num_rows for number in range(len(plan.partitions))) == 3
 
 
 def test_a_whole_number_that_a_union_with_fractions_does_not_hold_is_named(tmp_path: Path) -> None:
