@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -150,33 +150,40 @@ def doubtful_jobs(data: Mapping[str, Any]) -> Iterator[str]:
 
     Those that work in another folder, or have values that Prefect fills in, are left to the run.
     """
-    from flows.job.dates import of_this_moment
-    from flows.job.parameters import job_maker
     from infra.orchestration.deployment_file import FOLDER, flow_of, full_name
-    from tasks.errors import RowmillError
 
     for spec in data["deployments"]:
         parameters = spec.get("parameters") or {}
         elsewhere = data.get("pull") or spec.get("pull") or FOLDER in str(spec) or "{{" in str(parameters)
-        if elsewhere or flow_of(spec["entrypoint"]).name not in ("preprocess", "fit"):
-            continue
-        file = str(parameters.get("job", ""))
-        if file.endswith((".yaml", ".yml")) and not Path(file).expanduser().exists():
-            yield f"{full_name(spec)}: {file} is not here; a run looks for it in this folder of the worker's host"
-        elif {"job", "recipe", "source"} & set(parameters):
-            try:
-                job = job_maker(parameters)(of_this_moment)
-            except RowmillError as error:
-                yield f"{full_name(spec)}: every run will fail: {error}"
-                continue
-            schedules, written = spec.get("schedules") or [], job.as_written()
-            if schedules and job.output.on_existing == "fail" and "{" not in written["output"]["path"]:
-                do = "set output.on_existing to version or replace, or put {date} into output.path"
-                yield f"{full_name(spec)}: it has a schedule, and every run after the first fails at the output: {do}"
-            zones = {str(one.get("timezone") or "UTC") for one in schedules if "cron" in one} - {job.run.timezone}
-            if zones and "{" in str(written["source"]["path"]):
-                hours, days = ", ".join(sorted(zones)), f"run.timezone, {job.run.timezone}: set it"
-                yield f"{full_name(spec)}: its hours are those of {hours}, its dates those of {days}"
+        if not elsewhere and flow_of(spec["entrypoint"]).name in ("preprocess", "fit"):
+            yield from (f"{full_name(spec)}: {doubt}" for doubt in _doubts(parameters, spec.get("schedules") or []))
+
+
+def _doubts(parameters: Mapping[str, Any], schedules: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What is doubtful about a job, if the parameters have one, and about its schedules."""
+    from flows.job.dates import of_this_moment
+    from flows.job.parameters import job_maker
+    from tasks.errors import RowmillError
+
+    file = str(parameters.get("job", ""))
+    if file.endswith((".yaml", ".yml")) and not Path(file).expanduser().exists():
+        yield f"{file} is not here; a run looks for it in this folder of the worker's host"
+        return
+    if not {"job", "recipe", "source"} & set(parameters):
+        return
+    try:
+        job = job_maker(parameters)(of_this_moment)
+    except RowmillError as error:
+        yield f"every run will fail: {error}"
+        return
+    written = job.as_written()
+    if schedules and job.output.on_existing == "fail" and "{" not in written["output"]["path"]:
+        do = "set output.on_existing to version or replace, or put {date} into output.path"
+        yield f"it has a schedule, and every run after the first fails at the output: {do}"
+    zones = {str(one.get("timezone") or "UTC") for one in schedules if "cron" in one} - {job.run.timezone}
+    if zones and "{" in str(written["source"]["path"]):
+        hours, days = ", ".join(sorted(zones)), f"run.timezone, {job.run.timezone}: set it"
+        yield f"its hours are those of {hours}, its dates those of {days}"
 
 
 def _when(spec: Any) -> str:
