@@ -81,6 +81,17 @@ def is_uuid(dtype: pa.DataType) -> bool:
     return isinstance(dtype, pa.BaseExtensionType) and dtype.extension_name == "arrow.uuid"
 
 
+def is_storable(dtype: pa.DataType) -> bool:
+    """Whether Parquet has a type for these values: not for intervals, unions and run-end encoded values.
+
+    >>> is_storable(pa.list_(pa.duration("s"))), is_storable(pa.list_(pa.month_day_nano_interval()))
+    (True, False)
+    """
+    if pa.types.is_interval(dtype) or pa.types.is_union(dtype) or pa.types.is_run_end_encoded(dtype):
+        return False
+    return all(is_storable(dtype.field(i).type) for i in range(dtype.num_fields))
+
+
 def kind_of(dtype: pa.DataType) -> str:
     if pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype):
         return "number"

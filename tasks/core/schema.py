@@ -15,6 +15,7 @@ from tasks.core.dtypes import (
     field_type,
     is_bytes,
     is_list,
+    is_storable,
     kind_of,
     leaf_type,
     parse_dtype,
@@ -104,6 +105,18 @@ def check_names(names: Sequence[str], where: str, do: str = "give each a name of
         if name == ROW or name.startswith(HIDDEN):
             why = "rowmill gives this name to a column of its own, which is not written"
             raise DataError(f"a column may not be called {name!r}", where=where, why=why, do="rename it")
+
+
+def check_storable(schema: pa.Schema, where: str = "") -> None:
+    """Raise a DataError for a column whose values no type of Parquet holds."""
+    for column in schema:
+        if not is_storable(column.type):
+            raise DataError(
+                f"column {column.name!r} is of type {dtype_name(column.type)}",
+                where=where,
+                why="no type of Parquet holds intervals of months, unions or run-end encoded values",
+                do="give the column another type before (for an interval: duration), or drop it",
+            )
 
 
 class Schema(Mapping[str, Column]):

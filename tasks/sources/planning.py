@@ -29,7 +29,7 @@ from tasks.core.plan import (
     cut_blocks,
     cut_partitions,
 )
-from tasks.core.schema import Column, Schema
+from tasks.core.schema import Column, Schema, check_storable
 from tasks.core.settings import Source
 from tasks.engines.expression.interpreter import true_mask
 from tasks.engines.expression.syntax import Expression, parse
@@ -111,6 +111,7 @@ def make_plan(
     for item in full:
         check_columns(len(item.schema), item.file.path)
         check_depth(item.schema, item.file.path)
+        check_storable(item.schema, item.file.path)
     there = {name for item in full for name in item.schema.names}
     known = {n: t for n, t in (source.schema_ or {}).items() if n not in folders}
     structs = [Schema.from_arrow(item.schema) for item in full] if any("." in n for n in said_of) else []

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.dtypes import dtype_name, field_type, is_list, is_uuid, kind_of, leaf_type, plain_type
-from tasks.core.schema import Schema
+from tasks.core.schema import Schema, check_storable
 from tasks.engines.algorithms.text_casts import parse_text
 from tasks.engines.convert.python_values import listed
 from tasks.engines.convert.type_widening import check_range
@@ -40,6 +40,7 @@ def conform(table: pa.Table, schema: pa.Schema, plain: Collection[str] = ()) -> 
 
     Of the columns `plain` those that are plain strings stay so.
     """
+    check_storable(schema)
     left = {name for name in plain if table.schema.field(name).type == schema.field(name).type == pa.string()}
     columns = {f.name: table.column(f.name) if f.name in left else _fitting(table.column(f.name), f) for f in schema}
     if not columns:

@@ -110,3 +110,24 @@ def test_a_whole_number_that_a_union_with_fractions_does_not_hold_is_named(tmp_p
     with pytest.raises(DataError, match="column 'x' has a number that float64 does not hold") as error:
         Dataset(tmp_path, engine="pandas").head()
     assert error.value.where == str(tmp_path / "a.avro")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([pa.MonthDayNano([1, 2, 3])] * 2),
+        pa.array([[pa.MonthDayNano([1, 2, 3])]] * 2, pa.list_(pa.month_day_nano_interval())),
+        pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["a", "b"])]),
+        pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([5])),
+    ],
+    ids=["interval", "list of intervals", "union", "run-end encoded"],
+)
+def test_a_type_that_parquet_lacks_is_refused_by_the_name_of_its_column(tmp_path: Path, values: pa.Array) -> None:
+    table = pa.table({"x": [1, 2], "odd": values})
+    feather.write_feather(table, tmp_path / "in.arrow")
+    with pytest.raises(DataError, match=r"column 'odd' is of type .*\n.*in.arrow\n.*no type of Parquet"):
+        make_plan(Source(path=str(tmp_path / "in.arrow")))
+    frame = Dataset(table)
+    with pytest.raises(DataError, match="column 'odd' is of type"):
+        Workflow(["x", "odd"]).fit(frame).transform(frame).to_parquet(str(tmp_path / "out"))
+    assert Workflow(["x"] >> DataStats()).fit(frame).transform(table)["x"].to_pylist() == [1, 2]
