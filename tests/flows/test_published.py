@@ -398,13 +398,19 @@ def test_the_page_of_an_output_lists_its_versions_and_what_was_sent(tmp_path: Pa
     assert f"Made of {tmp_path}/in/2026-11-20" in (tmp_path / "out/v0001/_report.html").read_text()
 
 
-def test_the_page_of_an_output_says_that_the_gate_has_stopped_a_night(tmp_path: Path, run: Any) -> None:
+def test_the_page_of_an_output_says_that_the_gate_has_stopped_a_night(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     days(tmp_path)
     run(job_of(tmp_path, GOOD, "warn"))
     with pytest.raises(GateStoppedError):
         run(job_of(tmp_path, BAD, "stop"))
     text = cli("report", str(tmp_path / "out"), "--all").replace("\\", "")
     assert "**The gate stopped a night, which is not published**: " in text
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # on a terminal
+    shown = cli("report", str(tmp_path / "out"), "--all")
+    assert "The gate stopped a night, which is not published" in " ".join(shown.split())
+    assert "**" not in shown and "\\" not in shown
 
 
 def test_those_who_heard_that_a_version_was_taken_back_hear_that_it_is_back(tmp_path: Path, run: Any, api: Any) -> None:

@@ -531,9 +531,9 @@ def report(
     Where it is missing it is made anew from the manifest, the fitted workflow and the files; the curves over time,
     which only the run knew, are not in it then.
 
-    --all prints the versions of the output as Markdown: date, rows, ids added, verdict, size, which of them were taken
-    back, what the Prefect server has heard, which night waits for an answer, what the output was made of, and which
-    outputs next to it were made of it.
+    --all prints the versions of the output (as Markdown if it is not on a terminal): date, rows, ids added, verdict,
+    size, which of them were taken back, what the Prefect server has heard, which night waits for an answer, what the
+    output was made of, and which outputs next to it were made of it.
 
     [bold]Examples[/bold]
 
@@ -547,9 +547,15 @@ def report(
     from tasks.report.html import reports_of
 
     if every:
+        from rich.markdown import Markdown
+
         from flows.published.versions_page import versions_text
 
-        print(versions_text(out.resolve()))
+        text, console = versions_text(out.resolve()), terminal()
+        if console.is_terminal:
+            console.print(Markdown(text))
+        else:
+            print(text)
         return
     importable(Path.cwd())
     for path in reports_of(out, again):
