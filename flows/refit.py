@@ -34,7 +34,7 @@ def refit(
     dry_run: bool = False,
     run: dict[str, Any] | None = None,
 ) -> list[str]:
-    """Learn from new rows on top of what an output has learned, and write them: ids stay, new values come behind."""
+    """Learn from new rows on top of what an output has learned, and write them: ids stay, new values are appended."""
     make = partial(make_refit, job_data(locals()))
     if dry_run:
         show_preview(make(date_of_this_run), write_markdown, "refit")

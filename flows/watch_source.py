@@ -151,8 +151,8 @@ def announce(paths: Sequence[str], patterns: Sequence[str] = (), format: str = "
             raise JobError(
                 "no data is there to announce",
                 where=path,
-                why=f"{len(strays)} file(s) are not data by name",
-                do="give their names with --pattern",
+                why=f"not data by name: {few([file.path for file in strays], MOST_NAMED)}",
+                do="name them with --pattern, such as --pattern '*.log', or correct --format",
             )
         by_root.setdefault(root, []).extend(file for file in files if file.path not in named)
         named.update(file.path for file in files)

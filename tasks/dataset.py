@@ -463,9 +463,9 @@ class Dataset:
         for other in (name, *behind):
             if getattr(known.source, other) is None:
                 continue
-            what, do = f"{name} stands behind {other}", f"call {name} before {other}"
+            what, do = f"{name} is called after {other}", f"call {name} before {other}"
             if other == name:
-                what, do = f"{name} stands there twice", f"call {name} once"
+                what, do = f"{name} is called twice", f"call {name} once"
             why = "rows are made unique, then split and down-sampled, each once"
             raise JobError(what, where=where, why=why, do=do)
         ruled = copy(self)

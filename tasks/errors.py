@@ -95,7 +95,7 @@ def near(name: str, known: Iterable[str]) -> str:
     known = [str(k) for k in known]
     between = next((c for c in DELIMITERS if len(known) == 1 and c in known[0] and name in known[0].split(c)), "")
     if between:
-        return f"the only one is called {known[0][:40]!r}: if it is several, set source.delimiter to {between!r}"
+        return f"the only one is {known[0][:40]!r}: if it is several columns, set source.delimiter to {between!r}"
     lower = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     close = close or [lower[k] for k in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.6)]

@@ -277,8 +277,8 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
         raise JobError(
             "this output has no versions",
             where=str(folder),
-            why=f"versions is {text!r}",
-            do="leave versions out, or give a folder that on_existing: version has written",
+            why=f"versions is {text!r}" if folder.exists() else "the folder does not exist",
+            do="correct the path, leave versions out, or give an output of output.on_existing: version",
         )
     names = [version.name for version in versions]
     first, last = _ends(text, names, folder)
@@ -299,7 +299,8 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
         else:
             chosen.append(version)
     if not chosen:
-        raise JobError("all of these versions were discarded", where=str(folder), why=f"versions is {text!r}")
+        do = "name other versions, or bring one back: rowmill discard OUT/VERSION --undo"
+        raise JobError("all of these versions were discarded", where=str(folder), why=f"versions is {text!r}", do=do)
     other, newest = of_other_ids(chosen), chosen[-1].name
     alike = [version for version in chosen if version not in other]
     for version in other:

@@ -32,7 +32,7 @@ def backfill(
     to: Annotated[
         str | None, typer.Option("--to", metavar="DAY", help="last day or hour; the last that has begun if left out")
     ] = None,
-    at_most: Annotated[int | None, typer.Option(min=1, help="start so many runs, then stop")] = None,
+    at_most: Annotated[int | None, typer.Option(min=1, help="start at most this many runs")] = None,
     missing: Annotated[
         bool,
         typer.Option("--missing", help="only days of the schedule; from the first published one if --from is left out"),

@@ -17,7 +17,7 @@ def convert(
     """Give outputs and fitted workflows that millrace wrote, the former name of rowmill, the new name.
 
     In each _manifest.json and workflow.json below the paths the key of the version is renamed, and the digest is made
-    anew. Data files and what was learned stay as they are, byte by byte. Tags and cardinalities inside of data files
+    anew. Data files and what was learned stay as they are, byte for byte. Tags and cardinalities inside of data files
     keep the former key, under which nothing looks for them: the manifest has them, too.
 
     [bold]Examples[/bold]

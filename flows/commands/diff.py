@@ -16,14 +16,14 @@ from tasks.errors import DataError
 def diff(
     before: Annotated[Path, typer.Argument(help="an output, or a version of one", show_default=False)],
     now: Annotated[
-        Path, typer.Argument(help="another one; v0007 is looked for beside the first and in it", show_default=False)
+        Path, typer.Argument(help="another one; v0007 is looked for next to the first, and in it", show_default=False)
     ],
     all_: Annotated[bool, typer.Option("--all", help="show every distribution, not only those that moved")] = False,
 ) -> None:
     """Show two outputs side by side: rows, columns, vocabularies, statistics and distributions of the source.
 
     Statistics are those of all rows that a run has read, as the gate compares them; distributions are shown with their
-    Jensen-Shannon distance and PSI, those that moved most first, then the pairs of columns that go together otherwise.
+    Jensen-Shannon distance and PSI, those that moved most first, then the pairs of columns whose association changed.
 
     [bold]Examples[/bold]
 
@@ -68,7 +68,7 @@ def contract(
         raise DataError(
             "there is no profile of the source",
             where=str(folder),
-            why="the run that wrote it took none: run.profile is off, unless the job has base, checks or versions",
+            why="run.profile is off by default in a job without base, checks, contract and on_existing: version",
             do="run the job again with run.profile: true",
         )
     name = folder.name if folder.name not in SPLITS else f"{folder.parent.name}/{folder.name}"

@@ -31,7 +31,7 @@ def discard(
     scratch: Scratch = None,
     who: Who = None,
 ) -> None:
-    """Take a published version back, or throw away the night of which the gate asks.
+    """Take a published version back, or throw away the night that waits for an answer of the gate.
 
     A version (OUT/v0006) is no longer a base of a refit, and its night counts as not published. Nothing is removed: the
     file _discarded.json marks the version, with who, when and why. If it was the newest one, _latest names the newest
@@ -55,7 +55,8 @@ def discard(
         return
     if _asks(out, scratch):
         if and_later:
-            raise JobError("--and-later is of a version", where=str(out), do="leave it out: a night is discarded alone")
+            do = "leave it out: a night is discarded alone"
+            raise JobError("--and-later applies to a version", where=str(out), do=do)
         discard_night(out, scratch, who, why)
         return
     for line in discarded(out, why, who or "", and_later):
@@ -90,10 +91,12 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
             "an output of several versions is not discarded as a whole",
             where=str(out),
             why="no night of it waits for an answer",
-            do=f"name the version to take back: {_listed(good[::-1])}" if good else "all of them are discarded",
+            do=f"name the version to take back: {_listed(good[::-1])}"
+            if good
+            else "bring a version back: rowmill discard OUT/VERSION --undo",
         )
     if described_by(version) is None:
-        good = _good(version.parent)
+        good = [one for one in _good(version.parent) if described_by(one)]
         do = f"there are: {_listed(good[::-1])}" if good else "name the folder of a version, OUT/v0006"
         raise JobError("this is not a version of an output", where=str(out), do=do)
     if version.name in SPLITS and (version.parent / SPLITS[0] / MANIFEST).exists():
@@ -103,7 +106,7 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
         raise JobError(
             f"{_listed(later)} {'was' if len(later) == 1 else 'were'} learned on top of {version.name}",
             where=str(out),
-            why="its ids and counts live on there: making its night again would count its rows twice",
+            why="they contain its ids and counts: making its night again would count its rows twice",
             do=f"take all of them back: rowmill discard {out} --and-later",
         )
     lines = []

@@ -390,7 +390,7 @@ def refit_rule(cls: type[Learned]) -> str:
     """
     rules = {
         "merged": "merged, equal to a fit of all rows",
-        "appended": "appended, ids stay and new values come behind them",
+        "appended": "appended, ids stay and new values follow them",
         "frozen": f"frozen, {cls.frozen_why or 'what was learned stays'}",
         "read again": "its tables are read again",
     }

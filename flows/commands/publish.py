@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from tasks.storage.staging import Staging
 
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="output path of the run that asks, or its staging folder")]
-Scratch = Annotated[Path | None, typer.Option("--scratch", help="run.scratch, where no note beside the output has it")]
+Scratch = Annotated[
+    Path | None, typer.Option("--scratch", help="run.scratch of the job, if no note next to the output has it")
+]
 Who = Annotated[str | None, typer.Option("--who", help="who answers; user and host if left out")]
 
 
 def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
-    """Publish a night of which the gate asks: its run goes on from what is done.
+    """Publish a night that waits for an answer of the gate: its run goes on from what is done.
 
     A run of a deployment that waits in Prefect is resumed where it is served. Any other is finished here, by a run of
     its own with the same job and date. The first answer counts; after run.ask_timeout the run is stopped.

@@ -30,7 +30,7 @@ HEAD = f"""<!-- made by: {COMMAND} -->
 
 Every operator is a class of declared parameters; `columns >> Operator(..)` in Python, `{{op: Operator, ..}}` in a
 job. The examples run as tests. *Learns* means that `fit` reads data for it, and says what a refit does with what was
-learned: *merged* (equal to a fit of all rows), *appended* (ids stay, new values come behind them), *frozen* (it stays
+learned: *merged* (equal to a fit of all rows), *appended* (ids stay, new values are appended), *frozen* (it stays
 until everything is learned anew) or *read again* (side tables). *Group* means that a nested list of columns is treated
 as one. `rowmill ops NAME` shows the whole rule of one operator.
 

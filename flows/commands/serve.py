@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,7 +84,7 @@ def deploy(
     notify: Notify = None,
     announce: Announce = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="remove deployments that this file had for this pool and has not any more")
+        bool, typer.Option("--prune", help="remove deployments that this file no longer has for this pool")
     ] = False,
 ) -> None:
     """Register the flows with a Prefect server, for a worker that runs them on this (or another) host.
@@ -166,7 +167,8 @@ def _doubts(parameters: Mapping[str, Any], schedules: Sequence[Mapping[str, Any]
     from tasks.errors import RowmillError
 
     file = str(parameters.get("job", ""))
-    if file.endswith((".yaml", ".yml")) and not Path(file).expanduser().exists():
+    here = Path(os.path.expanduser(file))  # noqa: PTH111 - Path's raises an error for the home of an unknown user
+    if file.endswith((".yaml", ".yml")) and not here.exists():
         yield f"{file} is not here; a run looks for it in this folder of the worker's host"
         return
     if not {"job", "recipe", "source"} & set(parameters):

@@ -31,7 +31,7 @@ SIGNED = re.compile(r"[?&](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Sig
 CLUSTER_PATHS = ("local_directory", "ca", "cert", "key", "known_hosts", "log_directory", "shared_directory")
 COMMANDS = ("setup", "directives", "python", "template")
 COLLECTOR_KEYS = {"run.lineage": "OPENLINEAGE_API_KEY", "run.metrics": "OTEL_EXPORTER_OTLP_HEADERS"}
-HELD = "the options (key, secret, ..) stand as JSON in the variable ROWMILL_STORAGE_<NAME> or in a Secret block"
+HELD = "the options (key, secret, ..) are given as JSON in the variable ROWMILL_STORAGE_<NAME> or in a Secret block"
 
 
 def limit_deployment() -> None:
@@ -151,7 +151,8 @@ def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
         section: Any = getattr(cluster, place, None) if place else cluster
         for name in set(CLUSTER_PATHS) & (section.model_fields_set if section is not None else set()):
             if path := getattr(section, name):
-                yield ".".join(filter(None, ("cluster", place, name))), str(Path(path).expanduser())
+                here = os.path.expanduser(path)  # noqa: PTH111 - Path's raises an error for the home of an unknown user
+                yield ".".join(filter(None, ("cluster", place, name))), here
 
 
 def _check_no_commands(cluster: Cluster) -> None:

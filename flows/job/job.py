@@ -279,7 +279,7 @@ def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) 
         )
     for name in Application.refused_of_source:
         if getattr(application.source, name) is not None:
-            raise JobError(f"source.{name} is not for apply", do="give source.path; run it once per data set")
+            raise JobError(f"source.{name} is not for apply", do="leave it out; run apply once for each data set")
     check_filter(application.source)
     check_access(application)
     application.rules()
@@ -293,8 +293,8 @@ def exchange_on(run: Run, cluster: Cluster) -> dict[str, Any]:
     if cluster.scaling and run.exchange == "memory":
         raise JobError(
             "the exchange in memory needs workers that stay",
-            where="run.exchange, cluster.adapt",
-            why="a worker that is retired takes its pieces along",
+            where=f"run.exchange, cluster.{'adapt' if cluster.adapt else 'adapt_kwargs'}",
+            why="a worker that is retired takes its pieces with it",
             do="leave out one of the two",
         )
     return {"exchange": "disk"} if cluster.scaling else {}
@@ -386,7 +386,7 @@ def _check_split(job: Job) -> None:
             "source.split is not for a job with a base",
             where="source.split, base",
             why="rows that were validation data of one night could be learned from in the next",
-            do="leave out the base, or name validation data of their own: source.valid",
+            do="leave out base; or leave out source.split, and name separate validation data: source.valid",
         )
 
 
@@ -435,7 +435,7 @@ def with_whole_job(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
             "job and features both have a whole job",
             where="job, features",
             why="neither takes precedence",
-            do="leave one of them empty; other fields are laid over what stands there",
+            do="leave one of them empty; the other fields override its values",
         )
     own = Lines().of(text, "features")
     for place, value in flat(others):
@@ -445,10 +445,10 @@ def with_whole_job(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
             there = inner if isinstance(inner, dict) else {}
         if place[-1] in there and there[place[-1]] != value:
             raise JobError(
-                f"{'.'.join(place)} is there twice, with different values",
+                f"{'.'.join(place)} is given twice, with different values",
                 where=f"{'.'.join(place)}, features{own.place(place)}",
                 why=f"the field says {value!r}, and the job in features {there[place[-1]]!r}",
-                do="leave the field empty, or change it in the job: where only one of them says it, it counts",
+                do="leave the field empty, or remove it from the job in features: a value that is given once counts",
             )
     lines.of(text, "features")
     for place, _ in flat(others):

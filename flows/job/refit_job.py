@@ -36,7 +36,7 @@ from infra.clusters.model import Cluster
 from tasks.core.settings import Checks, Output, Refitting, Run, Source, some_path
 from tasks.errors import JobError
 from tasks.graph.node import Node, graph_from_json
-from tasks.job.base_version import BaseVersion, newest_good
+from tasks.job.base_version import BaseVersion, newest_good, why_no_base
 from tasks.job.refitting import refitting_request
 from tasks.job.request import Request
 from tasks.job.run_date import is_pattern
@@ -103,8 +103,8 @@ def chosen_base(root: Path) -> BaseVersion:
         raise JobError(
             "there is no base",
             where=f"base: {root}",
-            why="no version was published, or every one is discarded",
-            do="make the first version with rowmill run; its job may already name this base",
+            why=why_no_base(root),
+            do="correct the path; or make a first version with rowmill run, whose job may already name this base",
         )
     return version
 
@@ -120,7 +120,10 @@ def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Ref
         raise JobError("a refit needs a base", where="base", do="name an output; rowmill run learns without one")
     for name in Refit.refused_of_source:
         if getattr(refit.source, name) is not None:
-            raise JobError(f"source.{name} is not for refit", do="give source.path; name the rest in a job with base:")
+            do = "leave it out; a job for rowmill run with `base` takes it"
+            if name == "split":
+                do = "leave it out: a job with a base is not split"
+            raise JobError(f"source.{name} is not for refit", do=do)
     if refit.refit.learn_from is not None:
         raise JobError(
             "refit.learn_from is not for refit",

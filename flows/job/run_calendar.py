@@ -380,9 +380,9 @@ class DeployedJob:
         unit, is_own = self.calendar.unit, names_hour if self.calendar.hourly else is_pattern
         if not is_own(self.output) and not self.writes_versions:
             raise JobError(
-                f"the {unit}s of {self.name} have one output",
+                f"all {unit}s of {self.name} write the same output",
                 where=f"output.path: {self.output}",
-                why="each would replace the one before",
+                why="each run would replace the output of the one before",
                 do=f"write {{{'hour' if unit == 'hour' else 'date'}}} into output.path, or output.on_existing: version",
             )
 

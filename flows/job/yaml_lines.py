@@ -42,7 +42,7 @@ def _refuse_twice(node: yaml.Node | None, seen: set[int]) -> None:
     for key, value in node.value:
         if isinstance(key, yaml.ScalarNode) and key.value != "<<":
             if key.value in names:
-                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} appears twice", problem_mark=key.start_mark)
             names.add(key.value)
         _refuse_twice(value, seen)
 

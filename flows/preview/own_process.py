@@ -110,7 +110,7 @@ def _ended(status: int, place: Path, stderr: str) -> RowmillError:
         f"the process that looked at the data was ended by {name}",
         where=listed(files),
         why=f"a native reader does so when data are damaged as nothing foresaw{f': {last}' if last else ''}",
-        do="leave these files out of source.path, or write them again; report it with one of them: it is a defect",
+        do="leave these files out of source.path, or write them again; report it with one of them: it is a bug",
     )
 
 

@@ -176,7 +176,7 @@ def asks(question: Question) -> GateAskedError:
 
 def stop_unanswered(question: Question) -> None:
     """Send the event of a question whose time is over."""
-    findings, why = question.verdict.findings, "nobody answered within run.ask_timeout"
+    findings, why = question.verdict.findings, "no answer came within run.ask_timeout"
     payload = {"date": question.date, "stage": question.stage, "why": why}
     _emit(question.output, findings, {**payload, "run": question.run, "until": question.until})
     put_question(question, "refused", GateStoppedError(f"{question.night} was stopped", why=why))

@@ -103,7 +103,7 @@ def date_of_this_run(run: Run) -> RunDate:
     context = FlowRunContext.get()
     flow_run: Any = context.flow_run if context else None
     if flow_run is None or flow_run.expected_start_time is None:
-        raise JobError("the run has no time", where="run.date", do="give run.date, such as 2026-11-22")
+        raise JobError("the run has no scheduled time", where="run.date", do="give run.date, such as 2026-11-22")
     expected = flow_run.expected_start_time
     apart = abs((expected - flow_run.created).total_seconds()) if flow_run.created else 0.0
     scheduled = getattr(flow_run, "auto_scheduled", False) or apart > CHOSEN_SECONDS
@@ -165,7 +165,7 @@ def _done_by_others(own: AnyJob) -> State[list[str]]:
     """The state of a run that has asked and whose work is gone when it goes on."""
     if there := _output_of(own):
         return _published_already(own, there)
-    text = "its work is gone: another run has published it, or somebody has thrown it away"
+    text = "its work is gone: another run has published it, or it was discarded"
     get_run_logger().warning("%s", text)
     return Cancelled(message=text)
 
@@ -191,7 +191,7 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
                     f"the work of {error} lies in the staging folder, and today's job cannot finish it",
                     where=str(_staging(job).folder),
                     why="its output.path or its time zone was different",
-                    do=f"abandon it: rowmill clean --older-than 0 {job.output.path}",
+                    do=f"abandon it: rowmill clean --older-than 0 {_staging(job).folder}",
                 ) from None
             continue
         except (GateAskedError, OpenQuestionError):
@@ -303,7 +303,7 @@ def note_night(job: AnyJob, staging: Staging) -> None:
                 where=str(staging.folder),
                 why="this job writes to the same output and names no date: its run would throw that work away",
                 do=f"finish it first: run the job that names the date with --date {begun.get('run_date')}; to abandon "
-                f"it: rowmill clean --older-than 0 {job.output.path}",
+                f"it: rowmill clean --older-than 0 {staging.folder}",
             )
         return
     if begun and begun.get("night") != _night(job):
@@ -400,14 +400,14 @@ def _tell(dated: Dated | None, begun: bool) -> None:
 def _not_finished(error: RowmillError, job: AnyJob) -> RowmillError:
     day = job.dated.run_date.day if job.dated else ""
     what = f"the run of {day}, which was begun and not published, cannot be finished: {error.what}"
-    do = f"{error.do}; the dates after it wait; to abandon it: rowmill clean --older-than 0 {job.output.path}"
+    do = f"{error.do}; the dates after it wait; to abandon it: rowmill clean --older-than 0 {_staging(job).folder}"
     return type(error)(what, where=error.where, why=error.why, do=do.removeprefix("; "))
 
 
 def _nothing(job: AnyJob, why: str, more: str) -> JobError:
     lines = [line for line in (job.dated.lines if job.dated else []) if line.startswith("source.")]
     where = "\n         ".join(lines) or "source.path"
-    do = f"correct source.path, or run it again when the data are there{more}"
+    do = f"correct the path, or run it again once the data are there{more}"
     return JobError(f"there are no data{_of_date(job)}", where=where, why=why, do=do)
 
 

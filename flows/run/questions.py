@@ -105,7 +105,7 @@ def close_unanswered(staging: Staging, question: Question) -> None:
             return
         write_note(staging.folder, read_note(staging.folder).as_stopped())
         end_question(staging)
-    log.warning("%s was stopped: nobody answered until %s", question.night, question.until)
+    log.warning("%s was stopped: no answer came by %s", question.night, question.until)
     stop_unanswered(question)
 
 

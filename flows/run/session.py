@@ -50,6 +50,7 @@ from tasks.job.base_version import (
     nights_text,
     other_ids_text,
     set_aside,
+    why_no_base,
 )
 from tasks.job.refitting import LEARN_FROM, matched_to_base
 from tasks.job.request import PlanOf, Request
@@ -150,8 +151,8 @@ def on_base(job: AnyJob, request: Request) -> Request:
             raise JobError(
                 "there is no base",
                 where=f"base: {root}",
-                why="no version was published, or every one is discarded",
-                do="correct base, or write base: none to learn from the source alone",
+                why=why_no_base(root),
+                do="correct base; or, in a job for rowmill run, write base: none to learn from the source alone",
             )
         first = f"there is no base at {root} yet: this run is a fit and writes the first version of the output"
         log.warning("%s", choice.all_discarded(root) or first)

@@ -172,6 +172,9 @@ def make_nights(
     path = local_folder(path, "the folder of the sample", "path")
     if nights < 1:
         raise JobError(f"{nights} nights cannot be made", do="give 1 or more")
+    if nights > (dt.date.max - start).days + 1:
+        do = "give an earlier day, or fewer nights"
+        raise JobError("the nights go beyond the year 9999", why=f"{nights} nights from {start}", do=do)
     days = [start + dt.timedelta(number) for number in range(nights)]
     strange = sorted(set(only) - set(days))
     if strange:

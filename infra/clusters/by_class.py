@@ -196,7 +196,7 @@ def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:
     engine = engine_of(client)
     if plugin.on_gpus and engine != "cudf":
         what, do = "workers without a GPU, or without the packages for it", "have cluster_kwargs start workers on GPUs"
-        raise GiveUpError(what, where="cluster.engine = cudf", do=f"leave engine out, or {do}")
+        raise GiveUpError(what, where="cluster.engine = cudf", do=f"leave cluster.engine out, or {do}")
     if engine == "cudf" and not plugin.on_gpus:
         log.warning("the workers have GPUs that stay unused: set cluster.engine: cudf")
     client.register_plugin(plugin)

@@ -55,7 +55,8 @@ def cuda(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> LocalCluster:
     from infra.clusters.cuda import start
 
     if cluster.adapt:
-        raise JobError("workers on GPUs do not scale", where="cluster.adapt", do="leave it out, or set kind: cpu")
+        do = "leave it out, or set cluster.kind: cpu"
+        raise JobError("workers on GPUs do not scale", where="cluster.adapt", do=do)
     host_memory = _host_memory(cluster, len(chosen))
     if not cluster.memory_limit:
         # Hosts whose memory grows with use report little of it at first; a GPU host has at least half of its GPUs'.

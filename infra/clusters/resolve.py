@@ -139,7 +139,8 @@ def workers_of(cluster: Cluster) -> tuple[dict[str, Any], set[str]]:
             "no Dask scheduler answers",
             where=f"cluster.address = {address}",
             why=str(error) or type(error).__name__,
-            do="start one with `dask scheduler`, check host, port, firewall and certificates; or set kind to auto",
+            do="start one with `dask scheduler`; check host, port, firewall and certificates; or set cluster.kind: "
+            "auto",
         ) from None
     with client:
         if not (workers := workers_at(client)):

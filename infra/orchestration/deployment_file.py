@@ -55,7 +55,8 @@ def read_file(path: Path = FILE) -> dict[str, Any]:
     try:
         data = bounded_yaml.load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, or a date that does not exist
-        raise JobError("the file of deployments cannot be read", where=str(path), why=str(error)) from None
+        do = "give the path of a valid YAML file, or leave --file out"
+        raise JobError("the file of deployments cannot be read", where=str(path), why=str(error), do=do) from None
     if not isinstance(data, dict) or not isinstance(data.get("deployments"), list) or not data["deployments"]:
         do = f"begin with a copy of {FILE}"
         if isinstance(data, dict) and "source" in data:
@@ -153,7 +154,8 @@ def _schedule(schedule: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(spec: object, where: str) -> str:
     """The full name of a deployment; a JobError where Prefect would refuse it, or find nothing to run."""
     if not isinstance(spec, dict) or not (spec.get("name") and spec.get("entrypoint")):
-        raise JobError("a deployment needs a name and an entrypoint", where=where)
+        do = "write name: nightly and entrypoint: flows.preprocess.preprocess"
+        raise JobError("a deployment needs a name and an entrypoint", where=where, do=do)
     what, where = "a deployment is not valid", f"{where} ({spec['name']})"
     if "schedule" in spec:
         raise JobError(what, where=where, why="schedule is not read", do="write schedules: [..]")

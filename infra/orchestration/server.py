@@ -154,7 +154,8 @@ def _configured(api_url: str) -> ServerInfo:
             "the configured Prefect server does not answer",
             where=f"PREFECT_API_URL = {api_url}",
             why=str(problem),
-            do="start it with `prefect server start`, or `prefect config unset PREFECT_API_URL` to have one started",
+            do="start it; or, to have one started here, remove the setting: `unset PREFECT_API_URL` if it is an "
+            "environment variable, `prefect config unset PREFECT_API_URL` if it is in the profile",
         )
     return ServerInfo(api_url, ui_url(), False)
 

@@ -601,7 +601,7 @@ class Refitting(Section):
     forget: Days | None = Field(
         None, description="drop the counts of values without an id that were not seen for so long: 365d"
     )
-    all: bool = Field(False, description="learn anew from these rows, but for frozen steps; ids stay")
+    all: bool = Field(False, description="learn again, from these rows alone, all but frozen steps; ids stay")
     again: bool = Field(False, description="also files that the base has learned already")
     learn_from: str | list[str] | None = Field(
         None, description="older rows, from which steps learn first that the base does not have"

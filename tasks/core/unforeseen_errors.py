@@ -51,7 +51,7 @@ def defect(error: BaseException, doing: str, where: str = "") -> RowmillError:
     return _rebuilt(
         f"{doing} failed with an unexpected error",
         place,
-        f"{type(error).__name__}{f': {text}' if text else ''}; this is a defect of rowmill or of one of its libraries",
+        f"{type(error).__name__}{f': {text}' if text else ''}; this is a bug in rowmill or in one of its libraries",
         "report it to the maintainers of rowmill, with these lines, those that --debug adds, and the job; "
         f"versions: {', '.join(versions())}",
         "".join(traceback.format_exception(error)),

@@ -139,7 +139,7 @@ def answered(folder: Path, answer: Answer, who: str) -> Question:
                 "there is no open question",
                 where=str(folder),
                 why="nothing waits for an answer here",
-                do="look at the run, or at rowmill inspect of the output",
+                do="look at the page of the run, or at the output: rowmill inspect OUT",
             )
         check_first_answer(question, answer)
         if question.answer is not None:
@@ -166,7 +166,7 @@ def already(question: Question) -> JobError:
     if first.answer == "publish":
         out = question.output
         do = f"the first answer counts: `rowmill publish {out}` finishes it where its run does not; then `rowmill "
-        do += f"discard {out}/VERSION` takes the published version back"
+        do += f"discard {out}` (with versions: {out}/VERSION) takes the published output back"
     return JobError(what, where=question.output, why=f"{first.who} answered at {first.when}", do=do)
 
 
@@ -176,7 +176,7 @@ def too_late(question: Question) -> JobError:
     return JobError(
         what,
         where=question.output,
-        why="nobody answered within run.ask_timeout",
+        why="no answer came within run.ask_timeout",
         do="run that date again: it goes on from what is done, and asks again",
     )
 

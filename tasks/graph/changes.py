@@ -13,7 +13,7 @@ from tasks.graph.state import load_changes
 class Mode:
     """What a refit does with a learned step.
 
-    mode: "merged" (as learned from all rows), "appended" (ids stay, new values come behind), "frozen" (as it was) or
+    mode: "merged" (as learned from all rows), "appended" (ids stay, new values are appended), "frozen" (as it was) or
         "new" (learned from these rows alone, since the base does not have the step).
     why: the reason, in one clause; "" where it needs none.
     behind: the keys of the learned steps on which its inputs depend.

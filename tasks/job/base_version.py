@@ -95,6 +95,12 @@ class BaseChoice:
         return f"every version at {root} is discarded ({names}): this run is a fit, and all values get new ids"
 
 
+def why_no_base(root: Path) -> str:
+    """Why no version at a path, which is not damaged, can be a base."""
+    is_there = root.is_dir() and any(root.iterdir())
+    return "every version is discarded" if is_there else "the folder does not exist, or is empty"
+
+
 def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
     """The newest good version at a path: of a folder of versions, or of an output or fitted workflow without.
 
@@ -112,7 +118,7 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
                 "the base is not an output of rowmill",
                 where=f"base: {root}",
                 why=f"it has no {MANIFEST}, no {FITTED} and no versions",
-                do="give the folder that runs write, or base: none",
+                do="give the output.path of earlier runs; or, in a job for rowmill run, base: none",
             )
         versions = [root]
     damaged, discarded = dict[Path, str](), list[str]()
@@ -137,7 +143,7 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
             "no version of the base is good",
             where=str(root),
             why="; ".join(damaged.values()),
-            do="restore one from a copy; or begin anew: base: none, which gives all values new ids",
+            do="restore one from a copy; or start over with rowmill run and base: none, which gives all values new ids",
         )
     return BaseChoice(None, {}, tuple(discarded))
 
@@ -148,7 +154,7 @@ def _unknown(version: Path, why: str) -> HostError:
         where=str(version),
         why=why,
         do="give this user read access, or mount its disk, and run the same job again; if it is lost: rowmill discard "
-        f"{version}, or remove the folder if it is not a version",
+        f"{version}, or, if that is refused, remove the folder or link",
     )
 
 

@@ -97,12 +97,11 @@ def parse_run_date(text: str, timezone: str, origin: Origin = "run.date") -> Run
         if not re.match(r"\d{4}-\d\d-\d\d[T ]\d\d", stripped):
             raise ValueError("it is neither a day nor a day with a time")
         moment = datetime.fromisoformat(stripped)
-    except ValueError as error:
+        local = moment.replace(tzinfo=zone) if moment.tzinfo is None else moment.astimezone(zone)
+        back = local.astimezone(UTC).astimezone(zone)
+    except (ValueError, OverflowError) as error:  # beyond the years 1 to 9999 in another time zone
         raise JobError(f"{text!r} is not a date", where="run.date", why=str(error), do=do) from None
-    if moment.tzinfo is not None:
-        return RunDate(moment.astimezone(zone), timezone, origin)
-    local = moment.replace(tzinfo=zone)
-    if local.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != moment:
+    if moment.tzinfo is None and back.replace(tzinfo=None) != moment:
         raise JobError(
             f"there is no {stripped} in {timezone}",
             where="run.date",

@@ -16,7 +16,7 @@ from tasks.learning.growth import Mode
 from tasks.ops.base import Learned
 
 WORDS = ("freeze", "merge")  # what a setting may say of a step
-APPENDED = "ids stay, new values come behind them"
+APPENDED = "ids stay, new values are appended"
 MERGED = "equal to a fit of all rows"
 # Sentences of `changes.json`, which stay as they were written: to them the rows of a refit are a night.
 ON_DISK = "ids do not move, and rows of earlier nights were learned under the ids that they have on disk"
@@ -125,8 +125,8 @@ class _ModeDecision:
             return "frozen", f"the job says {name}: freeze, so it does not learn from these rows"
         if self.refit_all:
             if nature == "appended":
-                return "appended", "learned anew from these rows, but ids stay (refit: all)"
-            return "merged", "learned anew from these rows (refit: all)"
+                return "appended", "learned again from these rows alone, but ids stay (refit: all)"
+            return "merged", "learned again from these rows alone (refit: all)"
         if nature == "frozen":
             if word == "merge":
                 raise _impossible(step, name, nature_why, "leave it out, or learn all anew with refit: {all: true}")

@@ -198,7 +198,7 @@ def _jagged_columns(jagged: Mapping[str, Any] | Sequence[str]) -> dict[str, Feat
     if weighted:
         one, other = next(iter(weighted)), next(name for name in jagged if name not in weighted)
         raise JobError(
-            "jagged has columns beside names of tensors",
+            "jagged mixes columns and names of tensors",
             why=f"{one!r} names one column, {other!r} several",
             do=f"jagged={{'{other}': .., 'ids': {{'{one}': {jagged[one]!r}}}}}",
         )
@@ -245,7 +245,7 @@ def _check_weights(loader: Loader, name: str, weight: str) -> None:
             f"{name!r} and its weights, {weight!r}, are not both lists",
             where=loader.path,
             why=f"{name} is {dtype_name(values)}, {weight} is {dtype_name(weights)}",
-            do="name weights of which there is one for each value",
+            do="name a list column with one weight for each value",
         )
 
 

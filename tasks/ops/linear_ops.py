@@ -188,7 +188,7 @@ class PairwiseRegression(_Together):
     An infinity cannot be learned from: an error that names column and row. A refit merges the moments: its fits are
     those of all rows within 1e-12.
 
-    Errors: a JobError for fewer than two columns beside the target; a DataError for a target that is not numeric, and
+    Errors: a JobError for fewer than two columns besides the target; a DataError for a target that is not numeric, and
     for infinite values.
 
     Source: centred cross moments by blocks (Chan, Golub, LeVeque, 1979), stored as their triangular factor; a pair is
@@ -246,7 +246,7 @@ class PairwiseRegression(_Together):
     def check(self, unit: Unit, schema: Schema) -> None:
         super().check(unit, schema)
         if len(self.predictors(unit)) < 2:
-            raise JobError("PairwiseRegression needs at least two columns beside the target", do="select more columns")
+            raise JobError("PairwiseRegression needs at least two columns besides the target", do="select more columns")
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         if self.target in schema and schema[self.target].kind not in ("number", "bool"):

@@ -8,7 +8,7 @@ import re
 from types import ModuleType
 from typing import Any
 
-from tasks.errors import HostError, JobError
+from tasks.errors import HostError, JobError, RowmillError
 
 VARIABLE = "ROWMILL_FUNCTION_MODULES"
 
@@ -32,7 +32,7 @@ def check_module(path: str) -> None:
 
 
 def import_path(path: str) -> Any:
-    """Import the object `module:name`; a HostError says what is missing, or that the module is not allowed."""
+    """Import the object `module:name`; a HostError says what is missing or fails, or that the module is not allowed."""
     check_module(path)
     module_name, _, attribute = path.partition(":")
     try:
@@ -41,10 +41,12 @@ def import_path(path: str) -> Any:
             named = getattr(named, part)
             if isinstance(named, ModuleType) and not is_allowed(named.__name__):
                 raise _refused(path, f"it is in the module {named.__name__}; ")
-    except (ImportError, AttributeError) as error:
+    except RowmillError:
+        raise
+    except Exception as error:  # of a user's module it may be any
         raise HostError(
             f"{path!r} cannot be imported",
-            why=str(error),
+            why=f"{type(error).__name__}: {error}",
             do="write module:name of an object that every worker can import",
         ) from None
     home = getattr(named, "__module__", None)

@@ -191,7 +191,7 @@ def expressions_of(types: Mapping[str, str]) -> dict[str, Expression]:
     parsed = {name: parse(text) for name, text in texts.items()}
     for name, expression in parsed.items():
         if expression.columns != (SELF,):
-            what = f"an expression of source.schema is of its own column alone, which is called {SELF}"
+            what = f"an expression in source.schema can only use its own column, which it calls {SELF}"
             raise JobError(what, where=f"source.schema.{name}: {expression.text}", do="use Lambda for other columns")
     return parsed
 

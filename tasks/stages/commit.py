@@ -307,7 +307,7 @@ def _check_rows(rows: int, written: WriteResult) -> None:
             raise DataError(
                 f"{count:,} of {wanted:,} rows were {verb}",
                 why="the output would not be whole",
-                do="run the same job again; if it stays, report it",
+                do="run the same job again; if the error persists, report it",
             )
 
 

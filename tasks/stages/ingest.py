@@ -17,6 +17,7 @@ from typing import Any
 
 from tasks.cluster.parallelism import sizing
 from tasks.cluster.pool import Pool
+from tasks.core.dtypes import dtype_name
 from tasks.core.plan import PARSED, Block, File, Plan
 from tasks.core.schema import Schema
 from tasks.core.stage_results import IngestResult
@@ -255,6 +256,12 @@ def naming_valid(split: str) -> Iterator[None]:
             why=error.why or error.what,
             do="correct source.valid, or leave it out",
         ) from None
+    except JobError as error:
+        key = {"valid": "source.valid", LEARN_FROM: "refit.learn_from"}.get(split)
+        if key is None or not error.where.startswith("source.path"):
+            raise
+        where = error.where.replace("source.path", key, 1)
+        raise type(error)(error.what, where=where, why=error.why, do=error.do) from None
 
 
 @dataclass(frozen=True)
@@ -408,6 +415,7 @@ def same_schema(train: Schema, valid: Schema) -> None:
             raise DataError(
                 f"column {name!r} has different types",
                 where="source.path and source.valid",
-                why=f"{column.dtype} in the training data, {valid[name].dtype} in the validation data",
+                why=f"{dtype_name(column.dtype)} in the training data, {dtype_name(valid[name].dtype)} in the "
+                "validation data",
                 do=in_one_type(name, column.dtype, valid[name].dtype),
             )

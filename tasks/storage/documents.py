@@ -25,7 +25,7 @@ from tasks.core.strict_json import decoded, encoded
 from tasks.core.versions import stable_json
 from tasks.errors import DataError, RowmillError
 
-RESTORE = "restore the folder from where it came, or make it again"
+RESTORE = "restore the folder from a copy, or make it again"
 FORMER, NAME = "millrace", "rowmill"  # keys of the version in documents, and ends of the names of staging folders
 DIGEST = "digest"  # of the file's own content, all other fields
 

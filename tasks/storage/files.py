@@ -144,20 +144,17 @@ def _would_match(folder: str, pattern: str) -> bool:
 
 
 def _no_input(source: str) -> NoInputError:
-    hint = ""
+    do = "correct the path"
     if any(c in source for c in "*?["):
         why = "the pattern matches no file"
     elif not is_remote(source) and os.path.isdir(local_path(source)):
         why = "the folder holds no data file (names beginning with _ or . do not count)"
     else:
         why = "the path does not exist"
-        hint = "" if is_remote(source) else _split_of_newest(local_path(source)) or _nearby(local_path(source))
-    return NoInputError(
-        "there is no input",
-        where=source,
-        why=why,
-        do=f"{hint}correct source.path, or make look-alike data there: rowmill sample toy --path DIR",
-    )
+        if not is_remote(source):
+            hint = _split_of_newest(local_path(source)) or _nearby(local_path(source))
+            do = f"{hint}correct the path, or make look-alike data of a recipe there: rowmill sample toy --path DIR"
+    return NoInputError("there is no input", where=source, why=why, do=do)
 
 
 def _split_of_newest(path: str) -> str:

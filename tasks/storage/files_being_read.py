@@ -128,8 +128,8 @@ def gone(folder: Path) -> DataError:
     return DataError(
         "the output that is read is gone",
         where=str(folder),
-        why="it was replaced or removed meanwhile, and run.keep_replaced is over",
-        do="begin anew with what is there now; a longer run.keep_replaced in the job that writes it leaves readers "
+        why="it was replaced or removed, and the time of run.keep_replaced has passed",
+        do="start again with the current output; a longer run.keep_replaced in the job that writes it gives readers "
         "more time",
     )
 

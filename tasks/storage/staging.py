@@ -584,6 +584,6 @@ def _refuse_former(folder: Path) -> None:
         raise JobError(
             f"a run of {FORMER}, the former name of {NAME}, has left unfinished work",
             where=str(former),
-            why="this run would begin anew beside it",
-            do=f"go on with it: mv {former} {folder}; or begin anew: rm -r {former}; then run the same job again",
+            why="this run would start over next to it",
+            do=f"go on with it: mv {former} {folder}; or start over: rm -r {former}; then run the same job again",
         )

@@ -294,8 +294,17 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.system
 @pytest.mark.promise("an output is there whole or not at all")
-@pytest.mark.parametrize("can_exchange", [True, False])
-@pytest.mark.parametrize("scratch", ["", "beside", "elsewhere"])
+@pytest.mark.parametrize(
+    ("scratch", "can_exchange"),
+    [
+        ("", True),
+        ("elsewhere", False),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in (("", False), ("beside", True), ("beside", False), ("elsewhere", True))
+        ),
+    ],
+)
 def test_a_kill_before_any_line_of_the_commit_leaves_the_old_or_the_new_output(
     scratch: str, can_exchange: bool, tmp_path: Path, memory: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""What nobody foresaw is said at every door: what failed, where, that it is a defect, and how to report it."""
+"""What nobody foresaw is said at every door: what failed, where, that it is a bug, and how to report it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def broken_verify(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.promise(
-    "An unexpected error is reported as a defect of rowmill or of a library, with the code location and the versions "
+    "An unexpected error is reported as a bug of rowmill or of a library, with the code location and the versions "
     "to include in a bug report: exit status 70"
 )
 def test_a_command_says_what_to_report(broken_verify: None, tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_command_says_what_to_report(broken_verify: None, tmp_path: Path) -> N
     assert done.exit_code == DEFECT == 70
     assert done.stderr.startswith("error: rowmill verify failed with an unexpected error\n")
     assert "rowmill/cli.py, line" in done.stderr
-    assert "KeyError: 'parts'; this is a defect of rowmill" in done.stderr
+    assert "KeyError: 'parts'; this is a bug in rowmill" in done.stderr
     assert f"pyarrow {pa.__version__}" in done.stderr
     assert "Traceback" not in done.stderr
 

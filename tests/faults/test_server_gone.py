@@ -52,7 +52,10 @@ def kill_server(folder: Path) -> bool:
 
 @pytest.mark.promise("Then the command ends with exit status 3, within 150 s of the server's death or of the commit")
 @pytest.mark.promise("`the Prefect server went away during the run`")
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "stage",
+    ["statistics", "shuffle_write", *(pytest.param(s, marks=pytest.mark.nightly) for s in ("ingest", "transform"))],
+)
 def test_a_server_that_dies_in_a_stage_costs_neither_the_output_nor_minutes(
     stage: str, own_server: dict[str, str], tmp_path: Path
 ) -> None:

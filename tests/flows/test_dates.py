@@ -378,6 +378,22 @@ def test_a_night_of_another_folder_is_finished_first_too(
     assert [path.name[:11] for path in (tmp_path / "scratch").iterdir()] == [".2026-11-25"]
 
 
+def test_the_work_of_a_night_in_a_scratch_folder_is_abandoned_by_the_command_that_the_error_names(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day_of(tmp_path, "2026-11-21")
+    begin(run, nightly(tmp_path, date="2026-11-22", scratch=str(tmp_path / "scratch")), monkeypatch)
+    data = nightly(tmp_path, scratch=str(tmp_path / "scratch"))
+    data["source"]["path"] = f"{tmp_path}/in/2026-11-21"
+    with pytest.raises(JobError, match="was begun and not published") as caught:
+        run(data)
+
+    command = str(caught.value).split("to abandon it: rowmill ")[1].split()
+    assert CliRunner().invoke(app, command).exit_code == 0
+    run(data)
+    assert len(list((tmp_path / "out").glob("v*"))) == 1
+
+
 @pytest.mark.promise("While a night's unfinished work is there, a job without a date is refused for the same output")
 def test_a_job_without_a_date_does_not_throw_away_a_night(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch

@@ -226,7 +226,7 @@ def test_the_layout_of_text_is_seen(folder: Path, engine: str, name: str, encodi
 HEADLESS = {"header": False, "columns": ["column_1", "column_2", "column_3"]}
 
 
-@pytest.mark.promise("and of text whose suffix tells no format; without a header columns get numbers as names")
+@pytest.mark.promise("Without a header, columns are `column_1`, `column_2`, ..")
 @pytest.mark.parametrize(
     ("name", "content", "settings"),
     [

@@ -542,7 +542,7 @@ def test_a_run_that_nobody_answers_in_time_fails(host: Asking) -> None:
     assert "never resumed" in state["message"]
     late = host.rowmill("publish", "out")
     assert late.wait(60) == 1
-    assert "nobody answered within run.ask_timeout" in host.log
+    assert "no answer came within run.ask_timeout" in host.log
     before = len(versions(host.folder))
     host.wait(host.begin(NEXT), "Completed")
     assert len(versions(host.folder)) == before + 1

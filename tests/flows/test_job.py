@@ -308,8 +308,11 @@ def test_values_that_nobody_can_keep_or_mean_are_refused(change: str, said: str)
     [
         ("output: {seed: 2026-13-45}", "month must be in 1..12"),
         ("output: {seed: !!int abc}", "invalid literal"),
-        ("output: {seed: 1}\nlabel: []\noutput: {seed: 2}\n", "line 3, column 1\n  why: the key 'output' stands twice"),
-        ("features:\n- {columns: [x],\n   columns: [y]}", "line 3, column 4\n  why: the key 'columns' stands twice"),
+        (
+            "output: {seed: 1}\nlabel: []\noutput: {seed: 2}\n",
+            "line 3, column 1\n  why: the key 'output' appears twice",
+        ),
+        ("features:\n- {columns: [x],\n   columns: [y]}", "line 3, column 4\n  why: the key 'columns' appears twice"),
     ],
 )
 def test_yaml_that_says_nothing_or_two_things_is_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -107,8 +107,8 @@ def test_features_take_a_whole_job_too(folder: Path, monkeypatch: pytest.MonkeyP
     [
         ({"job": "job.yaml"}, r"(?s)job and features both have a whole job.*leave one of them empty"),
         ({"job": JOB}, "job and features both have a whole job"),
-        ({"output": {"seed": 6}}, r"(?s)output\.seed is there twice.*line 8 of features.*field says 6.*features 5"),
-        ({"source": {"path": "other.parquet"}}, r"(?s)source\.path is there twice.*leave the field empty"),
+        ({"output": {"seed": 6}}, r"(?s)output\.seed is given twice.*line 8 of features.*field says 6.*features 5"),
+        ({"source": {"path": "other.parquet"}}, r"(?s)source\.path is given twice.*leave the field empty"),
     ],
 )
 def test_a_whole_job_in_features_contradicts_nothing(folder: Path, more: dict[str, Any], message: str) -> None:

@@ -116,7 +116,13 @@ def test_a_publication_is_an_event_with_its_figures(tmp_path: Path, run: Any, ap
     "flows/OPERATIONS.md#when-it-is-published",
 )
 @pytest.mark.parametrize(
-    ("when", "repaired_by"), [("before", "start"), ("after", "start"), ("before", "publish"), ("after", "clean")]
+    ("when", "repaired_by"),
+    [
+        ("before", "start"),
+        ("after", "clean"),
+        pytest.param("after", "start", marks=pytest.mark.nightly),
+        pytest.param("before", "publish", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_kill_around_the_event_makes_one_event(
     when: str, repaired_by: str, tmp_path: Path, run: Any, api: Any
@@ -410,7 +416,8 @@ def test_the_page_of_an_output_says_that_the_gate_has_stopped_a_night(
     monkeypatch.setenv("TTY_COMPATIBLE", "1")  # on a terminal
     shown = cli("report", str(tmp_path / "out"), "--all")
     assert "The gate stopped a night, which is not published" in " ".join(shown.split())
-    assert "**" not in shown and "\\" not in shown
+    assert "**" not in shown
+    assert "\\" not in shown
 
 
 def test_those_who_heard_that_a_version_was_taken_back_hear_that_it_is_back(tmp_path: Path, run: Any, api: Any) -> None:

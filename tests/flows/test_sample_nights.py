@@ -190,6 +190,8 @@ class TestFiles:
             make_nights(tmp_path, 31, 500, only=[dt.date(2026, 11, 1)])
         with pytest.raises(JobError, match="0 nights"):
             make_nights(tmp_path, 0, 500)
+        with pytest.raises(JobError, match="the nights go beyond the year 9999"):
+            make_nights(tmp_path, 31, 500, start=dt.date(9999, 12, 30))
 
     def test_memory_does_not_grow_with_the_rows_nor_the_nights(self, tmp_path):
         night_table(night(0, 100))  # the tables that every night needs

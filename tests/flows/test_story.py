@@ -46,7 +46,7 @@ def vocabulary(version: Path, column: str) -> list[Any]:
 
 @pytest.mark.promise('`Dataset("out/nightly", versions="all")` reads all nights')
 @pytest.mark.promise(
-    "This story is run as it stands",
+    "runs this story",
     "flows/NIGHTS.md#a-nightly-job-from-the-first-day-to-the-thirtieth",
 )
 def test_a_nightly_job_from_the_first_day_to_the_thirtieth(

@@ -187,10 +187,10 @@ def test_days_without_a_schedule_are_not_missing(tmp_path: Path) -> None:
     ("job", "message"),
     [
         ({"source": {"path": "in"}}, "names no date"),
-        ({"output": {"path": "out", "on_existing": "replace"}}, "the days of preprocess/n have one output"),
+        ({"output": {"path": "out", "on_existing": "replace"}}, "all days of preprocess/n write the same output"),
         (
             {"source": {"path": "in/{date}/{hour}"}, "output": {"path": "out/{date}"}},
-            "the hours of preprocess/n have one output",
+            "all hours of preprocess/n write the same output",
         ),
     ],
 )

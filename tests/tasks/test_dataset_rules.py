@@ -293,8 +293,8 @@ def test_the_same_rows_on_a_cluster(tmp_path: Path, engine: str, client: Any) ->
         ([("downsample", {"where": "i == 0", "fraction": 2})], r"Dataset\.downsample\.fraction"),
         ([("split", {"by": "time", "test": 0.1})], "by: time needs a column"),
         ([("unique", {"keys": []})], r"Dataset\.unique\.keys"),
-        ([("unique", {"keys": "i"}), ("unique", {"keys": "i"})], "unique stands there twice"),
-        ([("downsample", {"where": "i > 0", "fraction": 1}), ("unique", {"keys": "i"})], "unique stands behind down"),
+        ([("unique", {"keys": "i"}), ("unique", {"keys": "i"})], "unique is called twice"),
+        ([("downsample", {"where": "i > 0", "fraction": 1}), ("unique", {"keys": "i"})], "unique is called after down"),
     ],
 )  # fmt: skip
 def test_rules_that_cannot_be_right_are_refused_at_once(rules: list[tuple[str, Any]], message: str) -> None:

@@ -31,7 +31,7 @@ Sampled = Annotated[
 Dated = Annotated[
     str | None,
     typer.Option(
-        "--date", help="what {date} and {hour} of paths and filters mean: 2026-11-22; this moment if left out"
+        "--date", help="the date that {date} and {hour} stand for in paths and filters: 2026-11-22; now if left out"
     ),
 ]
 
@@ -163,7 +163,7 @@ def run(
     """Run a job: read, learn statistics, transform, shuffle and write, as a Prefect run with a page of its own.
 
     A job that was cut off goes on where it stopped when the same command is given again. Paths in a job are relative to
-    the current folder. Functions that it names are found beside the job file and in the current folder.
+    the current folder. Functions that it names are found next to the job file and in the current folder.
 
     [bold]Examples[/bold]
 
@@ -231,8 +231,8 @@ def apply(
     """Transform new data with what was learned before, shuffle and write them; nothing is learned.
 
     Columns are found by name and read in the types of the fit; others are not looked at. Values that were not seen
-    get their operator's answer for such (Categorify: an out-of-vocabulary id). Label columns that the new data lack
-    are left out and named; any other missing column is an error. The source is read as that of the fit, unless it
+    get what their operator gives unknown values (Categorify: an out-of-vocabulary id). Label columns that the new data
+    lack are left out and named; any other missing column is an error. The source is read as that of the fit, unless it
     is set otherwise: null_values, schema, filter, strict, keys and sort_by; delimiter, header and columns where the
     files have the format of the fit. A run that was cut off goes on where it stopped when the same command is given
     again.
@@ -264,7 +264,7 @@ def refit(
     again: Annotated[bool, typer.Option("--again", help="also files that the base has learned already")] = False,
     refit_all: Annotated[
         bool,
-        typer.Option("--refit-all", help="learn anew from these rows, but for frozen steps; ids stay"),
+        typer.Option("--refit-all", help="learn again, from these rows alone, all but frozen steps; ids stay"),
     ] = False,
     set_: Annotated[
         list[str] | None,
@@ -274,7 +274,7 @@ def refit(
 ) -> None:
     """Learn from new rows on top of what an output has learned, and write these rows as its next version.
 
-    Reads the new rows only. Every value that had an id keeps it, new values come behind; counts, means and other sums
+    Reads the new rows only. Every value that had an id keeps it, new values are appended; counts, means and other sums
     are those of all nights; what cannot be merged stays as it is, and the log says why. The base is the newest version
     that is whole and not discarded; its features and types hold, and its checks, contract, order and files unless
     --set says otherwise. A file that it has learned already is refused. What changed is in
@@ -308,11 +308,11 @@ def sample(
     drift: Annotated[bool, typer.Option("--drift", help="ecommerce: the next month, with other shares")] = False,
     columns: Annotated[int | None, typer.Option(min=1, help="wide: how many columns; 100 if left out")] = None,
     nights: Annotated[int | None, typer.Option(min=1, help="ecommerce: that many days, each in its own folder")] = None,
-    start: Annotated[str | None, typer.Option(help="of nights: the first day; 2026-10-01 if left out")] = None,
+    start: Annotated[str | None, typer.Option(help="with --nights: the first day; 2026-10-01 if left out")] = None,
     new_ids: Annotated[
-        float | None, typer.Option(min=0.02, max=1, help="of nights: new users per row; 0.048 if left out")
+        float | None, typer.Option(min=0.02, max=1, help="with --nights: new users per row; 0.048 if left out")
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="of nights: make this day, whatever is there")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="with --nights: only this day; repeatable")] = None,
 ) -> None:
     """Make a data set that looks like a known one, with its cardinalities, skew and nulls; the same for the same seed.
 
@@ -370,14 +370,14 @@ def _options_of_nights(start: str | None, new_ids: float | None, only: list[str]
 
     from tasks.errors import JobError
 
-    def day(text: str) -> date:
+    def day(text: str, option: str) -> date:
         try:
             return date.fromisoformat(text)
         except ValueError:
-            raise JobError(f"{text!r} is not a day", do="write it as 2026-10-01") from None
+            raise JobError(f"{text!r} is not a day", where=option, do="write it as 2026-10-01") from None
 
-    options: dict[str, Any] = {"only": [day(text) for text in only or ()]}
-    options |= {"start": day(start)} if start else {}
+    options: dict[str, Any] = {"only": [day(text, "--only") for text in only or ()]}
+    options |= {"start": day(start, "--start")} if start else {}
     return options | ({"new_ids": new_ids} if new_ids else {})
 
 
@@ -391,7 +391,7 @@ def new(
         str | None, typer.Option(metavar="COLUMN", help="what is to be predicted; by name if left out")
     ] = None,
 ) -> None:
-    """Draft a job for data: what is to become of each column, what is left out, and why, as comments; it runs as it is.
+    """Draft a job for data: what happens to each column, what is left out, and why, as comments; it runs as it is.
 
     Names, types and the number of rows are exact; values, nulls and skewness are those of 20,000 rows at most, and the
     draft says which. Redirect it into a file, read it, fix it.
@@ -431,7 +431,7 @@ def schema(
 @app.command()
 @reported
 def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)]) -> None:
-    """Check every part of an output against its manifest: there, of its size, with its checksum, and no part too many.
+    """Check every part of an output against its manifest: there, of its size, with its checksum, and no extra parts.
 
     Exit status: 0 whole, 1 damaged (every damaged part is named), 2 not an output of rowmill.
 
@@ -523,7 +523,7 @@ def lineage(
 def report(
     out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)],
     open_: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
-    again: Annotated[bool, typer.Option("--again", help="make it anew, from what the output holds")] = False,
+    again: Annotated[bool, typer.Option("--again", help="make it again, from what the output holds")] = False,
     every: Annotated[bool, typer.Option("--all", help="list all versions, and what was sent to whom")] = False,
 ) -> None:
     """Say where the HTML report of an output is: one file that needs no network; train and valid have one each.

@@ -40,7 +40,7 @@ def prepare_workers(client: Any, engine: str) -> None:
     try:
         client.register_plugin(WorkerSetup(engine))
     except ImportError as error:
-        what, do = "the workers lack a module", "install rowmill there as it is here, for the engine cudf with cuDF"
+        what, do = "the workers lack a module", "install the same rowmill there; the engine cudf also needs cuDF"
         raise HostError(what, where=f"the cluster at {client.scheduler.address}", why=str(error), do=do) from None
     known.add(engine)
     if engine == "cudf" and (slower := max(client.run(why_slower).values(), default="")):

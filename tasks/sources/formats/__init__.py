@@ -216,7 +216,8 @@ def _check_signs(source: Source, name: str) -> None:
             raise JobError(
                 f"{sign!r} is the {keys[sign]} and the {key} of a text file",
                 where=f"source.{key}",
-                do="give another character, or leave it out: two quotes stand for one without an escape",
+                do="give another character, or leave it out"
+                + ("; without an escape, two quotes stand for one" if key == "escape" else ""),
             )
         keys[sign] = key
 

@@ -60,7 +60,7 @@ def too_large(path: str, why: str, limit: int) -> DataError:
         why=f"{why}; source.max_block_bytes is {binary_amount(limit)}"
         " (if the job does not set it: a quarter of the memory that a process may use)",
         do="write the file in smaller pieces (several files, smaller blocks, text that is not compressed), or"
-        "  set source.max_block_bytes higher if the data are right and there is memory for them",
+        " set source.max_block_bytes higher if the data are right and there is memory for them",
     )
 
 

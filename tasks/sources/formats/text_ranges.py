@@ -82,10 +82,10 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
         begin = len(data) - len(data[place:].lstrip(b"\r\n"))
         if (named := named_delimiter(data)) and dialect.quoted and named != dialect.delimiter:
             raise DataError(
-                f"a text file says that {named!r} is between its values, and {dialect.delimiter!r} is expected",
+                f"a text file names the delimiter {named!r}, and {dialect.delimiter!r} is expected",
                 where=f"{file.path}, line 1",
-                why="its first line is the one by which Excel names the delimiter",
-                do=f"set source.delimiter to {named!r}, or take out this line; files with other delimiters are sources "
+                why="its first line, sep=.., is the one in which Excel names the delimiter",
+                do=f"set source.delimiter to {named!r}, or remove this line; files with other delimiters are sources "
                 "of their own",
             )
         if dialect.in_order:

@@ -134,6 +134,8 @@ def test_run_date_names_a_day_or_a_time(text: str, zone: str, shown: str) -> Non
         ("tomorrow", "UTC", "'tomorrow' is not a date"),
         ("2026-02-29", "UTC", "'2026-02-29' is not a date"),
         ("20261122", "UTC", "'20261122' is not a date"),
+        ("9999-12-31T23:30-05:00", "UTC", "'9999-12-31T23:30-05:00' is not a date"),
+        ("0001-01-01T00:00", "Europe/Berlin", "'0001-01-01T00:00' is not a date"),
         ("2026-03-29T02:30", "Europe/Berlin", "there is no 2026-03-29T02:30 in Europe/Berlin"),
         (
             "2026-11-22",

@@ -96,7 +96,7 @@ def test_an_expression_of_the_schema_holds_for_later_data_and_names_a_value_that
     assert Dataset(bad, schema=both, engine="pandas").head()["t"].tolist() == [
         dt.datetime(2024, 3, 7), dt.datetime(2024, 3, 8)
     ]  # fmt: skip
-    with pytest.raises(JobError, match="of its own column alone"):
+    with pytest.raises(JobError, match="can only use its own column"):
         rows(Dataset(bad, schema={"t": "coalesce(_, lower(u))"}, engine="pandas"))
 
 

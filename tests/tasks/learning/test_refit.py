@@ -90,7 +90,7 @@ def test_newcomers_come_behind_the_old_ids_by_count_and_value(engine: str) -> No
         {"v0": "d", "count": 1, "id": 8},
     ]
     assert change == {
-        "op": "Categorify", "columns": ["s"], "mode": "appended", "why": "ids stay, new values come behind them",
+        "op": "Categorify", "columns": ["s"], "mode": "appended", "why": "ids stay, new values are appended",
         "old_size": 2, "new_size": 5, "first_id": 4, "old_rows": 6, "new_rows": 9, "dimension": 16, "waiting": 0,
         "forgotten": 0,
     }  # fmt: skip

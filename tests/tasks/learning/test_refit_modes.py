@@ -52,7 +52,7 @@ def test_each_operator_says_what_it_does() -> None:
     assert decided(every()) == found
     assert reason(every(), "FillMedian/y") == "exact ranks need all rows again"
     assert reason(every(), "ReduceDtypeSize/n") == "the column's type would change"
-    assert reason(every(), "Categorify/a") == "ids stay, new values come behind them"
+    assert reason(every(), "Categorify/a") == "ids stay, new values are appended"
 
 
 def test_refit_all_learns_everything_anew_and_keeps_ids() -> None:
@@ -169,12 +169,12 @@ def test_a_side_table_that_changed_is_named_with_the_steps_behind_it(tmp_path: P
 def test_modes_are_shown_together_where_they_are_the_same() -> None:
     found = modes(bound(["a", "b"] >> ops.Categorify()), {"b": "freeze"})
     assert mode_lines(found) == [
-        "Categorify of a: appended, ids stay, new values come behind them",
+        "Categorify of a: appended, ids stay, new values are appended",
         "Categorify of b: frozen, the job says b: freeze, so it does not learn from these rows",
     ]
     both = mode_rows(modes(bound(["a", "b"] >> ops.Categorify()), {}))
     assert both == [{"operator": "Categorify", "columns": "a, b", "mode": "appended",
-                     "why": "ids stay, new values come behind them"}]  # fmt: skip
+                     "why": "ids stay, new values are appended"}]  # fmt: skip
 
 
 def test_modes_tell_the_steps_that_they_depend_on() -> None:

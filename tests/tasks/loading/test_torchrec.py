@@ -184,7 +184,9 @@ def test_weights_that_do_not_fit_are_named(out: Path, tmp_path: Path) -> None:
         Rows(out, jagged={"items": "weigth"})
     with pytest.raises(JobError, match=r"(?s)'items' and its weights, 'y', are not both lists.*y is float"):
         Rows(out, jagged={"items": "y"})
-    with pytest.raises(JobError, match=r"(?s)columns beside names of tensors.*'items' names one column, 'ids' several"):
+    with pytest.raises(
+        JobError, match=r"(?s)mixes columns and names of tensors.*'items' names one column, 'ids' several"
+    ):
         Rows(out, jagged={"items": "weight", "ids": ["word"]})
     for device in (None, "cpu"):
         with pytest.raises(

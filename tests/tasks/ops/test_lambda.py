@@ -193,6 +193,13 @@ def test_operators_that_do_not_exist(spec: Any, message: str) -> None:
         make_operator(spec)
 
 
+def test_a_module_that_fails_while_it_is_imported_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_written.py").write_text("class Twice(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(HostError, match=r"'half_written:Twice' cannot be imported\n  why: SyntaxError: .*line 1"):
+        make_operator("half_written:Twice")
+
+
 def by_user(column: Any, frame: Any) -> Any:
     return frame.sort_values("y", ascending=False)["y"]
 

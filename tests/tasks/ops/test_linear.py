@@ -423,7 +423,7 @@ class TestPairwiseRegression:
     @pytest.mark.parametrize("columns", [["x"], ["x", "y"]])
     def test_one_column_is_no_pair(self, columns):
         schema = Dataset(pa.table({"x": [1.0], "y": [1.0]})).schema
-        with pytest.raises(JobError, match="at least two columns beside the target"):
+        with pytest.raises(JobError, match="at least two columns besides the target"):
             Workflow(columns >> ops.PairwiseRegression("y")).output_schema_of(schema)
 
     def test_a_target_of_text_is_refused(self):

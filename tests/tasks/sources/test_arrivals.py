@@ -31,8 +31,8 @@ def test_a_file_that_grows_is_told_once_it_has_been_still() -> None:
 
 
 @pytest.mark.promise(
-    "Each file is announced once; the list is in `.rowmill/` of the folder (`state`). A rewritten file is announced "
-    "again"
+    "Each file is announced once. The list is kept in `.rowmill/` of the folder in which runs start. A rewritten file "
+    "is announced again"
 )
 def test_a_file_that_is_written_again_is_new_again() -> None:
     seen = {"in/a": Sight(10, 1, 0, 0, announced=True)}
@@ -87,8 +87,8 @@ def test_many_files_are_told_in_several_events() -> None:
 
 
 @pytest.mark.promise(
-    "Each file is announced once; the list is in `.rowmill/` of the folder (`state`). A rewritten file is announced "
-    "again"
+    "Each file is announced once. The list is kept in `.rowmill/` of the folder in which runs start. A rewritten file "
+    "is announced again"
 )
 def test_what_was_seen_is_kept(tmp_path: Path) -> None:
     seen = {"in/a": Sight(10, 1, 2.5, 3.5, announced=True), "in/b": Sight(0, 0, 0, 0)}

@@ -354,7 +354,7 @@ def test_a_header_with_other_delimiters_is_told(tmp_path: Path, delimiter: str) 
     (tmp_path / "a.csv").write_text(delimiter.join(("user", "price", "brand")) + "\n" + delimiter.join("123") + "\n")
     with pytest.raises(JobError, match="there is no column 'price'") as error:
         Bound(Node("pick", selection=("price",), name="source"), make_plan(Source(path=str(tmp_path))).schema)
-    assert error.value.do.endswith(f"if it is several, set source.delimiter to {delimiter!r}")
+    assert error.value.do.endswith(f"if it is several columns, set source.delimiter to {delimiter!r}")
 
 
 @pytest.mark.parametrize("wrong", ["", '"', "\n", "|\r", "\0", 21 * "|"])

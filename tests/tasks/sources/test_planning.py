@@ -213,7 +213,8 @@ def test_empty_files_are_skipped_and_named(tmp_path: Path) -> None:
 def test_no_input(path: str, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="there is no input") as error:
         make_plan(Source(path=f"{tmp_path}/{path}"))
-    assert "rowmill sample" in error.value.do
+    assert "correct the path" in error.value.do
+    assert ("rowmill sample" in error.value.do) == (path == "missing")
 
 
 @pytest.mark.promise("`this is not a whole Parquet file`")

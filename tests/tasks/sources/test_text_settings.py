@@ -197,7 +197,7 @@ def test_the_line_by_which_excel_names_the_delimiter(mark: str, encoding: str, t
         assert rows(tmp_path, encoding=encoding, **signs) == {"a": [1], "b": ["x,y"]}
     assert make_plan(Source(path=str(tmp_path), encoding=encoding)).reading["delimiter"] == ";"
     (tmp_path / "b.csv").write_bytes("sep=|\r\na|b\r\n2|z\r\n".encode(encoding))
-    with pytest.raises(DataError, match=r"says that '\|' is between its values, and ';' is expected") as error:
+    with pytest.raises(DataError, match=r"names the delimiter '\|', and ';' is expected") as error:
         rows(tmp_path, encoding=encoding)
     assert error.value.where == f"{tmp_path}/b.csv, line 1"
 

@@ -130,14 +130,11 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory, engine: str
     return found
 
 
-@pytest.mark.promise(
-    "The same seed gives the same rows in the same order in the same files, whatever the number of workers"
-)
+@pytest.mark.promise("The same seed gives the same rows in the same order, whatever the number of workers")
 @pytest.mark.promise("So neither the number of workers nor the partition size nor a retry changes a byte")
 @pytest.mark.promise("the decoded size of the rows that are processed at a time. It does not change the output")
 @pytest.mark.promise("the same seed gives the same order")
-@pytest.mark.promise("The rows, their order and the files are the same on any number of GPUs")
-@pytest.mark.promise("The rows, their order and the files are the same on any number of GPUs")
+@pytest.mark.promise("The rows and their order are the same on any number of GPUs")
 @pytest.mark.promise("Neither the number of workers nor the partition size nor a retry changes a byte")
 @pytest.mark.parametrize("blocks", [1, 4], ids="{}-blocks".format)
 @pytest.mark.parametrize("exchange", ["memory", "disk"])
