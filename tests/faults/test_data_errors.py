@@ -46,7 +46,7 @@ def shorter(column: Any) -> Any:
 
 NORMALIZE = [{"columns": ["price"], "ops": [{"op": "Normalize"}]}]
 CASES: dict[str, tuple[Write, list[dict[str, Any]], str, str]] = {
-    "no input": (lambda folder: None, NORMALIZE, "no", "rowmill sample"),
+    "no input": (lambda folder: None, NORMALIZE, "no", "correct the path"),
     "no rows at all": (write(GOOD.slice(0, 0), GOOD.slice(0, 0)), NORMALIZE, "no rows at all", "source.path"),
     "a truncated file": (truncated, NORMALIZE, "not a whole Parquet file", "0.parquet"),
     "not a Parquet file": (no_parquet, NORMALIZE, "not a whole Parquet file", "0.parquet"),
