@@ -319,7 +319,7 @@ class Source(Section):
     quote: str | None = Field(
         None,
         description="around values of a text file that hold delimiters or line ends, instead of a double quote; "
-        "an empty text if nothing stands around them",
+        "an empty text if nothing is around them",
     )
     escape: str | None = Field(
         None, description="the character of a text file after which a quote, delimiter or line end is a letter"

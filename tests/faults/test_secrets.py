@@ -55,7 +55,7 @@ def at_the_server() -> str:
 
 @pytest.mark.promise("are in no plan, manifest, log or artifact, and errors show `***` instead")
 @pytest.mark.promise("`the storage cannot be read`")
-@pytest.mark.promise("secrets never stand in a job, a log or an output")
+@pytest.mark.promise("secrets never appear in a job, a log or an output")
 def test_a_token_appears_nowhere(
     tmp_path: Path, token: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

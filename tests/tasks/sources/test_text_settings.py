@@ -37,7 +37,7 @@ def rows(path: Path, limits: Limits = SMALL, **source: Any) -> dict[str, list[An
     return pa.concat_tables([read(plan, i) for i in range(len(plan.partitions))]).to_pydict()
 
 
-@pytest.mark.promise("If it is also the delimiter, values with a decimal sign stand in quotes")
+@pytest.mark.promise("If it is also the delimiter, values with a decimal sign need quotes")
 def test_a_decimal_comma(tmp_path: Path, engine: str) -> None:
     (tmp_path / "a.csv").write_text("price;n\n1,5;1\n-0,25;2\n3;3\n")
     source = Dataset(str(tmp_path), delimiter=";", decimal=",", engine=engine)
