@@ -25,7 +25,7 @@ from tasks.graph.node import Node
 from tasks.sources.planning import largest_partition, make_plan, partition_size
 from tasks.sources.reader import read
 from tasks.sources.uniting import check_together
-from tasks.stages.ingest import _planned
+from tasks.stages.ingest import _planned, naming_valid
 from tasks.storage.files import expand
 
 
@@ -193,6 +193,9 @@ def test_a_file_that_is_named_twice_is_an_error(tmp_path: Path, more: str) -> No
     with pytest.raises(JobError, match="a file is named twice") as error:
         expand([str(tmp_path / "a.parquet"), str(tmp_path / more)])
     assert error.value.where == f"source.path: {tmp_path}/a.parquet"
+    with pytest.raises(JobError, match="a file is named twice") as error, naming_valid("valid"):
+        expand([str(tmp_path / "a.parquet"), str(tmp_path / more)])
+    assert error.value.where == f"source.valid: {tmp_path}/a.parquet"
 
 
 def test_empty_files_are_skipped_and_named(tmp_path: Path) -> None:
