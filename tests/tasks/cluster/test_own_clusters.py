@@ -121,7 +121,7 @@ def test_partitions_stay_with_their_workers_one_at_a_time_and_nothing_is_collect
         plain.scheduler.remove_plugin(most.name)
     assert dataset.num_rows == 24 << 20
     assert 1 <= most.most <= 6  # of 24: two threads, and what is next
-    assert sent_bytes(theirs) - before < 64 << 20  # of 402 MB; Dask may move some from a worker that is busy
+    assert sent_bytes(theirs) - before < 1 << 20  # of 402 MB
     assert workflow.transform(pa.table({"x": [(2**20 - 1) / 2 + 11.5], "y": [0.0]}))["x"].to_pylist() == [0.0]
 
 
