@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,14 @@ def variant(name: str, data: Path, out: Path, **sections: dict[str, Any]) -> dic
     return make_job(data, out, **merged)
 
 
+def nightly(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """The cases of a parametrized test, for `-m nightly` alone."""
+    return [pytest.param(*case, marks=pytest.mark.nightly) for case in cases]
+
+
 def seeds(few: int, all: int) -> list[Any]:
     """Numbers of rounds: `few` for every run of the suite, the others for `-m nightly`."""
-    return [*range(few), *(pytest.param(number, marks=pytest.mark.nightly) for number in range(few, all))]
+    return [*range(few), *nightly((number,) for number in range(few, all))]
 
 
 def beside(folder: Path) -> set[str]:

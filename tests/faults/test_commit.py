@@ -24,6 +24,7 @@ from tasks.storage import staging as storage_staging
 from tasks.storage.own_files import MANIFEST, own_output
 from tasks.storage.staging import STALE_SECONDS, Staging, namespace, until_of
 from tests.conftest import python_path
+from tests.faults.seeds import nightly
 
 
 def fill(folder: Path, text: str) -> None:
@@ -299,10 +300,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
     [
         ("", True),
         ("elsewhere", False),
-        *(
-            pytest.param(*case, marks=pytest.mark.nightly)
-            for case in (("", False), ("beside", True), ("beside", False), ("elsewhere", True))
-        ),
+        *nightly([("", False), ("beside", True), ("beside", False), ("elsewhere", True)]),
     ],
 )
 def test_a_kill_before_any_line_of_the_commit_leaves_the_old_or_the_new_output(

@@ -18,12 +18,14 @@ import yaml
 from tests.conftest import free_port, python_path
 from tests.faults import chaos
 from tests.faults.jobs import STAGES, make_data, make_job, plan_chaos
+from tests.faults.seeds import nightly
 from tests.infra.elsewhere import until
 
 pytestmark = [pytest.mark.xdist_group("killed-flow"), pytest.mark.timeout(600)]
 COMMAND = [sys.executable, "-X", "faulthandler", "-P", "-c", "from rowmill.cli import main; main()", "run", "job.yaml"]
 SECONDS = 150.0  # in which the command has ended after its server died
 UNRECORDED = 3
+EACH_TIME = ("statistics", "shuffle_write")  # one stage of each kind of patience; the others with -m nightly
 PATIENT = ("ingest", "shuffle_write")  # where a call is tried again as often as for users, which is a minute of waiting
 
 
@@ -52,10 +54,7 @@ def kill_server(folder: Path) -> bool:
 
 @pytest.mark.promise("Then the command ends with exit status 3, within 150 s of the server's death or of the commit")
 @pytest.mark.promise("`the Prefect server went away during the run`")
-@pytest.mark.parametrize(
-    "stage",
-    ["statistics", "shuffle_write", *(pytest.param(s, marks=pytest.mark.nightly) for s in ("ingest", "transform"))],
-)
+@pytest.mark.parametrize("stage", [*EACH_TIME, *nightly((stage,) for stage in STAGES if stage not in EACH_TIME)])
 def test_a_server_that_dies_in_a_stage_costs_neither_the_output_nor_minutes(
     stage: str, own_server: dict[str, str], tmp_path: Path
 ) -> None:

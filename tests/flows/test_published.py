@@ -28,6 +28,7 @@ from tasks.job.publication import read_publication
 from tasks.manifest import Manifest
 from tests.conftest import free_port, python_path
 from tests.faults.jobs import make_data, make_job
+from tests.faults.seeds import nightly
 from tests.flows.runs import key_of, run_on
 from tests.flows.test_gate import BAD, FOUND, GOOD, days, job_of, staging_of
 from tests.infra.elsewhere import ROOT, until
@@ -120,8 +121,7 @@ def test_a_publication_is_an_event_with_its_figures(tmp_path: Path, run: Any, ap
     [
         ("before", "start"),
         ("after", "clean"),
-        pytest.param("after", "start", marks=pytest.mark.nightly),
-        pytest.param("before", "publish", marks=pytest.mark.nightly),
+        *nightly([("after", "start"), ("before", "publish")]),
     ],
 )
 def test_a_kill_around_the_event_makes_one_event(
