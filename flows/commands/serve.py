@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -164,11 +163,11 @@ def _doubts(parameters: Mapping[str, Any], schedules: Sequence[Mapping[str, Any]
     """What is doubtful about a job, if the parameters have one, and about its schedules."""
     from flows.job.dates import of_this_moment
     from flows.job.parameters import job_maker
+    from infra.paths import expanded
     from tasks.errors import RowmillError
 
     file = str(parameters.get("job", ""))
-    here = Path(os.path.expanduser(file))  # noqa: PTH111 - Path's raises an error for the home of an unknown user
-    if file.endswith((".yaml", ".yml")) and not here.exists():
+    if file.endswith((".yaml", ".yml")) and not Path(expanded(file)).exists():
         yield f"{file} is not here; a run looks for it in this folder of the worker's host"
         return
     if not {"job", "recipe", "source"} & set(parameters):

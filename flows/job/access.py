@@ -12,6 +12,7 @@ from typing import Any
 
 from infra.clusters.configurations import VARIABLE as CONFIGURATIONS
 from infra.clusters.model import Cluster
+from infra.paths import expanded
 from tasks.core.settings import collector_file
 from tasks.errors import JobError
 from tasks.graph.node import Node, topological
@@ -151,8 +152,7 @@ def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
         section: Any = getattr(cluster, place, None) if place else cluster
         for name in set(CLUSTER_PATHS) & (section.model_fields_set if section is not None else set()):
             if path := getattr(section, name):
-                here = os.path.expanduser(path)  # noqa: PTH111 - Path's raises an error for the home of an unknown user
-                yield ".".join(filter(None, ("cluster", place, name))), here
+                yield ".".join(filter(None, ("cluster", place, name))), expanded(path)
 
 
 def _check_no_commands(cluster: Cluster) -> None:

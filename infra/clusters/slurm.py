@@ -25,6 +25,7 @@ from infra.clusters.remote import (
     worker_arguments,
     worker_settings,
 )
+from infra.paths import expanded
 from infra.workers.imports import NO_IMPORTS, WorkerImports
 from tasks.errors import GiveUpError, JobError
 
@@ -126,7 +127,7 @@ def end(jobs: Any) -> None:
 
 def _shared(section: Slurm) -> str:
     """The folder for temporary certificates, which dask-jobqueue writes for this user only and removes at its end."""
-    place = Path(section.shared_directory).expanduser()
+    place = Path(expanded(section.shared_directory))
     if not os.access(place, os.W_OK):
         raise JobError(
             "temporary certificates cannot be written",

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import infra
 from infra import bounded_yaml
+from infra.paths import expanded
 from tasks.errors import JobError, mistakes, near, place_text
 
 FILE = Path(infra.__file__).parent / "prefect.yaml"
@@ -100,7 +101,7 @@ def complete(spec: dict[str, Any], pull: Sequence[object] | None, folder: Path, 
         spec["pull"] = [{WORKING_DIRECTORY: {"directory": "."}}]
         environment.setdefault(FOLDER, (directories or ["."])[-1])
     if FOLDER in environment and "{{" not in str(environment[FOLDER]):
-        environment[FOLDER] = str(folder / Path(str(environment[FOLDER])).expanduser())
+        environment[FOLDER] = str(folder / expanded(str(environment[FOLDER])))
     if is_light(spec):
         pool.setdefault("work_queue_name", LIGHT)
     spec["work_pool"] = pool | {"job_variables": variables | {"env": environment}}
