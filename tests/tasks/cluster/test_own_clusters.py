@@ -107,7 +107,7 @@ def test_arrays_of_a_result_and_of_a_data_set_made_of_it(theirs: Any, engine: st
 @pytest.mark.system
 @pytest.mark.promise("Each pass has Dask compute the partitions where the workers are, works on them one at a time")
 def test_partitions_stay_with_their_workers_one_at_a_time_and_nothing_is_collected() -> None:
-    """Dask itself moves a task to a worker that has nothing to do (work stealing), and its partition with it: off here."""
+    """Without work stealing, by which Dask moves a task and its partition to a worker that has nothing to do."""
     from distributed import Client, LocalCluster
     from distributed.diagnostics.plugin import SchedulerPlugin
 
