@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Never
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never
 from uuid import uuid4
 
 import pyarrow as pa
@@ -741,6 +741,14 @@ class _KeyedRows(_Replanned):
         return keyed
 
 
+class _AllRows(NamedTuple):
+    """What a look at all rows tells: those whose key another row has, how many `unique` leaves out, and the splits."""
+
+    repeated: RowSet | None = None
+    left_out: int = 0
+    division: Division | None = None
+
+
 @dataclass(frozen=True)
 class _ChosenRows:
     """Rules on the rows of a data set: `source` has them as the sections of a job, `split` names the one that is meant.
@@ -763,7 +771,7 @@ class _ChosenRows:
         """What a pass leaves out."""
         if self.source.downsample:
             typed(parse(self.source.downsample.where), self.dataset.plan.schema)
-        repeated, _, division = self._looked
+        repeated, division = self._looked.repeated, self._looked.division
         splitting = splitting_of(self.source, self.split, division) if self.source.split else None
         downsamples, strict = self.split in ("", "train"), self.source.strict
         return RowRules(repeated, splitting, downsampling_of(self.source), downsamples, strict)
@@ -771,7 +779,7 @@ class _ChosenRows:
     @property
     def repeated(self) -> RowSet | None:
         """The rows whose key another row has."""
-        return self._looked[0] if self.source.unique else None
+        return self._looked.repeated if self.source.unique else None
 
     @property
     def sections(self) -> dict[str, Any]:
@@ -783,17 +791,15 @@ class _ChosenRows:
     @property
     def described(self) -> dict[str, Any]:
         """The rules as a manifest has them, without what a pass counts."""
-        _, count, division = self._looked
-        return described(self.source, count, division)
+        return described(self.source, self._looked.left_out, self._looked.division)
 
     @property
-    def _looked(self) -> tuple[RowSet | None, int, Division | None]:
-        """(the rows that are repeated, their number, what a look at all rows says of the splits)."""
+    def _looked(self) -> _AllRows:
         if "looked" not in self.shared:
             self.shared["looked"] = self._look()
         return self.shared["looked"]  # type: ignore[no-any-return]
 
-    def _look(self) -> tuple[RowSet | None, int, Division | None]:
+    def _look(self) -> _AllRows:
         data, source, repeated, count, division = self.dataset, self.source, None, 0, None
         plan, engine = data.plan, libraries.resolve_engine(data.engine)
         if source.unique:
@@ -802,7 +808,7 @@ class _ChosenRows:
         check_text_order(data.handle, plan, source, pool)
         check_splitting(plan.schema, source)
         if not looks(source, plan.schema):
-            return None, 0, None
+            return _AllRows()
         data.warn_of_differences(name for look in looks(source, plan.schema) for name in look.columns)
         scratch = _ScratchFolder(tempfile.mkdtemp(prefix="rowmill-rows-"))
         folder = Path(scratch.path)
@@ -817,7 +823,7 @@ class _ChosenRows:
         check_unchanged(plan.files, plan.options.get("storage_options"))
         for rows in [*([repeated] if repeated else []), *(rows for _, rows in (division.sets if division else ()))]:
             object.__setattr__(rows, "scratch", scratch)  # the files live as long as the rules
-        return repeated, count, division
+        return _AllRows(repeated, count, division)
 
     def as_fitted(self, reading: Mapping[str, Any]) -> _ChosenRows:
         """The same rules on the data set as a fit reads it; splits share it."""

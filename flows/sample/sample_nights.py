@@ -95,11 +95,6 @@ class SampleNight(World):
         luck = float(_bell("cart", self.seed, of=np.array([self.number]))[0])
         return rate(int(CART) / 65_536 * _CARTS[self.day.weekday()] * (1 + 0.02 * luck))
 
-    @property
-    def returning(self) -> int:
-        """Visitors of this night who come for the first time and may return: one for each lane of each window."""
-        return _returning(self.rows, self.lanes)
-
     def stream(self, column: str) -> np.uint64:
         return stream("ecommerce", "night", self.number, column, self.seed)
 

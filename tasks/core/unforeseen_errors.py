@@ -81,10 +81,6 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{line}"
 
 
-def foreseen(error: BaseException) -> bool:
-    return isinstance(error, RowmillError) and not isinstance(error, DefectError)
-
-
 def versions() -> list[str]:
     """The versions of this installation, for a bug report."""
     from importlib.metadata import version

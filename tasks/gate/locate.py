@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -66,41 +66,47 @@ def with_files(
     wrong: dict[int, list[str]] = {}
     for name in list(tests)[:MOST_COLUMNS]:
         try:
-            of_column, searched, files = _search(plan, name, tests[name], filter, MOST_FILES)
+            found = files_where(plan, name, tests[name], filter)
         except (RowmillError, OSError) as error:
             notes.append(f"{name}: the files in which its change begins could not be searched: {error}")
             continue
-        wrong |= of_column
-        if searched < files:
-            notes.append(f"{name}: only {searched:,} of {files:,} files were searched for where its change begins")
+        wrong |= found.paths
+        if found.searched < found.files:
+            counts = f"{found.searched:,} of {found.files:,}"
+            notes.append(f"{name}: only {counts} files were searched for where its change begins")
     findings = tuple(_begun(one, [*map(shown, wrong.get(place, []))]) for place, one in enumerate(verdict.findings))
     return replace(verdict, findings=findings, notes=(*verdict.notes, *notes))
 
 
-def files_where(plan: Plan, column: str, test: Test, filter: str | None = None, most: int = MOST_FILES) -> list[str]:
-    """The paths of the first `most` files of a plan, in its order, for whose rows `test` is true.
+class FilesWhere(NamedTuple):
+    """paths: for each test the paths of the first files for which it is true; searched: the number of files that were
+    looked at, of `files`."""
 
-    `test` gets the profile of the column over the rows of one file that pass `filter`, the source filter; files without
+    paths: dict[int, list[str]]
+    searched: int
+    files: int
+
+
+def files_where(
+    plan: Plan, column: str, tests: Mapping[int, Test], filter: str | None = None, most: int = MOST_FILES
+) -> FilesWhere:
+    """The first `most` files of a plan, in its order, for whose rows each test is true.
+
+    A test gets the profile of the column over the rows of one file that pass `filter`, the source filter; files without
     such rows are left out. Only this column is read, and those of the filter, and only until `most` files are known.
-    [] for a plan of scratch files (`source.keys`), of which no row knows its file, and for a column that is not there.
+    None are searched for a plan of scratch files (`source.keys`), of which no row knows its file, and for a column that
+    is not there.
     """
-    return _search(plan, column, {0: test}, filter, most)[0][0]
-
-
-def _search(
-    plan: Plan, column: str, tests: dict[int, Test], filter: str | None, most: int
-) -> tuple[dict[int, list[str]], int, int]:
-    """(the paths of the first `most` files for which each test is true, files that were searched, those to search)."""
     wrong: dict[int, list[str]] = {place: [] for place in tests}
     if column not in plan.schema or ROW in plan.schema:
-        return wrong, 0, 0
+        return FilesWhere(wrong, 0, 0)
     pieces = sorted((p for block in plan.blocks for p in block.pieces), key=lambda p: p.file)
     files = [(number, list(of_file)) for number, of_file in groupby(pieces, key=lambda p: p.file)]
     span = 0
     for place, (number, of_file) in enumerate(files):
         span += sum(piece.stop - piece.start for piece in of_file)
         if place and span > MOST_SPAN:
-            return wrong, place, len(files)
+            return FilesWhere(wrong, place, len(files))
         sketch, values = _read(plan, of_file, column, filter)
         if not sketch.rows:
             continue
@@ -110,7 +116,7 @@ def _search(
                 wrong[key].append(plan.files[number].path)
         if all(len(paths) == most for paths in wrong.values()):
             break
-    return wrong, len(files), len(files)
+    return FilesWhere(wrong, len(files), len(files))
 
 
 def _begun(finding: Finding, files: list[str]) -> Finding:

@@ -15,7 +15,6 @@ from tasks.engines.cpu.columns import (
     date_part,
     decode,
     dtype,
-    encode_array,
     fill_null,
     finite,
     from_arrow,

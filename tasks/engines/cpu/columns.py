@@ -53,15 +53,6 @@ def decode(values: Column) -> Column:
     return column(arrow.dictionary_decode()) if pa.types.is_dictionary(arrow.type) else values
 
 
-def encode_array(values: pa.Array) -> pa.Array:
-    """The values dictionary-encoded if they are strings, else unchanged."""
-    return (
-        values.dictionary_encode()
-        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-        else values
-    )
-
-
 def from_arrow(table: pa.Table) -> dict[str, Column]:
     """The frame of the columns of an Arrow table (no copy)."""
     return {name: column(table.column(i)) for i, name in enumerate(table.column_names)}

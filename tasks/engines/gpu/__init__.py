@@ -10,7 +10,6 @@ from tasks.engines.gpu.columns import (
     column,
     decode,
     dtype,
-    encode_array,
     fill_null,
     finite,
     from_numbers,

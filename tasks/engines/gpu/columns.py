@@ -117,11 +117,6 @@ def decode(values: Column) -> Column:
     return values
 
 
-def encode_array(values: pa.Array) -> pa.Array:
-    """The array itself: this engine does not encode strings as dictionaries."""
-    return values
-
-
 def to_arrow(frame: dict[str, Column]) -> pa.Table:
     return pa.table({name: host(values) for name, values in frame.items()})
 

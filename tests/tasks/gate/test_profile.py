@@ -583,10 +583,16 @@ def test_the_files_in_which_a_figure_is_wrong(tmp_path: Path) -> None:
     job(tmp_path)
     plan = Dataset(str(tmp_path / "in")).plan
     folder = tmp_path / "in"
-    assert files_where(plan, "n", lambda c: c.top[0][0] == 77) == [str(folder / "2.parquet")]
-    assert files_where(plan, "n", lambda c: c.nulls > 0, "keep") == []
-    assert len(files_where(plan, "n", lambda c: c.nulls > 0, most=2)) == 2
-    assert files_where(plan, "nothing", lambda c: True) == []
+
+    def null(column: ColumnProfile) -> bool:
+        return column.nulls > 0
+
+    found = files_where(plan, "n", {0: lambda c: c.top[0][0] == 77, 1: null})
+    assert found.paths[0] == [str(folder / "2.parquet")]
+    assert found.searched == found.files
+    assert files_where(plan, "n", {0: null}, "keep").paths == {0: []}
+    assert len(files_where(plan, "n", {0: null}, most=2).paths[0]) == 2
+    assert files_where(plan, "nothing", {0: null}) == ({0: []}, 0, 0)
 
 
 @pytest.mark.parametrize("damage", [
