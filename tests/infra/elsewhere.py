@@ -42,10 +42,15 @@ def processes(commands: Sequence[list[str]], folder: Path, **more: str) -> Itera
 
 
 def eventually(fact: Callable[[], Any], seconds: float = 180) -> Any:
-    """What `fact` says as soon as it says something true; what it last said when time is up."""
-    deadline = time.monotonic() + seconds
-    while not (said := fact()) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    """What `fact` says as soon as it says something true; what it last said when time is up.
+
+    Where it takes long to ask, it is asked less often: what is waited for needs the cores.
+    """
+    began = time.monotonic()
+    deadline = began + seconds
+    while not (said := fact()) and (now := time.monotonic()) < deadline:
+        time.sleep(min(max(0.1, 4 * (now - began)), 1.0))
+        began = time.monotonic()
     return said
 
 
