@@ -22,7 +22,7 @@ from flows.run.artifacts import later, write_markdown, write_table
 from flows.run.links import flow_run_id
 from tasks.errors import GateAskedError, GateStoppedError, RowmillError
 from tasks.gate.decide import GateDecision, decide, judge
-from tasks.gate.earlier_outputs import MOST_NIGHTS, Past, good_versions
+from tasks.gate.earlier_outputs import MOST_NIGHTS, Past, PastNights, good_versions
 from tasks.gate.locate import with_files
 from tasks.gate.notes import GateNote, digest_of, read_note, write_note
 from tasks.gate.output_profile import Profile
@@ -107,9 +107,9 @@ def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
     return Judged(verdict, profile, before)
 
 
-def past_nights(job: AnyJob, request: Request) -> tuple[list[Past], list[str]]:
-    """(the good versions that a run is compared with, newest first; what is left out, and why): the versions of its
-    output, or, where the path of the output holds a date, the outputs of the nights before."""
+def past_nights(job: AnyJob, request: Request) -> PastNights:
+    """The good versions that a run is compared with: those of its output, or, where the path of the output holds a
+    date, the outputs of the nights before."""
     split, written = request.splits[0], str(job.as_written()["output"]["path"])
     if job.dated is None or not is_pattern(written):
         return good_versions(request.staging.target, split=split)
@@ -117,10 +117,10 @@ def past_nights(job: AnyJob, request: Request) -> tuple[list[Past], list[str]]:
     past: list[Past] = []
     notes: list[str] = []
     for day in sorted((day for day in nights if day < job.dated.run_date.day), reverse=True)[:MOST_NIGHTS]:
-        one, more = good_versions(nights[day].path, 1, split)
-        past += [replace(night, version=str(nights[day].path)) for night in one]
-        notes += more
-    return past, notes
+        of_day = good_versions(nights[day].path, 1, split)
+        past += [replace(night, version=str(nights[day].path)) for night in of_day.nights]
+        notes += of_day.notes
+    return PastNights(past, notes)
 
 
 def read_profile(request: Request, stage: GateStage) -> Profile | None:

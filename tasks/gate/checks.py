@@ -376,10 +376,10 @@ class NightChecks:
             seen = newcomers(past, now) if level and not self.drifts(name, places) else None
             if seen is None or level is None:
                 continue
-            share, most, strangers = seen
+            share, strangers = seen.share, seen.values
             few = NEW_ROWS / max(now.values, 1)
             floor = NEW_FLOOR if all(listed(column) for column in (*past, now)) else NEW_OF_MANY
-            threshold = max(floor, 3 * most, few)
+            threshold = max(floor, 3 * seen.largest_before, few)
             if len(past) >= self.settings.nights:
                 self.proposed["new_values"][name] = float(f"{threshold:.4g}")
             threshold = threshold if settings.threshold is None else settings.threshold

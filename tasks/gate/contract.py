@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -136,8 +136,15 @@ def fits(dtype: pa.DataType, rule: str) -> bool:
     return kind_of(dtype) == rule if rule in KINDS else parse_dtype(rule) == dtype
 
 
-def with_contract(schema: Schema, contract: Contract) -> tuple[Schema, tuple[Finding, ...]]:
-    """The schema that is read under a contract, and a finding for each column that is new, missing or of another type.
+class UnderContract(NamedTuple):
+    """The schema that is read, and a finding for each column that is new, missing or of another type."""
+
+    schema: Schema
+    findings: tuple[Finding, ...]
+
+
+def with_contract(schema: Schema, contract: Contract) -> UnderContract:
+    """Apply the rules of a contract for columns to a schema.
 
     Findings of `freeze` have the level stop: such a source is refused. Those of `evolve` and `discard_column` have the
     level warn: they say what was taken or left out. Columns of rowmill's own (`__row__`) are not looked at.
@@ -162,13 +169,13 @@ def with_contract(schema: Schema, contract: Contract) -> tuple[Schema, tuple[Fin
     for name, rule in contract.columns.items():
         if name not in schema:
             findings.append(_missing(name, rule.missing or contract.missing_columns, names))
-    return Schema(columns), tuple(findings)
+    return UnderContract(Schema(columns), tuple(findings))
 
 
-def under_contract(schema: Schema, contract: Contract, where: str) -> tuple[Schema, tuple[Finding, ...]]:
+def under_contract(schema: Schema, contract: Contract, where: str) -> UnderContract:
     """`with_contract` for a stage: a DataError that names every column which the contract freezes."""
-    left, findings = with_contract(schema, contract)
-    frozen = [finding.text for finding in findings if finding.level == "stop"]
+    found = with_contract(schema, contract)
+    frozen = [finding.text for finding in found.findings if finding.level == "stop"]
     if frozen:
         raise DataError(
             "the source does not match the contract",
@@ -176,7 +183,7 @@ def under_contract(schema: Schema, contract: Contract, where: str) -> tuple[Sche
             why="; ".join(frozen[:20]),
             do="fix the source, or change the contract: evolve accepts the column, discard_column leaves it out",
         )
-    return left, findings
+    return found
 
 
 ACTIONS = {
@@ -214,8 +221,15 @@ def _missing(name: str, action: str, there: Sequence[str]) -> Finding:
 # values
 
 
-def check_values(profile: Profile, contract: Contract, level: Level) -> tuple[list[Finding], list[str]]:
-    """Findings of nulls, domains and ranges over all rows of a profile, and notes on what could not be checked."""
+class CheckedValues(NamedTuple):
+    """Findings, and notes on what could not be checked."""
+
+    findings: list[Finding]
+    notes: list[str]
+
+
+def check_values(profile: Profile, contract: Contract, level: Level) -> CheckedValues:
+    """Check nulls, domains and ranges over all rows of a profile."""
     findings: list[Finding] = []
     notes: list[str] = []
     for name, rule in contract.columns.items():
@@ -224,10 +238,10 @@ def check_values(profile: Profile, contract: Contract, level: Level) -> tuple[li
             continue
         findings += _nulls(column, rule, level)
         findings += _range(column, rule, level)
-        domain, note = _domain(column, rule, level)
-        findings += domain
-        notes += note
-    return findings, notes
+        domain = _domain(column, rule, level)
+        findings += domain.findings
+        notes += domain.notes
+    return CheckedValues(findings, notes)
 
 
 def _nulls(column: ColumnProfile, rule: ColumnRule, level: Level) -> list[Finding]:
@@ -298,26 +312,28 @@ def _moment(text: str) -> np.datetime64 | None:
     return None if np.isnat(moment) else moment
 
 
-def _domain(column: ColumnProfile, rule: ColumnRule, level: Level) -> tuple[list[Finding], list[str]]:
+def _domain(column: ColumnProfile, rule: ColumnRule, level: Level) -> CheckedValues:
     if rule.values is None or not column.values:
-        return [], []
+        return CheckedValues([], [])
     if not column.top_exact:
         why = "it has too many distinct values to count each"
-        return [], [f"{column.name}: its domain in the contract could not be checked exactly: {why}"]
+        return CheckedValues([], [f"{column.name}: its domain in the contract could not be checked exactly: {why}"])
     domain = {_key(value) for value in rule.values}
     strange = [(value, count) for value, count in column.top if _key(value) not in domain]
     notes = []
     if len(column.top) < round(column.distinct):
         notes.append(f"{column.name}: its domain was checked over its {len(column.top)} most frequent values only")
     if not strange:
-        return [], notes
+        return CheckedValues([], notes)
     share = sum(count for _, count in strange) / column.rows
     values = ", ".join(f"{value!r} ({count:,})" for value, count in strange[:5]) + (", .." if len(strange) > 5 else "")
     known = list(map(str, rule.values))
     hint = near(str(strange[0][0]), known)
     text = f"{column.name}: {percent(share)} of the rows have values outside of the contract's domain: {values}"
     text += f" ({hint.rstrip('?')})" if hint.startswith("did") else ""
-    return [Finding(column.name, "contract", [v for v, _ in strange[:5]], known[:100], share, 0.0, level, text)], notes
+    shown_values = [value for value, _ in strange[:5]]
+    finding = Finding(column.name, "contract", shown_values, known[:100], share, 0.0, level, text)
+    return CheckedValues([finding], notes)
 
 
 def _key(value: str | float) -> str:

@@ -39,9 +39,9 @@ def judge(
     findings: list[Finding] = []
     notes: list[str] = []
     if contract is not None and (level := night.level("contract", len(history) + settings.nights)):
-        broken, unchecked = check_values(profile, contract, level)
-        findings += broken
-        notes += unchecked
+        checked = check_values(profile, contract, level)
+        findings += checked.findings
+        notes += checked.notes
     findings += night.columns(contract, stage)
     findings += night.constants()
     findings += night.figures()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -180,9 +180,17 @@ def _past_distances(distance: Callable[[Array, Array], Distance], past: Array, l
     return [float(one) for one in nearest]
 
 
-def newcomers(past: Sequence[ColumnProfile], now: ColumnProfile) -> tuple[float, float, list[tuple[Any, int]]] | None:
-    """(the share of tonight's values that no night before has named, the largest such share of a night before, the
-    values with their counts); None unless every value was counted, on enough nights.
+class Newcomers(NamedTuple):
+    """Values that no night before has named, with their counts, and their share; the largest such share of a night
+    before."""
+
+    values: list[tuple[Any, int]]
+    share: float
+    largest_before: float
+
+
+def newcomers(past: Sequence[ColumnProfile], now: ColumnProfile) -> Newcomers | None:
+    """The new values of tonight; None unless every value was counted, on enough nights.
 
     Of a column with more values than a profile names, only those count that would have been named before: by their
     share, and by their number, since the rows of a visitor are not fewer in a night that has fewer rows.
@@ -204,4 +212,4 @@ def newcomers(past: Sequence[ColumnProfile], now: ColumnProfile) -> tuple[float,
             fewest = max(fewest, 2 * column.top[-1][1])
             least = max(least, 2 * column.top[-1][1] / max(column.values, 1))
     new = strangers(now)
-    return sum(n for _, n in new) / now.values, largest, new
+    return Newcomers(new, sum(n for _, n in new) / now.values, largest)

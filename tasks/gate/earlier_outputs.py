@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from tasks.errors import RowmillError
 from tasks.gate.output_profile import PROFILE, Profile
@@ -31,10 +32,15 @@ class Past:
         return self.day.weekday() if self.day else None
 
 
-def good_versions(
-    output: Path, most: int = MOST_NIGHTS, split: str = "", without: Sequence[str] = ()
-) -> tuple[list[Past], list[str]]:
-    """(the good versions of an output, newest first; a sentence on each version that is left out).
+class PastNights(NamedTuple):
+    """What a night is compared with, newest first, and a sentence on each version that is left out."""
+
+    nights: list[Past]
+    notes: list[str]
+
+
+def good_versions(output: Path, most: int = MOST_NIGHTS, split: str = "", without: Sequence[str] = ()) -> PastNights:
+    """The good versions of an output.
 
     Good: published, not marked as discarded, with a profile that can be read. An output without versions counts as
     one. `split` is that of a job with `source.valid`; `without` names versions not to look at. Only manifests and
@@ -60,7 +66,7 @@ def good_versions(
             notes.append(f"{folder.name} is left out: it has no {PROFILE}")
             continue
         past.append(Past(folder.name, _day(read_json(inner / MANIFEST)), profile))
-    return past, notes
+    return PastNights(past, notes)
 
 
 def versions_of(output: Path) -> list[Path]:

@@ -145,7 +145,7 @@ def _test(finding: Finding, name: str, night: Profile, last: Profile | None, con
     if finding.check == "contract" and contract is not None:
         return lambda column: any(
             one.before == finding.before
-            for one in check_values(Profile(column.rows, {name: column}), contract, finding.level)[0]
+            for one in check_values(Profile(column.rows, {name: column}), contract, finding.level).findings
         )
     if finding.check == "constant":
         return lambda column: column.is_constant

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tasks.cluster.parallelism import sizing
 from tasks.cluster.pool import Pool
@@ -74,7 +74,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         paths[LEARN_FROM] = [path for path in listed[LEARN_FROM] if path not in twice]  # the night is learned anyway
         listed[LEARN_FROM] = {path: listed[LEARN_FROM][path] for path in paths[LEARN_FROM]}
     sample = _made_up_files(listed) + (request.origin.made_up if request.origin else [])
-    reused, notes, grown = _plan(request, pool, paths, listed, sample)
+    planning = _plan(request, pool, paths, listed, sample)
     saved = PlanOf(request)
     bad = [file for split in paths for file in saved.bad_lines(split)]
     again = _refuse_learned(request, saved)
@@ -87,7 +87,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     return IngestResult(
         rows=rows,
         nbytes=sum(plan.nbytes for plan in plans.values()),
-        reused=reused,
+        reused=planning.reused,
         files=sum(len(saved.sources(split)[0]) for split in plans),
         skipped=sum(len(plan.skipped) for plan in plans.values()),
         blocks=sum(len(plan.blocks) for plan in plans.values()),
@@ -99,8 +99,8 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         left_out=", ".join(missing_labels(request, first.schema)),
         differs_from_fit="; ".join(differences_of(request, first)),
         made_up=made_up_text(sample) if sample else "",
-        contract="; ".join(dict.fromkeys(notes)),
-        united="; ".join(dict.fromkeys(grown)),
+        contract="; ".join(dict.fromkeys(planning.notes)),
+        united="; ".join(dict.fromkeys(planning.grown)),
         bad_lines=sum(file["count"] for file in bad) if request.source.bad_lines != "error" else None,
         bad_lines_of=bad_lines_text(bad),
         repeated=_repeated_text(request, saved),
@@ -169,15 +169,23 @@ def _digested(plan: Plan, storage_options: Mapping[str, Any] | None, pool: Pool)
     return [[file.path, file.size, digest] for file, digest in zip(files, digests, strict=True)]
 
 
+class _Planning(NamedTuple):
+    """reused: whether the plans of an earlier start are still right; notes: sentences on columns that the contract
+    takes or leaves out; grown: sentences on columns about which files differ."""
+
+    reused: bool
+    notes: list[str]
+    grown: list[str]
+
+
 def _plan(
     request: Request,
     pool: Pool,
     paths: Mapping[str, Any],
     listed: Mapping[str, Mapping[str, File]],
     sample: list[dict[str, Any]],
-) -> tuple[bool, list[str], list[str]]:
-    """Write the plans of all splits to `plan.json`; (whether those of an earlier start are still right, sentences on
-    columns that the contract takes or leaves out, sentences on columns about which files differ)."""
+) -> _Planning:
+    """Write the plans of all splits to `plan.json`, unless those of an earlier start are still right."""
     saved = PlanOf(request)
     listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
     wanted = fingerprint(request.plan_fingerprint, listing)
@@ -224,7 +232,7 @@ def _plan(
         saved.data["users"] = users if request.source.parse_once or any(map(differ, plans.values())) else None
     run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.planned_for.workers), "made_up": sample}
     write_json(saved.path, {**saved.data, **run, "contract": notes, "united": grown})
-    return reused, notes, grown
+    return _Planning(reused, notes, grown)
 
 
 def _listed(split: str, path: str | Sequence[str], storage_options: Mapping[str, Any] | None) -> dict[str, File]:
@@ -300,9 +308,9 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
         )
     bad, notes = (plan, bad_lines_of(plan)), list[str]()
     if request.rules is not None:
-        schema, findings = under_contract(plan.schema, request.rules, f"source.{split or 'path'}")
-        plan = replace(plan, schema=schema)
-        notes = [finding.text for finding in findings]
+        found = under_contract(plan.schema, request.rules, f"source.{split or 'path'}")
+        plan = replace(plan, schema=found.schema)
+        notes = [finding.text for finding in found.findings]
         plan = with_missing(plan, request.rules.missing_rules)
     plan = adapted(request, plan)
     if split != LEARN_FROM:

@@ -138,7 +138,7 @@ class Delimited:
         names = [self._names(h, options) for h in heads]
         heads = [self.of_columns(len(n))._rows(h, options) for h, n in zip(heads, names, strict=True)]
 
-        def inferred(full: list[bool]) -> tuple[dict[str, pa.DataType], dict[str, str], dict[str, str]]:
+        def inferred(full: list[bool]) -> text_ranges.ColumnTypes:
             others: dict[tuple[str, ...], text_ranges.Head] = {}  # the first file with each row of names
             for h, n, is_full in zip(heads, names, full, strict=True):
                 if is_full:
@@ -149,7 +149,7 @@ class Delimited:
         seen = None
         if options.get("bad_lines"):  # values that do not fit make lines bad, so that types come before the counts
             seen = inferred(list(parallel_map(partial(text_ranges.has_rows, options), heads)))
-            options = {**options, TYPES: line_types(seen[0], options["schema"])}
+            options = {**options, TYPES: line_types(seen.types, options["schema"])}
         counted = [text_ranges.CountedLines(())] * len(heads)
         for parser in dict.fromkeys(self.of_columns(len(n)) for n in names):
             its = [i for i, n in enumerate(names) if self.of_columns(len(n)) == parser]

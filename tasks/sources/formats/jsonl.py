@@ -47,7 +47,7 @@ def survey(
     if options.get("bad_lines"):  # values that do not fit make lines bad, so that types come before the counts
         there = [h for h in heads if text_ranges.has_rows(options, h)]
         seen = text_ranges.types_of(there, partial(_infer, options), parallel_map)
-        options = {**options, TYPES: line_types(seen[0], options["schema"]), NUMBER_TEXTS: seen[2]}
+        options = {**options, TYPES: line_types(seen.types, options["schema"]), NUMBER_TEXTS: seen.number_texts}
     sieves = [_sieve(options)] * len(heads)
     counted = text_ranges.count(heads, options, LINES, limits, parallel_map, sieves)
     full = [h for h, c in zip(heads, counted, strict=True) if c.units]

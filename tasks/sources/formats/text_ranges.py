@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -222,20 +222,28 @@ def has_rows(options: dict[str, Any], head: Head) -> bool:
     return head.start < head.file.size
 
 
+class ColumnTypes(NamedTuple):
+    """types: the columns by name; grown: a sentence for each whose type grew in another file than the first;
+    number_texts: a sentence for each whose numbers stay text."""
+
+    types: dict[str, pa.DataType]
+    grown: dict[str, str]
+    number_texts: dict[str, str]
+
+
 def types_of(
     heads: Sequence[Head],
     infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType | Written]],
     parallel_map: Callable[..., Any],
     also: Sequence[Head] = (),
-) -> tuple[dict[str, pa.DataType], dict[str, str], dict[str, str]]:
-    """(The columns (name -> type) of the first file, as `infer((head, bytes))` returns them, or how their numbers are
-    written; a sentence for each whose type grew in another file; a sentence for each whose numbers stay text).
+) -> ColumnTypes:
+    """The columns of the first file, as `infer((head, bytes))` returns their types, or how their numbers are written.
 
     Up to `OTHER_FILES` of the other files, and those of `also`, are looked at too, in fewer bytes: a column takes the
     wider type, and columns that the first file lacks are added.
     """
     if not heads:
-        return {}, {}, {}
+        return ColumnTypes({}, {}, {})
     others = heads[1:]
     step = max(1, -(-len(others) // OTHER_FILES))
     some = list(dict.fromkeys([*others[::step], *also]))
@@ -259,7 +267,7 @@ def types_of(
                     f"{origin[name]}: read as {dtype_name(both)}"
                 )
             origin[name] = other.file.path
-    return types, grown, {n: how.sentence(n) for n, how in numbers.items() if how.is_text}
+    return ColumnTypes(types, grown, {n: how.sentence(n) for n, how in numbers.items() if how.is_text})
 
 
 def _is_known(dtype: pa.DataType) -> bool:
