@@ -32,7 +32,11 @@ from tests.infra.elsewhere import digests, environment, eventually, run_job
 
 dask_kubernetes = pytest.importorskip("dask_kubernetes", reason="needs dask-kubernetes: pip install '.[test]'")
 jsonschema = pytest.importorskip("jsonschema")
-pytestmark = pytest.mark.xdist_group("clusters")
+pytestmark = [
+    pytest.mark.xdist_group("clusters"),
+    # kr8s is cut off while it opens the file, where a cluster of Dask's class does not start.
+    pytest.mark.filterwarnings("ignore:unclosed file .*kubeconfig:ResourceWarning"),
+]
 KINDS = "/apis/kubernetes.dask.org/v1/namespaces/data/daskclusters"
 ASKED = {"image": "rowmill:cuda", "cores": 8, "memory": "64GiB", "gpus": 2, "namespace": "data",
          "volumes": {"lake": "/data"}, "service_account": "dask", "node_selector": {"gpu": "h200"},
