@@ -174,8 +174,8 @@ def with_contract(schema: Schema, contract: Contract) -> UnderContract:
 
 def under_contract(schema: Schema, contract: Contract, where: str) -> UnderContract:
     """`with_contract` for a stage: a DataError that names every column which the contract freezes."""
-    found = with_contract(schema, contract)
-    frozen = [finding.text for finding in found.findings if finding.level == "stop"]
+    allowed = with_contract(schema, contract)
+    frozen = [finding.text for finding in allowed.findings if finding.level == "stop"]
     if frozen:
         raise DataError(
             "the source does not match the contract",
@@ -183,7 +183,7 @@ def under_contract(schema: Schema, contract: Contract, where: str) -> UnderContr
             why="; ".join(frozen[:20]),
             do="fix the source, or change the contract: evolve accepts the column, discard_column leaves it out",
         )
-    return found
+    return allowed
 
 
 ACTIONS = {

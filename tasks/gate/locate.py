@@ -66,13 +66,13 @@ def with_files(
     wrong: dict[int, list[str]] = {}
     for name in list(tests)[:MOST_COLUMNS]:
         try:
-            found = files_where(plan, name, tests[name], filter)
+            search = files_where(plan, name, tests[name], filter)
         except (RowmillError, OSError) as error:
             notes.append(f"{name}: the files in which its change begins could not be searched: {error}")
             continue
-        wrong |= found.paths
-        if found.searched < found.files:
-            counts = f"{found.searched:,} of {found.files:,}"
+        wrong |= search.paths
+        if search.searched < search.files:
+            counts = f"{search.searched:,} of {search.files:,}"
             notes.append(f"{name}: only {counts} files were searched for where its change begins")
     findings = tuple(_begun(one, [*map(shown, wrong.get(place, []))]) for place, one in enumerate(verdict.findings))
     return replace(verdict, findings=findings, notes=(*verdict.notes, *notes))

@@ -308,9 +308,9 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
         )
     bad, notes = (plan, bad_lines_of(plan)), list[str]()
     if request.rules is not None:
-        found = under_contract(plan.schema, request.rules, f"source.{split or 'path'}")
-        plan = replace(plan, schema=found.schema)
-        notes = [finding.text for finding in found.findings]
+        allowed = under_contract(plan.schema, request.rules, f"source.{split or 'path'}")
+        plan = replace(plan, schema=allowed.schema)
+        notes = [finding.text for finding in allowed.findings]
         plan = with_missing(plan, request.rules.missing_rules)
     plan = adapted(request, plan)
     if split != LEARN_FROM:
