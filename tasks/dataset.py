@@ -741,7 +741,7 @@ class _KeyedRows(_Replanned):
         return keyed
 
 
-class _AllRows(NamedTuple):
+class _RowFacts(NamedTuple):
     """What a look at all rows tells: those whose key another row has, how many `unique` leaves out, and the splits."""
 
     repeated: RowSet | None = None
@@ -794,12 +794,12 @@ class _ChosenRows:
         return described(self.source, self._looked.left_out, self._looked.division)
 
     @property
-    def _looked(self) -> _AllRows:
+    def _looked(self) -> _RowFacts:
         if "looked" not in self.shared:
             self.shared["looked"] = self._look()
         return self.shared["looked"]  # type: ignore[no-any-return]
 
-    def _look(self) -> _AllRows:
+    def _look(self) -> _RowFacts:
         data, source, repeated, count, division = self.dataset, self.source, None, 0, None
         plan, engine = data.plan, libraries.resolve_engine(data.engine)
         if source.unique:
@@ -808,7 +808,7 @@ class _ChosenRows:
         check_text_order(data.handle, plan, source, pool)
         check_splitting(plan.schema, source)
         if not looks(source, plan.schema):
-            return _AllRows()
+            return _RowFacts()
         data.warn_of_differences(name for look in looks(source, plan.schema) for name in look.columns)
         scratch = _ScratchFolder(tempfile.mkdtemp(prefix="rowmill-rows-"))
         folder = Path(scratch.path)
@@ -823,7 +823,7 @@ class _ChosenRows:
         check_unchanged(plan.files, plan.options.get("storage_options"))
         for rows in [*([repeated] if repeated else []), *(rows for _, rows in (division.sets if division else ()))]:
             object.__setattr__(rows, "scratch", scratch)  # the files live as long as the rules
-        return _AllRows(repeated, count, division)
+        return _RowFacts(repeated, count, division)
 
     def as_fitted(self, reading: Mapping[str, Any]) -> _ChosenRows:
         """The same rules on the data set as a fit reads it; splits share it."""

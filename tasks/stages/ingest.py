@@ -74,7 +74,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         paths[LEARN_FROM] = [path for path in listed[LEARN_FROM] if path not in twice]  # the night is learned anyway
         listed[LEARN_FROM] = {path: listed[LEARN_FROM][path] for path in paths[LEARN_FROM]}
     sample = _made_up_files(listed) + (request.origin.made_up if request.origin else [])
-    planning = _plan(request, pool, paths, listed, sample)
+    result = _plan(request, pool, paths, listed, sample)
     saved = PlanOf(request)
     bad = [file for split in paths for file in saved.bad_lines(split)]
     again = _refuse_learned(request, saved)
@@ -87,7 +87,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     return IngestResult(
         rows=rows,
         nbytes=sum(plan.nbytes for plan in plans.values()),
-        reused=planning.reused,
+        reused=result.reused,
         files=sum(len(saved.sources(split)[0]) for split in plans),
         skipped=sum(len(plan.skipped) for plan in plans.values()),
         blocks=sum(len(plan.blocks) for plan in plans.values()),
@@ -99,8 +99,8 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         left_out=", ".join(missing_labels(request, first.schema)),
         differs_from_fit="; ".join(differences_of(request, first)),
         made_up=made_up_text(sample) if sample else "",
-        contract="; ".join(dict.fromkeys(planning.notes)),
-        united="; ".join(dict.fromkeys(planning.grown)),
+        contract="; ".join(dict.fromkeys(result.notes)),
+        united="; ".join(dict.fromkeys(result.grown)),
         bad_lines=sum(file["count"] for file in bad) if request.source.bad_lines != "error" else None,
         bad_lines_of=bad_lines_text(bad),
         repeated=_repeated_text(request, saved),
@@ -169,7 +169,7 @@ def _digested(plan: Plan, storage_options: Mapping[str, Any] | None, pool: Pool)
     return [[file.path, file.size, digest] for file, digest in zip(files, digests, strict=True)]
 
 
-class _Planning(NamedTuple):
+class _PlanResult(NamedTuple):
     """reused: whether the plans of an earlier start are still right; notes: sentences on columns that the contract
     takes or leaves out; grown: sentences on columns about which files differ."""
 
@@ -184,7 +184,7 @@ def _plan(
     paths: Mapping[str, Any],
     listed: Mapping[str, Mapping[str, File]],
     sample: list[dict[str, Any]],
-) -> _Planning:
+) -> _PlanResult:
     """Write the plans of all splits to `plan.json`, unless those of an earlier start are still right."""
     saved = PlanOf(request)
     listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
@@ -232,7 +232,7 @@ def _plan(
         saved.data["users"] = users if request.source.parse_once or any(map(differ, plans.values())) else None
     run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.planned_for.workers), "made_up": sample}
     write_json(saved.path, {**saved.data, **run, "contract": notes, "united": grown})
-    return _Planning(reused, notes, grown)
+    return _PlanResult(reused, notes, grown)
 
 
 def _listed(split: str, path: str | Sequence[str], storage_options: Mapping[str, Any] | None) -> dict[str, File]:
