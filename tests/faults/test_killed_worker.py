@@ -72,8 +72,10 @@ def kill_workers_before(monkeypatch: pytest.MonkeyPatch, stages: Sequence[str]) 
 
 
 def completed(runs: Sequence[tuple[str, str]]) -> list[str]:
-    """The stages that were completed, in their order; of one whose worker could not tell the server, the start is when
-    the flow told it, which may be after the next stage began."""
+    """The stages that were completed, each as often as it was, sorted as in STAGES.
+
+    The server's order may be another one: a stage whose worker could not tell it starts there when the flow does.
+    """
     return sorted((name.split(" ")[0] for name, final in runs if final == "Completed"), key=list(STAGES).index)
 
 

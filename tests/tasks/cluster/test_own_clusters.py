@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -30,8 +30,8 @@ from tests.tasks.test_frames_in_place import ROWS, lazy, nodes, outputs, whole
 pytestmark = pytest.mark.xdist_group("clusters")
 
 
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Any]:
+@contextmanager
+def plain_cluster() -> Iterator[Any]:
     """A cluster as a user starts it: two workers of one thread, which know nothing of rowmill."""
     from distributed import LocalCluster
 
@@ -39,6 +39,12 @@ def plain() -> Iterator[Any]:
         patch.dict(os.environ),  # in which Dask's Nanny leaves OMP_NUM_THREADS
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
     ):
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Any]:
+    with plain_cluster() as cluster:
         yield cluster
 
 
@@ -108,7 +114,7 @@ def test_arrays_of_a_result_and_of_a_data_set_made_of_it(theirs: Any, engine: st
 @pytest.mark.promise("Each pass has Dask compute the partitions where the workers are, works on them one at a time")
 def test_partitions_stay_with_their_workers_one_at_a_time_and_nothing_is_collected() -> None:
     """Without work stealing, by which Dask moves a task and its partition to a worker that has nothing to do."""
-    from distributed import Client, LocalCluster
+    from distributed import Client
     from distributed.diagnostics.plugin import SchedulerPlugin
 
     class Plugin(Most, SchedulerPlugin):  # type: ignore[misc]
@@ -116,9 +122,8 @@ def test_partitions_stay_with_their_workers_one_at_a_time_and_nothing_is_collect
 
     most = Plugin("wide")
     with (
-        patch.dict(os.environ),  # in which Dask's Nanny leaves OMP_NUM_THREADS
         dask.config.set({"distributed.scheduler.work-stealing": False}),
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        plain_cluster() as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         cluster.scheduler.add_plugin(most)
