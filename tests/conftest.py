@@ -72,7 +72,7 @@ os.environ["PREFECT_SERVER_API_PORT"] = os.environ["ROWMILL_TEST_PORT"]
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-from tests import tiers  # noqa: E402
+from tests import cost, tiers  # noqa: E402
 
 # How long one example takes says how busy the machine is, what a GPU has to compile first, and that the table of all
 # characters is not there yet.
@@ -82,10 +82,15 @@ settings.load_profile("rowmill")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--engine", choices=["pandas", "cudf"], default="pandas", help="where the same tests run")
+    cost.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(tiers)
+    owner = os.environ.get("ROWMILL_TEST_OWNER") == str(os.getpid())
+    cost.measure(config, owner)
+    if owner:  # the session goes on in a child of this process
+        os.environ["ROWMILL_TEST_OWNER"] = str(os.getpid())
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
