@@ -1,11 +1,11 @@
 """What the tests cost: the CPU seconds of every process that they start, and the limits on them.
 
-`pytest` runs as the child of a process that does nothing but wait (`stand_watch`). Linux makes that process the parent of
-whatever outlives its own parent (PR_SET_CHILD_SUBREAPER), so that a server which a test leaves behind, or a worker whose
-nanny was killed, is counted, too. The CPU seconds of a run are the sum over all of these processes, dead and alive.
+`pytest` goes on as the child of a process that only waits (`Watch`). Linux makes that process the parent of every
+process that outlives its own parent (PR_SET_CHILD_SUBREAPER), so that a server which a test leaves running and a
+worker whose nanny was killed are counted, too. A run costs the sum over all of these processes, dead and alive.
 
-A test is charged for its own process and that process's descendants. Not charged are fixtures of the session, and the
-session's Prefect server, which all xdist workers share: it has a line of its own.
+A test is charged for its own process and for that process's descendants. It is not charged for fixtures of the
+session, nor for the session's Prefect server, which all xdist workers share and which has a figure of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from typing import Any
 
 import pytest
 
-METHOD = "subreaper: rusage of all descendants, the dead by wait4(2), the living by /proc/PID/stat"
+from tests.tiers import tier_of
+
+WITH_WATCH = "all descendants of a subreaper: the dead by wait4(2), the living by /proc/PID/stat"
+WITHOUT_WATCH = "descendants of this process, without those that outlived their parents"
 TICKS = os.sysconf("SC_CLK_TCK")
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -58,6 +61,7 @@ class Watch:
 
     @property
     def orphans(self) -> float:
+        """CPU seconds of the processes that it has reaped."""
         return struct.unpack("d", self._shared[:8])[0]
 
     def begin(self) -> None:
@@ -87,7 +91,7 @@ class Watch:
 
 
 def calibrate() -> float:
-    """Return how many times slower than the reference host this one is, at least 1: loops of Python, sorting by NumPy."""
+    """Return how many times as slow as the reference host this one is, at least 1, in Python's loops and in NumPy."""
     import numpy
 
     def work() -> float:
@@ -111,7 +115,7 @@ def spent_by(pid: int | str) -> float:
 
 
 def descendants(pid: int | str, but: str = "") -> Iterator[str]:
-    """Numbers of the living descendants of a process, without one of them and its own."""
+    """The pids of the living descendants of a process; `but` leaves out one of them with its own descendants."""
     for task in list_folder(Path(f"/proc/{pid}/task")):
         with contextlib.suppress(OSError):
             for child in (task / "children").read_text().split():
@@ -127,7 +131,7 @@ def list_folder(folder: Path) -> list[Path]:
 
 
 def session_server() -> str:
-    """The number of the session's Prefect server, or none."""
+    """The pid of the session's Prefect server; empty if it is not running."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         note = Path(os.environ["PREFECT_HOME"]) / "rowmill-server.json"
         return str(json.loads(note.read_text())["pid"])
@@ -138,66 +142,71 @@ class Meter:
     """Charges tests for what this process and its descendants use while they run."""
 
     def __init__(self) -> None:
-        self.shared = 0.0  # of the running test's time, the part that fixtures of the session took
-        self.depth = 0
         self.with_processes = False
         self.began = Cost(0, 0)
+        self.not_charged = 0.0  # CPU seconds that fixtures of the session took during the test
 
     def now(self) -> Cost:
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         cpu = sum(usage.ru_utime + usage.ru_stime for usage in used)
-        if self.with_processes:  # looking for them takes a millisecond; plain tests start none
+        if self.with_processes:  # a plain test starts none, and looking for them takes a millisecond
             cpu += sum(map(spent_by, descendants(os.getpid(), but=session_server())))
         return Cost(cpu, time.perf_counter())
 
     def begin(self, with_processes: bool) -> None:
         self.with_processes = with_processes
-        self.shared = 0.0
+        self.not_charged = 0.0
         self.began = self.now()
 
     def end(self) -> Cost:
         ended = self.now()
-        return Cost(max(0.0, ended.cpu - self.began.cpu - self.shared), ended.wall - self.began.wall)
+        used = ended.cpu - self.began.cpu - self.not_charged
+        # Less than nothing where a process that was there before has outlived its parent: it is the watch's child now.
+        return Cost(max(0.0, used), ended.wall - self.began.wall)
 
 
 class CostPlugin:
-    """Measures each test in the process that runs it; sums up in the process that the user started."""
+    """Measures each test in the process that runs it, and sums up in the process that the user started."""
 
     def __init__(self, config: pytest.Config, watch: Watch | None) -> None:
-        self.config, self.watch = config, watch
+        self.config = config
+        self.watch = watch
         self.meter = Meter()
+        self.in_session_fixture = False
         self.costs: dict[str, Cost] = {}
         self.began = time.perf_counter()
-        self.limit = float(config.getini("test_cpu_seconds"))
+        self.slowness = float(os.environ.get(SLOWNESS, "1"))
+        self.test_limit = float(config.getini("test_cpu_seconds")) * self.slowness
+        self.suite_limit = float(config.getini("suite_core_minutes")) * self.slowness
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Any:
-        self.meter.begin(with_processes=bool(list(item.iter_markers("system")) or list(item.iter_markers("nightly"))))
+        self.meter.begin(with_processes=bool(tier_of(item)))
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Any:
-        if fixturedef.scope != "session" or self.meter.depth:
+        if fixturedef.scope != "session" or self.in_session_fixture:
             return (yield)
-        self.meter.depth += 1
         before = self.meter.now()
+        self.in_session_fixture = True
         try:
             return (yield)
         finally:
-            self.meter.depth -= 1
-            self.meter.shared += self.meter.now().cpu - before.cpu
+            self.in_session_fixture = False
+            self.meter.not_charged += self.meter.now().cpu - before.cpu
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Any:
         done = yield
         cost = self.meter.end()
         item.stash[COST] = cost
-        slowness = float(os.environ.get(SLOWNESS, 1))
-        allowed = self.limit * slowness * FAILS_AT
-        if cost.cpu > allowed and not item.get_closest_marker("nightly"):
+        allowed = FAILS_AT * self.test_limit
+        if cost.cpu > allowed and tier_of(item) != "nightly":
             pytest.fail(
-                f"the test used {cost.cpu:.1f} CPU seconds, and {allowed:.0f} are allowed on this host (test_cpu_seconds in "
-                f"pyproject.toml, {FAILS_AT} times, on a host {slowness:.1f} times as slow): make it cheaper, or mark it nightly",
+                f"the test used {cost.cpu:.1f} CPU seconds; {allowed:.0f} are allowed on this host, which is "
+                f"{self.slowness:.1f} times as slow as the reference (test_cpu_seconds in pyproject.toml): make it "
+                "cheaper, or mark it nightly",
                 pytrace=False,
             )
         return done
@@ -205,78 +214,68 @@ class CostPlugin:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
         report = yield
-        if call.when == "teardown" and (cost := item.stash.get(COST, None)):
+        if call.when == "teardown" and COST in item.stash:
+            cost = item.stash[COST]
             report.cost = [cost.cpu, cost.wall]  # travels with the report to the process that sums up
         return report
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if hasattr(report, "cost"):
-            # A test of a group is called NAME@GROUP by pytest-xdist.
-            name = report.nodeid.rpartition("@")[0] if self.is_in_group(report.nodeid) else report.nodeid
-            self.costs[name] = Cost(*report.cost)
+            self.costs[without_group(report.nodeid)] = Cost(*report.cost)
 
-    @staticmethod
-    def is_in_group(name: str) -> bool:
-        tail = name.rpartition("@")[2]
-        return "@" in name and "]" not in tail and "::" not in tail
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self.costs:
+            return
+        table = self.table()
+        terminalreporter.section("what the tests cost")
+        for line in describe(table):
+            terminalreporter.write_line(line)
+        for row in table["tests"]:
+            if row["cpu"] > self.test_limit:
+                warning = f"over the limit of {self.test_limit:.0f} CPU seconds: {row['name']} ({row['cpu']:.1f})"
+                terminalreporter.write_line(warning, yellow=True)
+        if "nightly" not in (self.config.getoption("-m") or "") and table["core_minutes"] > self.suite_limit:
+            warning = f"over the budget of the suite: {table['core_minutes']} of {self.suite_limit:.1f} core minutes"
+            terminalreporter.write_line(warning, yellow=True)
+        if path := self.config.getoption("--cost"):
+            Path(path).write_text(json.dumps(table, indent=1) + "\n")
+
+    def table(self) -> dict[str, Any]:
+        files: dict[str, Cost] = defaultdict(lambda: Cost(0, 0))
+        for name, cost in self.costs.items():
+            file = name.partition("::")[0]
+            files[file] = Cost(files[file].cpu + cost.cpu, files[file].wall + cost.wall)
+        return {
+            "method": WITH_WATCH if self.watch else WITHOUT_WATCH,
+            "cores": os.cpu_count(),
+            "cpu": cpu_model(),
+            "python": platform.python_version(),
+            "processes": self.config.getoption("numprocesses", None) or 1,
+            "slowness": round(self.slowness, 2),
+            "core_minutes": round(self.total() / 60, 2),
+            "server_core_minutes": round(spent_by(session_server()) / 60, 2),
+            "wall_minutes": round((time.perf_counter() - self.began) / 60, 2),
+            "files": by_cpu(files),
+            "tests": by_cpu(self.costs),
+        }
 
     def total(self) -> float:
         """CPU seconds of all processes since this session began."""
         own = spent_by(os.getpid()) + sum(map(spent_by, descendants(os.getpid())))
         if self.watch is None:
             return own
-        # A living orphan is a child of the watcher.
-        others = sum(spent_by(pid) for pid in descendants(self.watch.pid, but=str(os.getpid())))
-        return own + others + self.watch.orphans
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if "PYTEST_XDIST_WORKER" in os.environ or not self.costs:
-            return
-        table = self.table()
-        write = terminalreporter.write_line
-        terminalreporter.section("what the tests cost")
-        write(
-            f"{table['core_minutes']} core minutes of all processes in {table['wall_minutes']} minutes with "
-            f"{table['processes']} processes on {table['cores']} cores ({table['slowness']} times as slow as the reference); "
-            f"of these the session's Prefect server {table['server_core_minutes']}"
-        )
-        for title, rows in (("tests", table["tests"]), ("files", table["files"])):
-            shown = [row for row in rows if row["cpu"] >= SHOWN_SECONDS][: SHOWN_TESTS if title == "tests" else SHOWN_FILES]
-            if shown:
-                write(f"{'CPU s':>8} {'wall s':>8}  {title} that used most")
-            for row in shown:
-                write(f"{row['cpu']:8.1f} {row['wall']:8.1f}  {row['name']}")
-        over = [row for row in table["tests"] if row["cpu"] > self.limit * table["slowness"]]
-        for row in over:
-            write(f"over the limit of {self.limit:.0f} CPU seconds a test: {row['name']} ({row['cpu']:.1f})", yellow=True)
-        budget = float(self.config.getini("suite_core_minutes")) * table["slowness"]
-        if "nightly" not in (self.config.getoption("-m") or "") and table["core_minutes"] > budget:
-            write(f"over the budget of the suite: {table['core_minutes']} of {budget:.1f} core minutes", yellow=True)
-        if path := self.config.getoption("--cost"):
-            Path(path).write_text(json.dumps(table, indent=1) + "\n")
-
-    def table(self) -> dict[str, Any]:
-        files: dict[str, list[Cost]] = defaultdict(list)
-        for name, cost in self.costs.items():
-            files[name.partition("::")[0]].append(cost)
-        summed = {name: Cost(sum(c.cpu for c in costs), sum(c.wall for c in costs)) for name, costs in files.items()}
-        return {
-            "method": METHOD if self.watch else "rusage of all descendants but those that outlived their parents",
-            "cores": os.cpu_count(),
-            "cpu": cpu_model(),
-            "python": platform.python_version(),
-            "processes": self.config.getoption("numprocesses", None) or 1,
-            "slowness": round(float(os.environ.get(SLOWNESS, 1)), 2),
-            "core_minutes": round(self.total() / 60, 2),
-            "server_core_minutes": round(spent_by(session_server()) / 60, 2),
-            "wall_minutes": round((time.perf_counter() - self.began) / 60, 2),
-            "tests": by_cpu(self.costs),
-            "files": by_cpu(summed),
-        }
+        living_orphans = descendants(self.watch.pid, but=str(os.getpid()))
+        return own + self.watch.orphans + sum(map(spent_by, living_orphans))
 
 
 COST = pytest.StashKey[Cost]()
+
+
+def without_group(name: str) -> str:
+    """The node id of a test that pytest-xdist calls NODE_ID@GROUP. A parameter in brackets may have an @, too."""
+    test, _, group = name.rpartition("@")
+    return test if test and not set(group) & set("]:/") else name
 
 
 def by_cpu(costs: dict[str, Cost]) -> list[dict[str, Any]]:
@@ -285,10 +284,24 @@ def by_cpu(costs: dict[str, Cost]) -> list[dict[str, Any]]:
     return [{"name": name, "cpu": round(cost.cpu, 3), "wall": round(cost.wall, 3)} for name, cost in ordered]
 
 
+def describe(table: dict[str, Any]) -> Iterator[str]:
+    """Lines with the sums of a run, and with the tests and files that used most."""
+    yield f"{table['core_minutes']} core minutes of all processes, in {table['wall_minutes']} minutes"
+    yield f"{table['server_core_minutes']} of them by the session's Prefect server"
+    yield f"processes: {table['processes']}, cores: {table['cores']}, times as slow as the reference: {table['slowness']}"
+    for kind, most in (("tests", SHOWN_TESTS), ("files", SHOWN_FILES)):
+        rows = [row for row in table[kind] if row["cpu"] >= SHOWN_SECONDS]
+        if rows:
+            yield f"{'CPU s':>8} {'wall s':>8}  {kind} that used most"
+        for row in rows[:most]:
+            yield f"{row['cpu']:8.1f} {row['wall']:8.1f}  {row['name']}"
+
+
 def cpu_model() -> str:
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
     return platform.processor()
 
 
@@ -299,7 +312,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def measure(config: pytest.Config, owner: bool) -> None:
-    """Measure the tests of this session; `owner`: this is the process that the user started."""
+    """Measure the tests of this session; `owner`: the user started this process, which goes on as a child of it."""
     watch = None
     if owner and not config.option.collectonly:
         os.environ[SLOWNESS] = f"{calibrate():.3f}"
