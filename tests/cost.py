@@ -288,7 +288,7 @@ def describe(table: dict[str, Any]) -> Iterator[str]:
     """Lines with the sums of a run, and with the tests and files that used most."""
     yield f"{table['core_minutes']} core minutes of all processes, in {table['wall_minutes']} minutes"
     yield f"{table['server_core_minutes']} of them by the session's Prefect server"
-    yield f"processes: {table['processes']}, cores: {table['cores']}, times as slow as the reference: {table['slowness']}"
+    yield f"{table['cores']} cores, {table['slowness']} times as slow as the reference, {table['processes']} processes"
     for kind, most in (("tests", SHOWN_TESTS), ("files", SHOWN_FILES)):
         rows = [row for row in table[kind] if row["cpu"] >= SHOWN_SECONDS]
         if rows:
