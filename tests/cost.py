@@ -254,7 +254,9 @@ class CostPlugin:
             "processes": self.config.getoption("numprocesses", None) or 1,
             "slowness": round(self.slowness, 2),
             "core_minutes": round(self.total() / 60, 2),
-            "server_core_minutes": round(spent_by(session_server()) / 60, 2),
+            "of tests": round(sum(cost.cpu for cost in self.costs.values()) / 60, 2),
+            "of the session's server": round(spent_by(session_server()) / 60, 2),
+            "of orphans": round(self.watch.orphans / 60, 2) if self.watch else None,
             "wall_minutes": round((time.perf_counter() - self.began) / 60, 2),
             "files": by_cpu(files),
             "tests": by_cpu(self.costs),
@@ -287,7 +289,8 @@ def by_cpu(costs: dict[str, Cost]) -> list[dict[str, Any]]:
 def describe(table: dict[str, Any]) -> Iterator[str]:
     """Lines with the sums of a run, and with the tests and files that used most."""
     yield f"{table['core_minutes']} core minutes of all processes, in {table['wall_minutes']} minutes"
-    yield f"{table['server_core_minutes']} of them by the session's Prefect server"
+    shares = (f"{table[share]} {share}" for share in ("of tests", "of the session's server", "of orphans"))
+    yield f"{', '.join(shares)}; the rest of starts and collection"
     yield f"{table['cores']} cores, {table['slowness']} times as slow as the reference, {table['processes']} processes"
     for kind, most in (("tests", SHOWN_TESTS), ("files", SHOWN_FILES)):
         rows = [row for row in table[kind] if row["cpu"] >= SHOWN_SECONDS]
