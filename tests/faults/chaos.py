@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,22 @@ VARIABLE = "ROWMILL_TEST_CHAOS"
 def dask_setup(worker: Any) -> None:
     """Called by Dask in every worker process before its first task."""
     plan = os.environ.get(VARIABLE)
-    for fault in json.loads(Path(plan).read_text()) if plan and Path(plan).exists() else []:
-        module_name, _, name = fault["at"].partition(":")
-        module = importlib.import_module(module_name)
-        setattr(module, name, faulty(getattr(module, name), fault))
+    if plan and Path(plan).exists():
+        use(json.loads(Path(plan).read_text()))
+
+
+def use(plan: Iterable[dict[str, Any]]) -> None:
+    """Let this process meet the faults of a plan."""
+    for fault in plan:
+        module_name, _, place = fault["at"].partition(":")
+        *classes, name = place.split(".")
+        owner = functools.reduce(getattr, classes, importlib.import_module(module_name))
+        setattr(owner, name, faulty(getattr(owner, name), fault))
+
+
+def kill_at(place: str, call: int = 1) -> dict[str, Any]:
+    """The fault that kills the process before the n-th call of `module:function` or `module:class.method`."""
+    return {"at": place, "call": call, "do": "kill", "always": True}
 
 
 def faulty(function: Callable[..., Any], fault: dict[str, Any]) -> Callable[..., Any]:

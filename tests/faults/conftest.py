@@ -14,17 +14,19 @@ import dask
 import distributed  # noqa: F401 - without its defaults, the end of a `set` would remove them
 import pytest
 
-from tests.faults import chaos
+from tasks.stages import ingest
+from tests.faults import chaos, small_blocks
 from tests.faults.jobs import make_data, plan_chaos
 from tests.faults.rounds import Rounds
 from tests.faults.seeds import VARIANTS, contents, variant
+from tests.faults.small_blocks import ROWS
 
 
 @pytest.fixture
 def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: Any) -> Iterator[Callable[..., None]]:
-    """faults({"at": .., "do": ..}, ..) is what workers meet that start after it."""
+    """faults({"at": .., "do": ..}, ..) is what workers meet that start after it. Every file is a block there."""
     monkeypatch.setenv(chaos.VARIABLE, str(tmp_path / "chaos.json"))
-    with dask.config.set({"distributed.worker.preload": ["tests.faults.chaos"]}):
+    with dask.config.set({"distributed.worker.preload": [small_blocks.__name__, chaos.__name__]}):
         yield lambda *given: plan_chaos(tmp_path / "chaos.json", given)
 
 
@@ -50,8 +52,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, round_data: Path, roun
 
 @pytest.fixture(scope="session")
 def round_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three files of one block each."""
-    return make_data(tmp_path_factory.mktemp("rounds") / "data", files=3)
+    """Three files, which are a block each."""
+    return make_data(tmp_path_factory.mktemp("rounds") / "data", files=3, rows=ROWS)
+
+
+@pytest.fixture(scope="module")
+def in_small_blocks() -> Iterator[None]:
+    """Every file of a source is a block in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ingest, "make_plan", small_blocks.make_plan)
+        yield
 
 
 @pytest.fixture(scope="session")

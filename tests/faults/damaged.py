@@ -3,8 +3,8 @@
     python -m tests.faults.damaged KIND FIRST LAST FOLDER
 
 works on the cases FIRST to LAST - 1 of a kind in this process, under a bound on its memory, and prints a line for each:
-its number, and what came of it. Case n is the same everywhere. `outcomes` runs them in processes of their own, so that
-a crash is one more thing that can come of a case.
+its number, and what came of it. Case n is the same everywhere. `outcomes` runs them in forks (`tests.faults.rounds`),
+so that a crash is one more thing that can come of a case.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.conftest import python_path
+from tests.faults.rounds import Rounds
 
 MEMORY = 6 * 2**30  # bytes of address space
 SECONDS = 120  # for one case
@@ -46,20 +45,21 @@ EDGES = [
 ]
 
 
-def outcomes(kind: str, numbers: Sequence[int], folder: Path) -> dict[int, str]:
+def outcomes(kind: str, numbers: Sequence[int], folder: Path, rounds: Rounds) -> dict[int, str]:
     """What comes of each case: refused, read, or what must not be: a raw error, a crash, or no end."""
     found: dict[int, str] = {}
-    left = list(numbers)
+    left, printed = list(numbers), folder / "printed.txt"
     while left:
-        command = [sys.executable, "-m", "tests.faults.damaged", kind, *map(str, (left[0], left[-1] + 1)), str(folder)]
-        environment = {**os.environ, "PYTHONPATH": python_path(), "PYTHONFAULTHANDLER": ""}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
-        lines = [line.partition("\t") for line in done.stdout.splitlines()]
+        job = {"kind": kind, "first": left[0], "last": left[-1] + 1, "folder": str(folder)}
+        done = rounds.run("tests.faults.damaged:work", job, printed)
+        said = printed.read_text()
+        printed.unlink()
+        lines = [line.partition("\t") for line in said.splitlines()]
         found |= {int(number): text for number, _, text in lines if number.isdigit()}
         rest = [number for number in left if number not in found]
         if rest:  # the process ended with this case
-            last = done.stderr.strip().splitlines()[-1:] or [""]
-            found[rest[0]] = f"crash: {_ended(done.returncode)}: {last[0]}"
+            last = said.strip().splitlines()[-1:] or [""]
+            found[rest[0]] = f"crash: {_ended(done.status)}: {last[0]}"
         left = rest[1:]
     return found
 
@@ -457,8 +457,10 @@ KINDS: dict[str, Callable[[int, Path], str]] = {
 }
 
 
-def work(kind: str, first: int, last: int, folder: Path) -> None:
+def work(kind: str, first: int, last: int, folder: str) -> None:
     from tasks.errors import RowmillError
+
+    place = Path(folder)
 
     def late(*_: object) -> None:
         raise TimeoutError(f"no end after {SECONDS} s")
@@ -466,23 +468,23 @@ def work(kind: str, first: int, last: int, folder: Path) -> None:
     import tasks.dataset  # noqa: F401
 
     if kind == "folders":
-        _whole_output(folder)
+        _whole_output(place)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGALRM, late)
     for number in range(first, last):
         signal.alarm(SECONDS)
         try:
-            text = KINDS[kind](number, folder)
+            text = KINDS[kind](number, place)
         except RowmillError as error:
             text = f"refused: {type(error).__name__}: {error.what}"
         except BaseException as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"raw: {type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+            line = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"raw: {type(error).__name__}: {error} ({Path(line.filename).name}:{line.lineno})"
         signal.alarm(0)
         print(f"{number}\t{' '.join(text.split())}", flush=True)
-    shutil.rmtree(folder / "work", ignore_errors=True)
+    shutil.rmtree(place / "work", ignore_errors=True)
 
 
 if __name__ == "__main__":
-    work(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    work(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,34 @@ def run_here(job: dict[str, Any], cluster: Any) -> Any:
     on_cluster: Any = runner(Cluster(**where))
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         return preprocess.with_options(task_runner=on_cluster)(**{**job, "cluster": where}, return_state=True)
+
+
+def go(asked: dict[str, Any], engine: str, before: str = "", action: Callable[[], Any] = int) -> list[str]:
+    """Run the stages of a job as the flow does, in this process, with the action `before` one (or `commit`).
+
+    Return the stages that found their work done.
+    """
+    from flows.job.job import make_job as job_of
+    from tasks.cluster.local_pool import LocalPool
+    from tasks.stages import commit, ingest, shuffle_write, statistics, transform
+
+    request, pool, done = job_of(asked).request(engine), LocalPool(2), []
+    work = {
+        "ingest": ingest.ingest,
+        "statistics": statistics.statistics,
+        "transform": transform.transform,
+        "shuffle_write": shuffle_write.shuffle_write,
+    }
+    request.staging.check(request.output.on_existing)
+    with request.staging.locked():
+        for name, stage in work.items():
+            if name == before:
+                action()
+            done.append(stage(request, *([""] if name in ("transform", "shuffle_write") else []), pool))
+        if before == "commit":
+            action()
+        commit.commit(request, done)
+    return [s.stage for s in done if s.reused]
 
 
 def reused(cluster_run: Any) -> dict[str, bool]:

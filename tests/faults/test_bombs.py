@@ -6,9 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
-import os
-import subprocess
-import sys
+import resource
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from pathlib import Path
 
 import fastavro
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -23,7 +22,7 @@ from tasks.core.settings import Source
 from tasks.errors import DataError
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
-from tests.conftest import python_path
+from tests.faults.rounds import Rounds
 
 MARKER = b"0123456789abcdef"
 
@@ -125,41 +124,31 @@ BOMBS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a quoted value of 40 MB": (long_quoted_value, "source.max_record_bytes"),
     "an object of 40 MB": (one_long_object, "source.max_record_bytes"),
 }
-READ = """
-import os, resource, sys
-os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # threads of many cores reserve more than the limit
-import psutil
-from tasks.sources.reader import read
-from tasks.errors import DataError
-from tasks.sources.planning import make_plan
-from tasks.core.settings import Source
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-limit = psutil.Process().memory_info().vms + (3 << 29)
-resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-try:
-    plan = make_plan(Source(path=sys.argv[1]))
-    for partition in plan.partitions:
-        read(plan, partition)
-except DataError as error:
-    print(error)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
-"""
 
 
-@pytest.mark.system
+def read_bounded(path: str) -> tuple[str, int]:
+    """How a file is refused, and how many MB of memory that took of a process that may take 1.5 GB more than it has."""
+    pa.set_cpu_count(2)  # threads of many cores reserve more than the limit
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    limit = psutil.Process().memory_info().vms + (3 << 29)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    said = refusal(path=path)
+    return said, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+
+
 @pytest.mark.promise("decoded bytes of what a reader must decode at once")
 @pytest.mark.promise("A longer line is an error, before it takes memory")
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb_is_refused_before_it_takes_memory(bomb: str, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("rounds")
+def test_a_bomb_is_refused_before_it_takes_memory(bomb: str, tmp_path: Path, rounds: Rounds) -> None:
     make, said = BOMBS[bomb]
-    path = make(tmp_path)
-    environment = {**os.environ, "PYTHONPATH": python_path(), "MALLOC_ARENA_MAX": "1"}  # one arena for all threads
-    done = subprocess.run([sys.executable, "-c", READ, str(path)], env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    *message, megabytes = done.stdout.splitlines()
-    assert said in "\n".join(message)
-    assert str(path) in "\n".join(message)
-    assert int(megabytes) < 800
+    path, printed = make(tmp_path), tmp_path / "printed.txt"
+    ended = rounds.run(f"{__name__}:read_bounded", {"path": str(path)}, printed)
+    assert (ended.status, printed.read_text()) == (0, "")
+    message, megabytes = ended.answer
+    assert said in message
+    assert str(path) in message
+    assert megabytes < 800
 
 
 def read_all(source: Source) -> None:

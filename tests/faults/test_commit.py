@@ -24,6 +24,7 @@ from tasks.storage import staging as storage_staging
 from tasks.storage.own_files import MANIFEST, own_output
 from tasks.storage.staging import STALE_SECONDS, Staging, namespace, until_of
 from tests.conftest import python_path
+from tests.faults.rounds import Rounds
 from tests.faults.seeds import nightly
 
 
@@ -249,38 +250,15 @@ def test_where_folders_cannot_be_exchanged_two_renames_do_it_and_the_log_says_so
     assert beside(tmp_path) == ["old", "out"]
 
 
-PUBLISHING = ("tasks/storage/staging.py", "tasks/storage/atomic.py")
-
-
-def killed_at(step: int, out: Path, scratch: Path | None, can_exchange: bool) -> bool:
-    """Replace in a process of its own, which ends without a word before its `step`th line of the commit; False once
-    the work has fewer lines."""
-    pid = os.fork()
-    if pid == 0:
-        left = step
-
-        def line(frame: Any, event: str, argument: Any) -> Any:
-            nonlocal left
-            if event == "line":
-                left -= 1
-                if left <= 0:
-                    os._exit(9)
-            return line
-
-        def traced(frame: Any, event: str, argument: Any) -> Any:
-            return line if frame.f_code.co_filename.endswith(PUBLISHING) else None
-
-        if not can_exchange:
-            storage_staging.exchange = lambda one, other: (_ for _ in ()).throw(OSError(errno.EINVAL, "no"))
-        staging = Staging(out, scratch, 60)
-        with staging.locked():
-            fill(staging.new, "new")
-            (staging.folder / "plan.json").write_text("{}")
-            sys.settrace(traced)
-            staging.publish("replace")
-            sys.settrace(None)
-        os._exit(0)
-    return os.waitpid(pid, 0)[1] != 0
+def replace_output(out: str, scratch: str | None, can_exchange: bool) -> None:
+    """The commit of a round, which is killed in it."""
+    if not can_exchange:
+        storage_staging.exchange = lambda one, other: (_ for _ in ()).throw(OSError(errno.EINVAL, "no"))
+    staging = Staging(out, scratch, 60)
+    with staging.locked():
+        fill(staging.new, "new")
+        (staging.folder / "plan.json").write_text("{}")
+        staging.publish("replace")
 
 
 @pytest.fixture
@@ -293,7 +271,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.system
+@pytest.mark.xdist_group("rounds")
 @pytest.mark.promise("an output is there whole or not at all")
 @pytest.mark.parametrize(
     ("scratch", "can_exchange"),
@@ -303,15 +281,17 @@ def memory(tmp_path: Path) -> Iterator[Path]:
         *nightly([("", False), ("beside", True), ("beside", False), ("elsewhere", True)]),
     ],
 )
-def test_a_kill_before_any_line_of_the_commit_leaves_the_old_or_the_new_output(
-    scratch: str, can_exchange: bool, tmp_path: Path, memory: Path
+def test_a_kill_before_any_file_operation_of_the_commit_leaves_the_old_or_the_new_output(
+    scratch: str, can_exchange: bool, tmp_path: Path, memory: Path, rounds: Rounds
 ) -> None:
     place = (tmp_path if scratch == "elsewhere" else memory) / "scratch"
     step, seen = 1, set()
     while True:
         out = memory / str(step) / "out"
         publish(out, "old")
-        killed = killed_at(step, out, place if scratch else None, can_exchange)
+        job = {"out": str(out), "scratch": str(place) if scratch else None, "can_exchange": can_exchange}
+        ended = rounds.run(f"{__name__}:replace_output", job, kill_at=step)
+        assert ended.killed or ended.status == 0, ended.error
         found = content(out) if out.exists() else "none"
         assert found in (("old", "new") if can_exchange else ("old", "new", "none"))
         seen.add(found)
@@ -323,9 +303,9 @@ def test_a_kill_before_any_line_of_the_commit_leaves_the_old_or_the_new_output(
         assert content(out) == "next"
         assert set(beside(out.parent)) == {"old", "out"}
         assert all(own_output(path) for path in Staging(out).olds)
-        if not killed:
+        if not ended.killed:
             break
-        step += 11 if scratch else 5
+        step += 1
     assert seen == ({"old", "new"} if can_exchange else {"old", "new", "none"})
     assert step > 30
     if scratch:

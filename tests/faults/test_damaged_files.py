@@ -14,25 +14,27 @@ from tasks.errors import DataError
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tests.faults.damaged import FILES, outcomes, wrong
+from tests.faults.rounds import Rounds
 
-SAMPLE = range(10 * len(FILES))
+SAMPLE = range(len(FILES))  # each format once
 NIGHTLY = range(100 * len(FILES))  # at least 500 of each kind
 
 
-@pytest.mark.system
+@pytest.mark.xdist_group("rounds")
 @pytest.mark.promise("rowmill checks what a file says about itself before it uses it")
 @pytest.mark.promise("A damaged file is an error that names it", "flows/KEYS.md#reading")
 @pytest.mark.parametrize("kind", ["files", "bits"])
-def test_a_damaged_file_is_read_or_refused(kind: str, tmp_path: Path) -> None:
-    found = outcomes(kind, SAMPLE, tmp_path)
+def test_a_damaged_file_is_read_or_refused(kind: str, tmp_path: Path, rounds: Rounds) -> None:
+    found = outcomes(kind, SAMPLE, tmp_path, rounds)
     assert (len(found), wrong(found)) == (len(SAMPLE), {})
 
 
 @pytest.mark.nightly
+@pytest.mark.xdist_group("rounds")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["files", "bits"])
-def test_thousands_of_damaged_files_are_read_or_refused(kind: str, tmp_path: Path) -> None:
-    found = outcomes(kind, NIGHTLY, tmp_path)
+def test_thousands_of_damaged_files_are_read_or_refused(kind: str, tmp_path: Path, rounds: Rounds) -> None:
+    found = outcomes(kind, NIGHTLY, tmp_path, rounds)
     assert (len(found), wrong(found)) == (len(NIGHTLY), {})
 
 

@@ -20,22 +20,24 @@ from tasks.manifest import Manifest
 from tasks.storage.documents import seal
 from tasks.workflow import Workflow
 from tests.faults.damaged import _whole_output, outcomes, wrong
+from tests.faults.rounds import Rounds
 
-SAMPLE, NIGHTLY = range(40), range(600)
+SAMPLE, NIGHTLY = range(12), range(600)
 
 
-@pytest.mark.system
+@pytest.mark.xdist_group("rounds")
 @pytest.mark.parametrize("kind", ["jobs", "folders"])
-def test_what_is_damaged_is_refused_or_read(kind: str, tmp_path: Path) -> None:
-    found = outcomes(kind, SAMPLE, tmp_path)
+def test_what_is_damaged_is_refused_or_read(kind: str, tmp_path: Path, rounds: Rounds) -> None:
+    found = outcomes(kind, SAMPLE, tmp_path, rounds)
     assert (len(found), wrong(found)) == (len(SAMPLE), {})
 
 
 @pytest.mark.nightly
+@pytest.mark.xdist_group("rounds")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["jobs", "folders"])
-def test_hundreds_of_damaged_ones_are_refused_or_read(kind: str, tmp_path: Path) -> None:
-    found = outcomes(kind, NIGHTLY, tmp_path)
+def test_hundreds_of_damaged_ones_are_refused_or_read(kind: str, tmp_path: Path, rounds: Rounds) -> None:
+    found = outcomes(kind, NIGHTLY, tmp_path, rounds)
     assert (len(found), wrong(found)) == (len(NIGHTLY), {})
 
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,18 +120,10 @@ def http_port(dask_worker: Any) -> int:
     return int(dask_worker.http_server.port)
 
 
-@pytest.fixture(scope="module")
-def running(engine: str) -> Iterator[tuple[Any, Client]]:
-    form = {"kind": "cuda"} if engine == "cudf" else {"kind": "cpu", "workers": 2, "threads_per_worker": 1}
-    with make_cluster(Cluster(**form)) as cluster, Client(cluster, set_as_default=False) as client:
-        yield cluster, client
-
-
 @pytest.mark.promise("A client that shows no certificate of that authority is refused")
 @pytest.mark.promise("Dask's dashboard is off")
 @as_root
-def test_no_port_of_a_run_opens_for_another_user_of_the_host(running: Any, tmp_path: Path) -> None:
-    cluster, client = running
+def test_no_port_of_a_run_opens_for_another_user_of_the_host(cluster: Any, client: Client, tmp_path: Path) -> None:
     nannies = [port(nanny.address) for nanny in cluster.workers.values()]
     workers = [port(address) for address in workers_at(client)]
     assert client.dashboard_link == ""
@@ -166,8 +157,7 @@ def test_a_dashboard_is_shown_on_request_and_said_to_be_open(monkeypatch: pytest
 
 
 @pytest.mark.promise("Scheduler, workers and their nannies speak TLS, on this host as between hosts")
-def test_all_of_a_local_cluster_speaks_tls(running: Any) -> None:
-    cluster, client = running
+def test_all_of_a_local_cluster_speaks_tls(cluster: Any, client: Client) -> None:
     workers = workers_at(client)
     places = [cluster.scheduler_address, *workers, *(spec["nanny"] for spec in workers.values())]
     assert {place.partition("://")[0] for place in places} == {"tls"}
@@ -178,8 +168,7 @@ def certificate_of(dask_worker: Any) -> str:
 
 
 @pytest.mark.promise("a certificate that is made for the run and lives in memory", "infra/README.md#encryption")
-def test_each_run_has_certificates_of_its_own_and_nobody_else_can_read_the_key(running: Any) -> None:
-    cluster, client = running
+def test_each_run_has_certificates_of_its_own_and_nobody_else_can_read_the_key(cluster: Any, client: Client) -> None:
     key = cluster.security.tls_worker_key
     assert key.startswith("-----BEGIN PRIVATE KEY-----")
     assert set(client.run(certificate_of).values()) == {cluster.security.tls_ca_file}
@@ -198,8 +187,7 @@ def scratch_of(dask_worker: Any) -> str:
 
 
 @pytest.mark.promise("its scratch folder is closed to others", "infra/README.md#ports")
-def test_the_scratch_folders_of_a_run_are_closed_to_others(running: Any) -> None:
-    cluster, client = running
+def test_the_scratch_folders_of_a_run_are_closed_to_others(cluster: Any, client: Client) -> None:
     folders = [*client.run(scratch_of).values(), *(nanny.local_directory for nanny in cluster.workers.values())]
     for folder in folders:
         (own,) = [place for place in Path(folder).parents if place.name == f"rowmill-{os.getuid()}"]

@@ -3,46 +3,50 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.jobs import STAGES, digests, make_data, make_job, run_flow
-from tests.faults.test_killed_flow import start
+from tests.faults.chaos import kill_at
+from tests.faults.jobs import STAGES, digests, make_data, make_job
+from tests.faults.rounds import Rounds
+from tests.faults.small_blocks import ROWS
+from tests.faults.test_killed_flow import COMMIT, before
 
-pytestmark = [pytest.mark.xdist_group("killed-flow"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.xdist_group("rounds")
 
 
-def test_a_refit_that_is_killed_anywhere_is_completed_once(tmp_path: Path, prefect_server: Any) -> None:
-    first, second = make_data(tmp_path / "1"), make_data(tmp_path / "2", seed=1)
+def test_a_refit_that_is_killed_anywhere_is_completed_once(tmp_path: Path, rounds: Rounds) -> None:
+    first, second = make_data(tmp_path / "1", rows=ROWS), make_data(tmp_path / "2", rows=ROWS, seed=1)
     out, quiet = tmp_path / "out", tmp_path / "quiet"
 
     def job(data: Path, to: Path) -> dict[str, Any]:
         return {**make_job(data, to, output={"on_existing": "version"}), "base": str(to)}
 
     for to in (quiet, out):
-        assert run_flow(job(first, to)).is_completed()
-    assert run_flow(job(second, quiet)).is_completed()
+        assert rounds.run("stages", job(first, to)).status == 0
+    assert rounds.run("stages", job(second, quiet)).status == 0
 
-    def killed(*faults: dict[str, Any], before: str = "") -> None:
-        process = start(job(second, out), tmp_path, *({"do": "kill-flow", **fault} for fault in faults), before=before)
-        assert process.returncode == -signal.SIGKILL, process.stderr
+    def killed(fault: dict[str, Any]) -> None:
+        ended = rounds.run("stages", job(second, out), here=[fault])
+        assert ended.killed, ended
 
-    killed({"at": STAGES["statistics"], "call": 2})
-    killed(before="transform")
-    killed({"at": STAGES["shuffle_write"], "call": 3})
-    killed(before="commit")
+    killed(kill_at(STAGES["statistics"], call=2))
+    killed(before("transform"))
+    killed(kill_at(STAGES["shuffle_write"], call=3))
+    killed(kill_at(COMMIT))
     assert not (out / "v0002").exists()
-    killed(before="latest")
+    # at its start, a refit lets `_latest` name its base; the second time it names the new version
+    killed(kill_at("tasks.storage.staging:Staging.point_to", call=2))
     assert (out / "v0002").is_dir()
     assert (out / "_latest").read_text() == "v0001\n"
 
-    last = start(job(second, out), tmp_path)
+    last = rounds.run("stages", job(second, out))
 
-    assert last.returncode == 0, last.stderr
-    assert json.loads(last.stdout.splitlines()[-1]) == []  # no stage ran: the night was published
+    assert last.status == 0, last.error
+    assert last.stages == []  # no stage ran: the night was published
+    assert last.committed == [str(out / "v0002")]
     assert sorted(path.name for path in out.iterdir()) == ["_latest", "v0001", "v0002"]
     assert (out / "_latest").read_text() == "v0002\n"
     assert digests(out / "v0002") == digests(quiet / "v0002")

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from tasks.manifest import Manifest
-from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, run_flow, task_runs
+from tests.faults.jobs import STAGES, digests, flow_state, go, make_data, make_job, run_flow, task_runs
+from tests.faults.small_blocks import ROWS
 from tests.infra.elsewhere import eventually, is_worker
 
 pytestmark = pytest.mark.xdist_group("faults")
@@ -30,16 +31,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(place: Path) -> Path:
-    return make_data(place / "data")
+    return make_data(place / "data", rows=ROWS)
 
 
 @pytest.fixture(scope="module")
-def expected(data: Path, place: Path, prefect_server: Any) -> dict[str, str]:
-    """The files of an undisturbed run: one worker, the whole source as one partition."""
-    state = run_flow(
-        make_job(data, place / "quiet", source={"partition_size": "1GB"}, run={"min_partition_size": "1GB"})
-    )
-    assert task_runs(state, QUIET) == QUIET
+def expected(data: Path, place: Path, in_small_blocks: None) -> dict[str, str]:
+    """The files of an undisturbed run in this process, the whole source as one partition."""
+    sections = {"source": {"partition_size": "1GB"}, "run": {"min_partition_size": "1GB"}}
+    go(make_job(data, place / "quiet", **sections), "pandas")
     found = digests(place / "quiet")
     assert len(found) == 5
     return found
@@ -98,6 +97,7 @@ def test_one_worker_killed_once_in_every_stage(
     }
 
 
+@pytest.mark.nightly
 def test_two_workers_killed_in_every_stage_and_between_transform_and_shuffle_write(
     faults: Callable[..., None], data: Path, tmp_path: Path, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +105,7 @@ def test_two_workers_killed_in_every_stage_and_between_transform_and_shuffle_wri
     faults(*({"at": place} for place in STAGES.values()))  # the first call of each: two partitions, two workers
     two = {"workers": 2, "threads_per_worker": 1}
     state = run_flow(
-        make_job(data, tmp_path / "out", source={"partition_size": "4MB"}, cluster=two, run={"retries": 2})
+        make_job(data, tmp_path / "out", source={"partition_size": "500kB"}, cluster=two, run={"retries": 2})
     )
     eventually(lambda: {final for _, final in task_runs(state)} == {"Crashed", "Completed"})
     runs = task_runs(state)

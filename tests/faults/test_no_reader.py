@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect import get_client
 
-from tests.conftest import python_path
-from tests.faults.jobs import digests, make_data, make_job, run_flow
+from tests.faults.jobs import digests, make_data, make_job
+from tests.faults.rounds import Rounds
 
-pytestmark = [pytest.mark.xdist_group("flows"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.xdist_group("rounds"), pytest.mark.timeout(900)]
 
 
 @pytest.mark.promise("A run whose worker is gone goes on and commits", "flows/OPERATIONS.md#on-a-host-of-its-own")
-def test_a_run_goes_on_when_nobody_reads_its_output(tmp_path: Path, prefect_server: Any) -> None:
-    data = make_data(tmp_path / "data")
-    assert run_flow(make_job(data, tmp_path / "quiet")).is_completed()
-    (tmp_path / "job.json").write_text(json.dumps(make_job(data, tmp_path / "out")))
-    command = [sys.executable, "-m", "tests.faults.run_job", str(tmp_path / "job.json")]
-    environment = os.environ | {"PYTHONPATH": python_path(), "PREFECT_LOGGING_LEVEL": "INFO"}
-    with subprocess.Popen(
-        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        assert process.stdout
-        first = next(line for line in process.stdout if "Beginning flow run" in line or "ingest on" in line)
-        process.stdout.close()
-        assert first
-        process.wait(700)
+def test_a_run_goes_on_when_nobody_reads_its_output(tmp_path: Path, rounds: Rounds, prefect_server: Any) -> None:
+    data = make_data(tmp_path / "data", files=1)
+    assert rounds.run("stages", make_job(data, tmp_path / "quiet")).status == 0
+    output = tmp_path / "output"
+    os.mkfifo(output)
+    run = rounds.begin("flow", make_job(data, tmp_path / "out"), output=output)
+    with output.open() as reader:
+        first = next(line for line in reader if "Beginning flow run" in line or "ingest on" in line)
+    assert first
+    ended = rounds.end(run)
     with get_client(sync_client=True) as client:
         said = [log.message for log in client.read_logs(limit=200)]
-    assert digests(tmp_path / "out") == digests(tmp_path / "quiet"), (process.returncode, said)
+    assert digests(tmp_path / "out") == digests(tmp_path / "quiet"), (ended, said)

@@ -65,7 +65,7 @@ def test_a_full_disk_is_one_clear_error_and_with_space_the_run_goes_on(
         before = contents(out)
         job = variant(name, round_data, out, output={"on_existing": "replace"})
     filler = disk / "filler"
-    left = draws.choice([0, 0, 4096, 65536, draws.randint(0, 4 * 2**20)])
+    left = draws.choice([0, 0, 4096, 65536, draws.randint(0, 2**18)])
     try:
         ended = rounds.run("stages", job, fill_at=draws.randint(1, operations), fill=str(filler), left=left)
         if ended.status:

@@ -19,14 +19,16 @@ import pytest
 from distributed import Client
 
 from tests.conftest import free_port
+from tests.faults import small_blocks
 from tests.faults.conftest import Known
-from tests.faults.rounds import Ended, Rounds
-from tests.faults.seeds import VARIANTS, contents, seeds, variant
+from tests.faults.rounds import Ended, Rounds, has_ended
+from tests.faults.seeds import VARIANTS, contents, nightly, seeds, variant
 from tests.infra.elsewhere import DASK, processes, until
 
 pytestmark = [pytest.mark.xdist_group("rounds"), pytest.mark.timeout(900)]
 LOCAL = {"cluster": {"kind": "cpu", "workers": 2, "threads_per_worker": 1}, "run": {"retries": 2}}
 VICTIMS = ("flow", "worker", "fork server")
+FORK_SERVER = 2  # a seed with this victim; each run of the suite kills flows and workers elsewhere
 MOST_SECONDS = 240.0  # of a run, killed or not; this suite shares its machine with others
 
 
@@ -68,7 +70,7 @@ def is_victim(process: psutil.Process, kind: str) -> bool:
 def killed_or_ended(pid: int, kind: str, moment: float) -> str:
     """Wait until the moment, then until such a process is there, and kill it; its kind, '' if the run is over."""
     time.sleep(moment)
-    while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while not has_ended(psutil.Process(pid)):
         if kind == "flow":
             os.kill(pid, signal.SIGKILL)
             return kind
@@ -83,7 +85,7 @@ def killed_or_ended(pid: int, kind: str, moment: float) -> str:
 def end_in_time(rounds: Rounds, begun: tuple[int, Path]) -> Ended:
     """The end of a run, which comes within `MOST_SECONDS`."""
     deadline, pid = time.monotonic() + MOST_SECONDS, begun[0]
-    while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while not has_ended(psutil.Process(pid)):
         if time.monotonic() > deadline:
             tree = [(p.pid, p.status(), p.cmdline()[-2:]) for p in psutil.Process(pid).children(recursive=True)]
             os.kill(pid, signal.SIGABRT)  # faulthandler writes where its threads are
@@ -96,7 +98,7 @@ def end_in_time(rounds: Rounds, begun: tuple[int, Path]) -> Ended:
 
 
 @pytest.mark.promise("After a killed run, give the same command again")
-@pytest.mark.parametrize("seed", seeds(few=3, all=200))
+@pytest.mark.parametrize("seed", [FORK_SERVER, *nightly((n,) for n in range(200) if n != FORK_SERVER)])
 def test_whatever_is_killed_the_same_command_completes_the_work(
     seed: int, round_data: Path, folder: Path, rounds: Rounds, undisturbed: dict[str, Known], usual_seconds: float
 ) -> None:
@@ -132,7 +134,8 @@ def test_a_killed_nanny_of_a_cluster_elsewhere(
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     scheduler = [*DASK, "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
-    worker = [*DASK, "worker", address, "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1"]
+    worker = [*DASK, "worker", address, "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1",
+              "--preload", small_blocks.__name__]  # fmt: skip
     job = variant(
         name,
         round_data,

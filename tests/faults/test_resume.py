@@ -5,59 +5,43 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job.job import make_job as job_of
-from tasks.cluster.local_pool import LocalPool
 from tasks.errors import DataError
 from tasks.job import request as job_request
-from tasks.stages import commit, ingest, shuffle_write, statistics, transform
-from tests.faults.jobs import FEATURES, STAGES, digests, flow_state, make_data, make_job, run_here
+from tests.faults.jobs import STAGES, digests, go, make_data, make_job
+from tests.faults.small_blocks import ROWS
 
-pytestmark = pytest.mark.xdist_group("faults")
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.usefixtures("in_small_blocks")]
 NAMES = list(STAGES)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("resume") / "data", files=2)
+    return make_data(tmp_path_factory.mktemp("resume") / "data", files=2, rows=ROWS)
 
 
 def job(data: Path, out: Path, **sections: Any) -> dict[str, Any]:
     return make_job(data, out, **{**sections, "run": {"exchange": "disk", **sections.get("run", {})}})
 
 
-def go(asked: dict[str, Any], engine: str, before: str = "", action: Callable[[], Any] = int) -> list[str]:
-    """The stages of a job as the flow runs them, the action `before` one (or `commit`); those that were found done."""
-    request, pool, done = job_of(asked).request(engine), LocalPool(2), []
-    work = {
-        "ingest": ingest.ingest,
-        "statistics": statistics.statistics,
-        "transform": transform.transform,
-        "shuffle_write": shuffle_write.shuffle_write,
-    }
-    request.staging.check(request.output.on_existing)
-    with request.staging.locked():
-        for name, stage in work.items():
-            if name == before:
-                action()
-            done.append(stage(request, *([""] if name in NAMES[2:] else []), pool))
-        if before == "commit":
-            action()
-        commit.commit(request, done)
-    return [s.stage for s in done if s.reused]
-
-
 @pytest.fixture(scope="module")
-def expected(data: Path, tmp_path_factory: pytest.TempPathFactory, engine: str) -> dict[str, str]:
+def expected(
+    data: Path, tmp_path_factory: pytest.TempPathFactory, engine: str, in_small_blocks: None
+) -> dict[str, str]:
     """The files of an undisturbed run."""
     out = tmp_path_factory.mktemp("undisturbed") / "out"
-    assert go(job(data, out), engine) == []
+    partitions: list[int] = []
+
+    def look() -> None:
+        partitions.append(len(list((out.parent / ".out.rowmill").glob("exchange/*/partition-*.arrow"))))
+
+    assert go(job(data, out), engine, "shuffle_write", look) == []
+    assert partitions == [2]
     return digests(out)
 
 
@@ -206,20 +190,3 @@ def test_written_parts_that_were_damaged_or_lost_are_written_again(
     assert go(asked, engine) == ["ingest", "statistics"]
     assert digests(tmp_path / "out") == expected
     assert (tmp_path / "out" / "part-00000.parquet").stat().st_ino == kept
-
-
-def test_two_flows_at_once_on_one_scheduler_keep_apart(
-    data: Path, tmp_path: Path, prefect_server: Any, cluster: Any, client: Any, engine: str, expected: dict[str, str]
-) -> None:
-    """The same source, different targets; what one releases is its own alone."""
-    client.publish_dataset(client.submit(len, "abc"), name="rowmill-of-somebody-else")
-    other = {"output": {"seed": 99}, "features": FEATURES[:1]}
-    jobs = [make_job(data, tmp_path / "a"), make_job(data, tmp_path / "b", **other)]
-    with ThreadPoolExecutor(2) as threads:
-        states = list(threads.map(lambda one: run_here(one, cluster), jobs))
-    assert [flow_state(state) for state in states] == ["Completed"] * 2
-    go(job(data, tmp_path / "alone", **other), engine)
-    assert digests(tmp_path / "a") == expected
-    assert digests(tmp_path / "b") == digests(tmp_path / "alone")
-    assert list(client.list_datasets()) == ["rowmill-of-somebody-else"]
-    client.unpublish_dataset("rowmill-of-somebody-else")

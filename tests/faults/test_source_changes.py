@@ -32,7 +32,8 @@ from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tasks.storage.allowed_roots import VARIABLE
 from tasks.storage.files import check_unchanged, expand
 from tasks.workflow import Workflow
-from tests.faults.jobs import BLOCK, digests, make_data, make_job
+from tests.faults.jobs import digests, make_data, make_job
+from tests.faults.small_blocks import ROWS
 
 STAGES = {
     "ingest": ingest.ingest,
@@ -88,9 +89,9 @@ WORDS = {rewrite: "bytes and has", touch: "and again", replace: "another file to
 @pytest.mark.parametrize("change", WORDS)
 @pytest.mark.parametrize("stage", ["statistics", "transform", "shuffle_write"])
 def test_a_file_that_changes_in_a_stage_ends_the_run_and_the_next_start_plans_anew(
-    stage: str, change: Callable[[Path], None], tmp_path: Path, engine: str
+    stage: str, change: Callable[[Path], None], tmp_path: Path, engine: str, in_small_blocks: None
 ) -> None:
-    data, out = make_data(tmp_path / "data", files=2), tmp_path / "out"
+    data, out = make_data(tmp_path / "data", files=2, rows=ROWS), tmp_path / "out"
     whole = (data / "1.parquet").read_bytes()
     asked = make_job(data, out, run={"exchange": "disk"})
     with pytest.raises(DataError, match=r"source file (changed|disappeared)|cannot be read") as error:
@@ -105,15 +106,17 @@ def test_a_file_that_changes_in_a_stage_ends_the_run_and_the_next_start_plans_an
     assert digests(out) == digests(tmp_path / "fresh")
 
 
-def test_one_file_in_the_place_of_another_is_seen_by_the_next_start(tmp_path: Path, engine: str) -> None:
-    data, out = make_data(tmp_path / "data", files=2), tmp_path / "out"
+def test_one_file_in_the_place_of_another_is_seen_by_the_next_start(
+    tmp_path: Path, engine: str, in_small_blocks: None
+) -> None:
+    data, out = make_data(tmp_path / "data", files=2, rows=ROWS), tmp_path / "out"
     with pytest.raises(DataError, match="took its place"):
         go(make_job(data, out), engine, "shuffle_write", lambda: replace(data / "0.parquet"))
     assert go(make_job(data, out), engine) == []  # size and time are what they were
 
 
-def test_rights_and_further_names_of_a_file_change_nothing(tmp_path: Path, engine: str) -> None:
-    data = make_data(tmp_path / "data", files=2)
+def test_rights_and_further_names_of_a_file_change_nothing(tmp_path: Path, engine: str, in_small_blocks: None) -> None:
+    data = make_data(tmp_path / "data", files=2, rows=ROWS)
 
     def harmless() -> None:
         (data / "0.parquet").chmod(0o400)
@@ -123,11 +126,11 @@ def test_rights_and_further_names_of_a_file_change_nothing(tmp_path: Path, engin
 
 
 def test_a_source_brought_together_by_keys_is_compared_when_that_is_done(tmp_path: Path, engine: str) -> None:
-    data = make_data(tmp_path / "data", files=2)
+    data = make_data(tmp_path / "data", files=2, rows=ROWS)
     asked = make_job(data, tmp_path / "out", source={"keys": ["name"]}, features=[{"columns": ["x", "name"]}])
     assert go(asked, engine) == []
     dataset = Dataset(str(data), engine=engine)
-    assert dataset.num_rows == 2 * BLOCK
+    assert dataset.num_rows == 2 * ROWS
     touch(data / "1.parquet")
     with pytest.raises(DataError, match="and again"):
         dataset.shuffle_by_keys("name")
@@ -283,8 +286,10 @@ def test_a_side_table_is_looked_at_again_when_it_is_read(house: Path) -> None:
 
 
 @pytest.mark.promise("`changed during the run`")
-def test_a_side_table_that_changes_while_its_workflow_learns(tmp_path: Path, engine: str) -> None:
-    data, towns = make_data(tmp_path / "data", files=2), tmp_path / "towns.csv"
+def test_a_side_table_that_changes_while_its_workflow_learns(
+    tmp_path: Path, engine: str, in_small_blocks: None
+) -> None:
+    data, towns = make_data(tmp_path / "data", files=2, rows=ROWS), tmp_path / "towns.csv"
     towns.write_text("name,town\nn1,Rome\n")
     features = [
         {"columns": ["x"], "ops": [{"op": "Normalize"}]},

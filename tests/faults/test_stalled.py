@@ -17,7 +17,8 @@ from tasks.cluster import stalled_tasks
 from tasks.cluster.dask_pool import DaskPool
 from tasks.errors import TransientError
 from tasks.manifest import Manifest
-from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, run_flow
+from tests.faults.jobs import STAGES, digests, flow_state, go, make_data, make_job, run_flow
+from tests.faults.small_blocks import ROWS
 
 pytestmark = pytest.mark.xdist_group("faults")
 
@@ -110,35 +111,41 @@ def test_a_wait_for_a_stage_fetches_nothing(client: Any, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("stalled") / "data", files=2)
+    return make_data(tmp_path_factory.mktemp("stalled") / "data", files=2, rows=ROWS)
+
+
+@pytest.fixture(scope="module")
+def expected(data: Path, tmp_path_factory: pytest.TempPathFactory, in_small_blocks: None) -> dict[str, str]:
+    """The files of an undisturbed run."""
+    out = tmp_path_factory.mktemp("stalled") / "quiet"
+    go(make_job(data, out), "pandas")
+    return digests(out)
 
 
 @pytest.mark.promise("but none runs and none ends, it is cancelled and tried again")
-def test_a_stage_that_stands_still_once_is_tried_again(faults: Callable[..., None], data: Path, tmp_path: Path) -> None:
-    faults()
-    assert run_flow(make_job(data, tmp_path / "quiet")).is_completed()
+def test_a_stage_that_stands_still_once_is_tried_again(
+    faults: Callable[..., None], data: Path, tmp_path: Path, expected: dict[str, str]
+) -> None:
     faults({"at": "tasks.cluster.stalled_tasks:watched", "call": 3, "do": "stall"})  # as transform begins
     assert run_flow(make_job(data, tmp_path / "out", run={"stalled_after": 3})).is_completed()
     stages = Manifest.load(tmp_path / "out").data["stages"]
     assert {name: stage["retries"] for name, stage in stages.items()} == {
         "ingest": 0, "statistics": 0, "transform": 1, "shuffle_write": 0,
     }  # fmt: skip
-    assert digests(tmp_path / "out") == digests(tmp_path / "quiet")
+    assert digests(tmp_path / "out") == expected
 
 
 @pytest.mark.parametrize("at", ["tasks.cluster.stalled_tasks:watched", STAGES["transform"]])
 def test_a_worker_that_is_stopped_is_lost_after_the_time(
-    at: str, faults: Callable[..., None], data: Path, tmp_path: Path
+    at: str, faults: Callable[..., None], data: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
-    faults()
-    assert run_flow(make_job(data, tmp_path / "quiet")).is_completed()
     faults({"at": at, "call": 1, "do": "stop"})  # the process that runs the stage, or one that works for it
     began = time.monotonic()
     cluster = {"kind": "cpu", "workers": 2, "threads_per_worker": 1}
     assert run_flow(make_job(data, tmp_path / "out", cluster=cluster, run={"stalled_after": 6})).is_completed()
     assert time.monotonic() - began < 100
     assert sum(stage["retries"] for stage in Manifest.load(tmp_path / "out").data["stages"].values()) == 1
-    assert digests(tmp_path / "out") == digests(tmp_path / "quiet")
+    assert digests(tmp_path / "out") == expected
 
 
 @pytest.mark.promise("but none runs and none ends, it is cancelled and tried again")

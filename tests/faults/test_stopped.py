@@ -11,6 +11,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,46 +20,33 @@ import psutil
 import pytest
 import yaml
 from distributed import Event
-from prefect import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect import get_client, tags
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterTags
 from prefect.states import Cancelling
 from prefect_dask.task_runners import PrefectDaskFuture
 
 from flows.run.stages import wait_for
 from tests.conftest import python_path
-from tests.faults import chaos
-from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, plan_chaos, run_flow
+from tests.faults import chaos, small_blocks
+from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, plan_chaos, run_here
+from tests.faults.rounds import Rounds, has_ended
+from tests.faults.small_blocks import ROWS
 from tests.infra.elsewhere import eventually, is_worker, until
 
-pytestmark = pytest.mark.xdist_group("killed-flow")
+pytestmark = pytest.mark.xdist_group("rounds")
 COMMAND = [sys.executable, "-X", "faulthandler", "-P", "-c", "from rowmill.cli import main; main()", "run", "job.yaml"]
-SERVE = "from flows.preprocess import preprocess; preprocess.serve('stopped', print_starting_message=False)"
-SECONDS = 20.0  # in which a stopped run has ended
+SECONDS = 60.0  # in which a stopped run has ended; a worker that is held would stand still for two minutes
 
 
-class Process:
-    """A process in a folder with a plan of faults; what it prints is read as it comes."""
+class Running:
+    """A child of this session or of its rounds in a folder, whose worker meets a plan of faults."""
 
-    def __init__(self, command: list[str], folder: Path) -> None:
-        environment = os.environ | {
-            chaos.VARIABLE: str(folder / "chaos.json"), "PYTHONPATH": python_path(), "COLUMNS": "200",
-            "DASK_DISTRIBUTED__WORKER__PRELOAD": "tests.faults.chaos",
-        }  # fmt: skip
-        self.process = subprocess.Popen(
-            command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        self.lines: list[str] = []
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        self.lines.extend(iter(self.process.stdout.readline, ""))
-        self.process.stdout.close()
+    def __init__(self, pid: int, output: Path, wait: Callable[[], int]) -> None:
+        self.pid, self.output, self.status = pid, output, cache(wait)
 
     @property
-    def text(self) -> str:
-        return "".join(self.lines)
+    def lines(self) -> list[str]:
+        return self.output.read_text().splitlines()
 
     @property
     def run(self) -> str:
@@ -66,51 +55,99 @@ class Process:
         return line.rpartition("/")[2].strip()
 
     def family(self) -> list[psutil.Process]:
-        process = psutil.Process(self.process.pid)
+        process = psutil.Process(self.pid)
         return [process, *process.children(recursive=True)]
+
+    def is_over(self) -> bool:
+        return not psutil.pid_exists(self.pid) or has_ended(psutil.Process(self.pid))
 
     def hold(self, folder: Path) -> None:
         """Until its worker stands still."""
         held = folder / "chaos.held"
-        until(lambda: held.exists() or self.process.poll() is not None, "the worker is held")
-        assert held.exists(), self.text
+        until(lambda: held.exists() or self.is_over(), "the worker is held")
+        assert held.exists(), self.output.read_text()
 
     def ended(self, seconds: float) -> int:
         """Its status; one that does not end in time tells, as far as it can, where its threads stand."""
-        try:
-            code = self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGABRT)
-            self.process.wait(SECONDS)
-            self.reader.join(SECONDS)
-            raise AssertionError(f"not ended after {seconds} s:\n{self.text}") from None
-        self.reader.join(seconds)
-        return code
+        if not eventually(self.is_over, seconds):
+            os.kill(self.pid, signal.SIGABRT)
+            eventually(self.is_over, SECONDS)
+            raise AssertionError(f"not ended after {seconds} s:\n{self.output.read_text()}")
+        return self.status()
 
 
 @pytest.fixture
-def started(tmp_path: Path, prefect_server: Any) -> Iterator[Callable[..., Process]]:
-    """started(command, stage) is a process whose worker is held in that stage; what is left is killed at the end."""
-    processes: list[Process] = []
+def held_in(tmp_path: Path, prefect_server: Any) -> Callable[[str], Path]:
+    """held_in(stage) is the plan of faults that holds a worker in that stage."""
 
-    def start(command: list[str], stage: str = "") -> Process:
-        for name in (".held", ".release"):
-            (tmp_path / "chaos").with_suffix(name).unlink(missing_ok=True)
-        plan_chaos(tmp_path / "chaos.json", [{"at": STAGES[stage], "call": 2, "do": "hold"}] if stage else [])
-        processes.append(Process(command, tmp_path))
-        return processes[-1]
+    def plan(stage: str) -> Path:
+        return plan_chaos(tmp_path / "chaos.json", [{"at": STAGES[stage], "call": 2, "do": "hold"}])
 
-    yield start
-    for process in processes:
-        for one in reversed(process.family() if process.process.poll() is None else []):
-            one.kill()
-        process.ended(SECONDS)
-        print(process.text)  # shown where the test has failed
+    return plan
+
+
+@pytest.fixture
+def kept() -> Iterator[list[Running]]:
+    """Processes of which nothing is left at the end."""
+    running: list[Running] = []
+    yield running
+    for one in running:
+        for process in reversed([] if one.is_over() else one.family()):
+            process.kill()
+        one.ended(SECONDS)
+        print(one.output.read_text())  # shown where the test has failed
+
+
+@pytest.fixture
+def begin(
+    tmp_path: Path, rounds: Rounds, held_in: Callable[[str], Path], kept: list[Running]
+) -> Callable[..., Running]:
+    """begin(stage) is `rowmill run job.yaml`, whose worker is held in that stage; or another round."""
+
+    def started(stage: str, do: str = "command", **job: Any) -> Running:
+        output = tmp_path / "said"
+        begun = rounds.begin(do, job or command_in(tmp_path), output, in_workers=str(held_in(stage)))
+        kept.append(Running(begun[0], output, lambda: rounds.end(begun).status))
+        return kept[-1]
+
+    return started
+
+
+def command_in(folder: Path) -> dict[str, Any]:
+    return {"words": ["run", "job.yaml"], "folder": str(folder), "environment": {"COLUMNS": "200"}}
+
+
+@pytest.fixture
+def begin_anew(tmp_path: Path, held_in: Callable[[str], Path], kept: list[Running]) -> Callable[[str], Running]:
+    """begin_anew(stage) is the same command in an interpreter of its own."""
+
+    def started(stage: str) -> Running:
+        environment = os.environ | {
+            chaos.VARIABLE: str(held_in(stage)), "PYTHONPATH": python_path(), "COLUMNS": "200",
+            "DASK_DISTRIBUTED__WORKER__PRELOAD": repr([small_blocks.__name__, chaos.__name__]),
+        }  # fmt: skip
+        output = tmp_path / "said"
+        with output.open("w") as said:
+            process = subprocess.Popen(COMMAND, cwd=tmp_path, env=environment, stdout=said, stderr=subprocess.STDOUT)
+        kept.append(Running(process.pid, output, process.wait))
+        return kept[-1]
+
+    return started
+
+
+def serve(folder: str) -> None:
+    """Serve the flow as the deployment `stopped`, for a round that runs until it is killed."""
+    from flows.preprocess import preprocess
+    from infra.orchestration.server import ensure_server
+
+    os.chdir(folder)
+    ensure_server()
+    preprocess.serve("stopped", print_starting_message=False)
 
 
 def write_job(folder: Path, **sections: Any) -> dict[str, Any]:
     if not (folder / "data").exists():
-        make_data(folder / "data")
+        make_data(folder / "data", rows=ROWS)
     job = make_job(folder / "data", folder / "out", **sections)
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     return job
@@ -119,6 +156,18 @@ def write_job(folder: Path, **sections: Any) -> dict[str, Any]:
 def state_of(run: str) -> str:
     with get_client(sync_client=True) as client:
         return str(client.read_flow_run(run).state_name)  # type: ignore[arg-type]
+
+
+def run_tagged(tag: str, job: dict[str, Any], cluster: Any) -> Any:
+    with tags(tag):
+        return run_here(job, cluster)
+
+
+def states_of(tag: str) -> list[str]:
+    """The states of the runs with a tag."""
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[tag])))
+    return [str(run.state_name) for run in runs]
 
 
 def check_stages(run: str, **expected: str) -> None:
@@ -145,17 +194,9 @@ def listening(processes: list[psutil.Process]) -> set[str]:
     return {c.laddr.ip for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
 
 
-def alive(process: psutil.Process) -> bool:
-    """Not ended; what nobody has asked about since it ended does not count."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def check_nothing_left(folder: Path, family: list[psutil.Process]) -> None:
     """No process, no lock, no output, nothing half-written beside it; what is done is there for the next start."""
-    until(lambda: not any(alive(process) for process in family), "the processes have ended", SECONDS)
+    until(lambda: all(has_ended(process) for process in family), "the processes have ended", SECONDS)
     staging = folder / ".out.rowmill"
     assert sorted(p.name for p in folder.iterdir() if "out" in p.name) == [".out.rowmill"]
     assert not list(staging.glob("lock*"))
@@ -167,50 +208,50 @@ def check_nothing_left(folder: Path, family: list[psutil.Process]) -> None:
 )
 @pytest.mark.promise("within seconds the workers are gone, the lock is free and the target is as it was")
 def test_sigterm_stops_the_command_whose_ports_are_of_the_loopback(
-    tmp_path: Path, started: Callable[..., Process]
+    tmp_path: Path, begin_anew: Callable[[str], Running]
 ) -> None:
     write_job(tmp_path)
-    process = started(COMMAND, "transform")
-    process.hold(tmp_path)
-    family = process.family()
+    command = begin_anew("transform")
+    command.hold(tmp_path)
+    family = command.family()
     port = os.environ["ROWMILL_TEST_PORT"]
     server = [p for p in psutil.process_iter(["cmdline"]) if port in (p.info["cmdline"] or [])]
     assert len(family) >= 2
     assert server
     assert listening([*family, *server]) == {"127.0.0.1"}
-    process.process.send_signal(signal.SIGTERM)
-    assert process.ended(SECONDS) == 143
-    assert process.lines[-1] == "error: stopped by SIGTERM; give the same command again to go on\n"
+    os.kill(command.pid, signal.SIGTERM)
+    assert command.ended(SECONDS) == 143
+    assert command.lines[-1] == "error: stopped by SIGTERM; give the same command again to go on"
     check_nothing_left(tmp_path, family)
-    assert state_of(process.run) == "Crashed"
-    check_stages(process.run, ingest="Completed", statistics="Completed", transform="Cancelled")
+    assert state_of(command.run) == "Crashed"
+    check_stages(command.run, ingest="Completed", statistics="Completed", transform="Cancelled")
 
 
 @pytest.mark.promise("The run is Cancelled, or Crashed after a signal")
 def test_a_cancel_at_the_server_stops_the_command_and_the_next_start_completes(
-    tmp_path: Path, started: Callable[..., Process]
+    tmp_path: Path, begin: Callable[..., Running], cluster: Any
 ) -> None:
-    write_job(tmp_path)
-    process = started(COMMAND, "shuffle_write")
-    process.hold(tmp_path)
-    family = process.family()
-    cancel(process.run)
-    assert process.ended(SECONDS) == 1
-    assert process.lines[-1] == "error: the run was cancelled; give the same command again to go on\n"
+    job = write_job(tmp_path)
+    command = begin("shuffle_write")
+    command.hold(tmp_path)
+    family = command.family()
+    cancel(command.run)
+    assert command.ended(SECONDS) == 1
+    assert command.lines[-1] == "error: the run was cancelled; give the same command again to go on"
     check_nothing_left(tmp_path, family)
-    assert state_of(process.run) == "Cancelled"
+    assert state_of(command.run) == "Cancelled"
     check_stages(
-        process.run, ingest="Completed", statistics="Completed", transform="Completed", shuffle_write="Cancelled"
+        command.run, ingest="Completed", statistics="Completed", transform="Completed", shuffle_write="Cancelled"
     )
 
-    assert started(COMMAND).ended(120) == 0
+    assert run_here(job, cluster).is_completed()
     assert len(digests(tmp_path / "out")) == 5
     assert not (tmp_path / ".out.rowmill").exists()
 
 
-def test_a_cancel_at_the_server_stops_a_run_of_a_deployment(tmp_path: Path, started: Callable[..., Process]) -> None:
+def test_a_cancel_at_the_server_stops_a_run_of_a_deployment(tmp_path: Path, begin: Callable[..., Running]) -> None:
     job = write_job(tmp_path)
-    runner = started([sys.executable, "-P", "-c", SERVE], "transform")
+    runner = begin("transform", f"{__name__}:serve", folder=str(tmp_path))
     with get_client(sync_client=True) as client:
         made = until(lambda: _deployment(client), "the deployment is there")
         run = client.create_flow_run_from_deployment(made.id, parameters=job)
@@ -218,11 +259,11 @@ def test_a_cancel_at_the_server_stops_a_run_of_a_deployment(tmp_path: Path, star
     family = [p for p in runner.family()[1:] if is_worker(p)]
     assert len(family) >= 2
     cancel(str(run.id))
-    until(lambda: not any(alive(process) for process in family), "the processes have ended", SECONDS)
+    until(lambda: all(has_ended(process) for process in family), "the processes have ended", SECONDS)
     check_nothing_left(tmp_path, family)
     until(lambda: state_of(str(run.id)) == "Cancelled", "the run is cancelled", SECONDS)
     check_stages(str(run.id), ingest="Completed", statistics="Completed", transform="Cancelled")
-    assert runner.process.poll() is None
+    assert not runner.is_over()
 
 
 def _deployment(client: Any) -> Any:
@@ -263,24 +304,26 @@ def test_a_signal_that_does_not_reach_the_waiting_thread_ends_its_wait(client: A
 @pytest.mark.promise("fail or wait, when another run works on the same output")
 @pytest.mark.promise("the second fails and says which process holds the lock, or waits for its end")
 @pytest.mark.promise("`another run is working on this output`")
-def test_a_second_run_fails_or_waits_for_the_first(tmp_path: Path, started: Callable[..., Process]) -> None:
+def test_a_second_run_fails_or_waits_for_the_first(tmp_path: Path, begin: Callable[..., Running], cluster: Any) -> None:
     job = write_job(tmp_path, output={"on_existing": "replace"})
-    first = started(COMMAND, "transform")
+    first = begin("transform")
     first.hold(tmp_path)
-    refused = run_flow(job)
+    refused = run_here(job, cluster)
     assert flow_state(refused) == "Failed"
     assert "another run is working on this output" in refused.message
-    assert f"process {first.process.pid} on " in refused.message
+    assert f"process {first.pid} on " in refused.message
     assert "set run.lock to wait" in refused.message
-    assert first.process.poll() is None
+    assert not first.is_over()
 
-    write_job(tmp_path, output={"on_existing": "replace", "seed": 8}, run={"lock": "wait", "keep_replaced": 0})
-    second = Process(COMMAND, tmp_path)
-    until(lambda: any("/runs/flow-run/" in line for line in second.lines), "the second run begins")
-    assert not (tmp_path / "out").exists()
-    (tmp_path / "chaos.release").touch()
-    assert (first.ended(120), second.ended(120)) == (0, 0), first.text + second.text
-    assert state_of(first.run) == state_of(second.run) == "Completed"
+    other = write_job(tmp_path, output={"on_existing": "replace", "seed": 8}, run={"lock": "wait", "keep_replaced": 0})
+    with ThreadPoolExecutor(1) as thread:
+        second = thread.submit(run_tagged, str(tmp_path), other, cluster)
+        until(lambda: "Running" in states_of(str(tmp_path)), "the second run begins")
+        assert not (tmp_path / "out").exists()
+        (tmp_path / "chaos.release").touch()
+        assert first.ended(120) == 0
+        state = second.result(120)
+    assert state_of(first.run) == flow_state(state) == "Completed"
     manifest = yaml.safe_load((tmp_path / "out" / "_manifest.json").read_text())
-    assert (manifest["run"], manifest["seed"]) == (second.run, 8)
+    assert (manifest["run"], manifest["seed"]) == (str(state.state_details.flow_run_id), 8)
     assert sorted(p.name for p in tmp_path.iterdir() if "out" in p.name) == ["out"]
