@@ -6,15 +6,16 @@ import bz2
 import gzip
 import io
 import lzma
-import resource
+import os
+import subprocess
+import sys
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import fastavro
 import numpy as np
-import psutil
 import pyarrow as pa
 import pytest
 
@@ -22,7 +23,7 @@ from tasks.core.settings import Source
 from tasks.errors import DataError
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
-from tests.faults.rounds import Rounds
+from tests.conftest import python_path
 
 MARKER = b"0123456789abcdef"
 
@@ -124,28 +125,89 @@ BOMBS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a quoted value of 40 MB": (long_quoted_value, "source.max_record_bytes"),
     "an object of 40 MB": (one_long_object, "source.max_record_bytes"),
 }
+READ = """
+import os, resource, sys, traceback
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # threads of many cores reserve more than the limit
+import psutil
+from tasks.sources.reader import read
+from tasks.errors import DataError
+from tasks.sources.planning import make_plan
+from tasks.core.settings import Source
 
-
-def read_bounded(path: str) -> tuple[str, int]:
-    """How a file is refused, and how many MB of memory that took of a process that may take 1.5 GB more than it has."""
-    pa.set_cpu_count(2)  # threads of many cores reserve more than the limit
+def read_bounded(path):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     limit = psutil.Process().memory_info().vms + (3 << 29)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    said = refusal(path=path)
-    return said, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+    try:
+        plan = make_plan(Source(path=path))
+        for partition in plan.partitions:
+            read(plan, partition)
+    except DataError as error:
+        print(error)
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, flush=True)
+
+for line in sys.stdin:
+    if os.fork() == 0:
+        status = 1
+        try:
+            read_bounded(line.rstrip())
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        os._exit(status)
+    print("status", os.wait()[1], flush=True)
+"""
 
 
+class Reader:
+    """A process whose forks read a file each, within a bound on their memory."""
+
+    def __init__(self, log: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": python_path(), "MALLOC_ARENA_MAX": "1"}  # one arena for all threads
+        self.log = log
+        with log.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", READ], env=environment, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+            )  # fmt: skip
+
+    def read(self, path: Path) -> tuple[str, int]:
+        """The error, and by how many MB the process grew."""
+        assert self.process.stdin
+        assert self.process.stdout
+        print(path, file=self.process.stdin, flush=True)
+        lines = lines_of_fork(self.process.stdout)
+        assert (lines.pop(), self.log.read_text()) == ("status 0", "")
+        megabytes = int(lines.pop())
+        return "\n".join(lines), megabytes
+
+
+def lines_of_fork(lines: Iterable[str]) -> list[str]:
+    """The lines up to that with the status of a fork."""
+    taken: list[str] = []
+    for line in lines:
+        taken.append(line.rstrip("\n"))
+        if line.startswith("status"):
+            break
+    return taken
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    made = Reader(tmp_path_factory.mktemp("bombs") / "log.txt")
+    with made.process:
+        yield made
+
+
+@pytest.mark.system
 @pytest.mark.promise("decoded bytes of what a reader must decode at once")
 @pytest.mark.promise("A longer line is an error, before it takes memory")
 @pytest.mark.parametrize("bomb", BOMBS)
-@pytest.mark.xdist_group("rounds")
-def test_a_bomb_is_refused_before_it_takes_memory(bomb: str, tmp_path: Path, rounds: Rounds) -> None:
+@pytest.mark.xdist_group("bombs")
+def test_a_bomb_is_refused_before_it_takes_memory(bomb: str, tmp_path: Path, reader: Reader) -> None:
     make, said = BOMBS[bomb]
-    path, printed = make(tmp_path), tmp_path / "printed.txt"
-    ended = rounds.run(f"{__name__}:read_bounded", {"path": str(path)}, printed)
-    assert (ended.status, printed.read_text()) == (0, "")
-    message, megabytes = ended.answer
+    path = make(tmp_path)
+    message, megabytes = reader.read(path)
     assert said in message
     assert str(path) in message
     assert megabytes < 800
