@@ -14,7 +14,7 @@ from distributed.system import MEMORY_LIMIT
 from infra.clusters.cuda_settings import threads_for
 from infra.clusters.encryption import security_of
 from infra.clusters.model import first_workers
-from infra.clusters.reach import offering, workers_at
+from infra.clusters.reach import LOOK_SECONDS, offering, workers_at
 from infra.clusters.remote import GPU_THREADS
 from infra.clusters.resolve import chosen_gpus, resolved
 from infra.sizes import size_in_bytes
@@ -75,7 +75,7 @@ def _cuda(cluster: Cluster, engine: str) -> ExpectedWorkers:
 
 def _address(cluster: Cluster, engine: str) -> ExpectedWorkers:
     where = cast(str, cluster.address)
-    with Client(where, set_as_default=False, timeout="8s", security=security_of(cluster)) as client:
+    with Client(where, set_as_default=False, timeout=LOOK_SECONDS, security=security_of(cluster)) as client:
         info = workers_at(client)
     if fitting := offering(info, cluster.resources.get("transform", {})):
         info = {worker: info[worker] for worker in fitting}

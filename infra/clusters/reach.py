@@ -20,6 +20,7 @@ from tasks.errors import GiveUpError, JobError
 if TYPE_CHECKING:
     from distributed import Client
 
+LOOK_SECONDS = 8.0  # until a scheduler must have answered
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0  # as there
 Seen = dict[str, Any]

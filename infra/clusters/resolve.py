@@ -13,7 +13,7 @@ from infra import gpus
 from infra.clusters.by_class import check_class
 from infra.clusters.encryption import security_of
 from infra.clusters.model import REMOTE, STAGES, Cluster, Engine, Kind
-from infra.clusters.reach import offering, on_gpus, workers_at
+from infra.clusters.reach import LOOK_SECONDS, offering, on_gpus, workers_at
 from tasks.errors import GiveUpError
 
 log = logging.getLogger("rowmill.clusters")
@@ -133,7 +133,7 @@ def workers_of(cluster: Cluster) -> tuple[dict[str, Any], set[str]]:
     """Return the workers of a running scheduler, and which of them can use a GPU; GiveUpError where there is none."""
     address, security = cast(str, cluster.address), security_of(cluster)
     try:
-        client = Connection(address, set_as_default=False, timeout="8s", name="rowmill-look", security=security)
+        client = Connection(address, set_as_default=False, timeout=LOOK_SECONDS, name="rowmill-look", security=security)
     except (OSError, ValueError, TypeError) as error:  # TypeError: a tls:// address without certificates
         raise GiveUpError(
             "no Dask scheduler answers",

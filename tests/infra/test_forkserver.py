@@ -9,17 +9,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import dask.config
 import psutil
 import pytest
 from distributed import Client
 
 from infra.clusters.model import Cluster
+from infra.environment import cpu_environment, local_environment
 from infra.workers import forked, forkserver
 from tests.clusters import IMPORTS, make_cluster
 from tests.conftest import python_path
-from tests.infra.elsewhere import eventually
+from tests.infra.elsewhere import ROOT, eventually
 
 pytestmark = [
     pytest.mark.system,
@@ -31,16 +33,51 @@ from infra.workers import forkserver
 forkserver.start()
 print(bool(forkserver._server))
 """
+# Like a notebook or a served flow: the current folder gets ahead in sys.path after rowmill was imported.
 PROGRAM = """
-from distributed import Client
+import os, sys, time
 from infra.clusters.model import Cluster; from infra.clusters.kinds import make_cluster
+from distributed import Client
+
+def of_tasks():
+    import flows, infra.orchestration.task_runner
+    from tasks import errors
+    return errors.__file__
+
 if __name__ == "__main__":
-    with make_cluster(Cluster(kind="cpu")) as cluster, Client(cluster) as client:
-        import os, time
+    sys.path.insert(0, sys.argv[1])
+    with make_cluster(Cluster(kind="cpu")) as cluster, Client(cluster, set_as_default=False) as client:
         (pids,) = client.run(lambda: (os.getpid(), os.getppid())).values()
-        print(*pids, flush=True)
+        print(*pids, client.submit(of_tasks).result(), *client.run(of_tasks).values(), flush=True)
         time.sleep(100)
 """
+
+
+class Killed(NamedTuple):
+    """A program that was killed while its cluster ran: the processes of it, its worker and its fork server, and the
+    files that its worker had imported."""
+
+    pids: list[int]
+    imported: list[str]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    """In a folder with packages that are called like rowmill's and must not be imported."""
+    folder = tmp_path_factory.mktemp("program")
+    for name in ("flows", "tasks", "infra"):
+        (folder / "here" / name).mkdir(parents=True)
+        (folder / "here" / name / "__init__.py").write_text("raise RuntimeError('the decoy was imported')")
+    (folder / "program.py").write_text(PROGRAM)
+    environment = os.environ | {"PYTHONPATH": python_path()}
+    environment.pop("PYTHONSAFEPATH", None)
+    command = [sys.executable, "-W", "error", str(folder / "program.py"), str(folder / "here")]
+    options = {"stdout": subprocess.PIPE, "text": True, "env": environment, "cwd": folder / "here"}
+    with subprocess.Popen(command, **options) as process:
+        assert process.stdout
+        worker, server, *imported = process.stdout.readline().split()
+        process.send_signal(signal.SIGKILL)
+    return Killed([process.pid, int(worker), int(server)], imported)
 
 
 def seen(names: list[str]) -> dict[str, Any]:
@@ -112,29 +149,36 @@ def test_what_is_imported_before_the_first_task_is_a_setting() -> None:
     assert found.stdout.split() == ["True", "False"], found.stderr
 
 
-@pytest.mark.parametrize("name", ["ARROW_DEFAULT_MEMORY_POOL", "TZ", "PYTHONOPTIMIZE"])
-def test_what_is_read_at_the_start_alone_takes_an_interpreter_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    value = {"ARROW_DEFAULT_MEMORY_POOL": "system", "TZ": "Asia/Tokyo", "PYTHONOPTIMIZE": "1"}[name]
+FIXED = {"ARROW_DEFAULT_MEMORY_POOL": "system", "TZ": "Asia/Tokyo", "PYTHONOPTIMIZE": "1"}
+
+
+def test_what_is_read_at_the_start_alone_takes_an_interpreter_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     forkserver.start(IMPORTS.tasks)
-    monkeypatch.setenv(name, value)
-    with worker(name) as found:
+    for name, value in FIXED.items():
+        monkeypatch.setenv(name, value)
+    with worker(*FIXED) as found:
         assert not found["loaded"]
         assert found["parent"] == os.getpid()
-        assert found["variables"] == {name: value}
+        assert found["variables"] == FIXED
 
 
-def test_nobody_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    environment = os.environ | {"PYTHONPATH": python_path()}
-    command = [sys.executable, str(tmp_path / "program.py")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout
-        pids = [int(pid) for pid in process.stdout.readline().split()]
-        assert len({process.pid, *pids}) == 3
-        process.send_signal(signal.SIGKILL)
-    assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+@pytest.mark.parametrize("name", FIXED)
+def test_each_of_these_variables_forbids_forks(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with dask.config.set({forkserver.METHOD: "spawn"}), local_environment(cpu_environment(1)):
+        assert forkserver.use(IMPORTS.tasks)["env"]
+        assert dask.config.get(forkserver.METHOD) == "forkserver"
+        monkeypatch.setenv(name, FIXED[name])
+        assert forkserver.use(IMPORTS.tasks) == {}
+        assert dask.config.get(forkserver.METHOD) == "spawn"
+
+
+def test_workers_take_the_installed_packages_not_those_of_the_current_folder(killed: Killed) -> None:
+    assert killed.imported == [str(ROOT / "tasks" / "errors.py")] * 2
+
+
+def test_nobody_outlives_a_process_that_is_killed(killed: Killed) -> None:
+    assert len({*killed.pids}) == 3
+    assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in killed.pids))
 
 
 @pytest.mark.parametrize(("package", "starts"), [("flows", False), ("other", True)])

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as csv
 import pytest
-from distributed import Client, get_task_stream
+from distributed import Client, Nanny, get_task_stream
 
 from infra.clusters import resolve
 from infra.clusters.expected import expected
@@ -21,6 +21,7 @@ from tasks.cluster.dask_pool import workers_at
 from tasks.errors import GiveUpError
 from tasks.job.request import Request
 from tasks.manifest import Manifest
+from tests.clusters import ON_LOOPBACK, start_threads
 from tests.conftest import free_port
 from tests.faults import chaos
 from tests.faults.jobs import BLOCK, plan_chaos
@@ -50,12 +51,26 @@ def workers(folder: Path, commands: Sequence[list[str]]) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def mixed() -> Iterator[Client]:
     """A worker that offers `parsing`, and two that offer `operators`."""
-    worker = ["env", "CUDA_VISIBLE_DEVICES=", *DASK, "worker", "--nthreads", "1", "--resources"]
-    kinds = ["parsing=1", "operators=1", "operators=1"]
-    with workers(tmp_path_factory.mktemp("mixed"), [[*worker, kind] for kind in kinds]) as client:
+    offers = [{"parsing": 1}, {"operators": 1}, {"operators": 1}]
+    with start_threads(offers) as cluster, Client(cluster, set_as_default=False) as client:
         yield client
+
+
+@pytest.fixture
+def on_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that are threads of this process see no GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture(scope="module")
+def of_one_kind(text: Path, tmp_path_factory: pytest.TempPathFactory, prefect_server: Any) -> Any:
+    """The digests of the same job on workers of one kind."""
+    out = tmp_path_factory.mktemp("one") / "out"
+    cluster, source = {"kind": "cpu", "threads_per_worker": 2}, {"path": str(text), "parse_once": False}
+    assert run_job(text, out, cluster, source=source).is_completed()
+    return digests(out)
 
 
 @pytest.fixture(scope="module")
@@ -90,41 +105,41 @@ def ran_on(stream: Any, client: Client) -> dict[str, set[str]]:
 @pytest.mark.promise("runs the work of a stage on workers that offer it", "infra/README.md#resources")
 @pytest.mark.parametrize("exchange", ["memory", "disk"])
 def test_each_stage_runs_on_workers_that_fit_and_writes_the_files_of_one_kind(
-    mixed: Client, text: Path, tmp_path: Path, prefect_server: Any, exchange: str
+    mixed: Client, text: Path, tmp_path: Path, of_one_kind: Any, on_cores: None, prefect_server: Any, exchange: str
 ) -> None:
-    options = {"run": {"exchange": exchange}}
     with get_task_stream(mixed) as stream:
-        assert run_job(text, tmp_path / "mixed", at(mixed, RESOURCES), **options).is_completed()
+        state = run_job(text, tmp_path / "out", at(mixed, RESOURCES), run={"exchange": exchange})
+    assert state.is_completed()
     assert ran_on(stream, mixed) == {stage: {kind} for stage, kind in KINDS.items()}
     planned = expected(Cluster(**at(mixed, RESOURCES)))
     assert (len(planned.workers), planned.threads) == (2, 2)
-    assert run_job(text, tmp_path / "one", {"kind": "cpu", "threads_per_worker": 2}, **options).is_completed()
-    assert digests(tmp_path / "mixed") == digests(tmp_path / "one")
-    assert sum(rows for rows, _ in digests(tmp_path / "mixed")) == 4 * BLOCK
+    assert Manifest.load(tmp_path / "out").data["exchange"] == exchange
+    assert digests(tmp_path / "out") == of_one_kind
+    assert sum(rows for rows, _ in digests(tmp_path / "out")) == 4 * BLOCK
 
 
 @pytest.mark.system
 @pytest.mark.xdist_group("clusters")
 @pytest.mark.promise("parses text on the workers of ingest and keeps it in scratch files, which the others read")
 def test_text_is_parsed_on_the_workers_of_ingest_alone(
-    mixed: Client, text: Path, tmp_path: Path, prefect_server: Any
+    mixed: Client, text: Path, tmp_path: Path, of_one_kind: Any, on_cores: None, prefect_server: Any
 ) -> None:
-    jobs = {name: {"path": str(text), "parse_once": name == "mixed"} for name in ("mixed", "one")}
+    source = {"path": str(text), "parse_once": True}
     with get_task_stream(mixed) as stream:
-        assert run_job(text, tmp_path / "mixed", at(mixed, RESOURCES), source=jobs["mixed"]).is_completed()
+        assert run_job(text, tmp_path / "out", at(mixed, RESOURCES), source=source).is_completed()
     assert ran_on(stream, mixed) == {stage: {kind} for stage, kind in KINDS.items()}
     assert sum(str(task["key"]).startswith("_parse_block") for task in stream.data) == 4
-    assert run_job(text, tmp_path / "one", {"kind": "cpu"}, source=jobs["one"]).is_completed()
-    assert digests(tmp_path / "mixed") == digests(tmp_path / "one")
+    assert digests(tmp_path / "out") == of_one_kind
 
 
 @pytest.mark.system
 @pytest.mark.xdist_group("clusters")
-def test_the_only_worker_that_fits_is_replaced(text: Path, tmp_path: Path, prefect_server: Any) -> None:
+def test_the_only_worker_that_fits_is_replaced(text: Path, tmp_path: Path, on_cores: None, prefect_server: Any) -> None:
     plan = plan_chaos(tmp_path / "plan.json", [{"at": FAULTS["transform"]}])
-    worker = [*DASK, "worker", "--nthreads", "1", "--resources"]
-    dies = ["env", f"{chaos.VARIABLE}={plan}", *worker, "operators=1", "--preload", "tests.faults.chaos"]
-    with workers(tmp_path, [[*worker, "parsing=1"], dies]) as client:
+    options = {**ON_LOOPBACK, "nthreads": 1, "resources": {"operators": 1}, "preload": ["tests.faults.chaos"],
+               "env": {chaos.VARIABLE: str(plan)}}  # fmt: skip
+    dies = {"cls": Nanny, "options": options}
+    with start_threads([{"parsing": 1}], dies=dies) as cluster, Client(cluster, set_as_default=False) as client:
         before = set(workers_at(client))
         assert run_job(text, tmp_path / "out", at(client, RESOURCES), run={"exchange": "memory"}).is_completed()
         assert len(before & set(workers_at(client))) == 1

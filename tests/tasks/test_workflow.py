@@ -408,18 +408,11 @@ def test_the_shuffle_modes_of_nvtabular_are_refused_with_those_of_here(tmp_path:
 @pytest.mark.system
 def test_annotations_choose_the_workers_that_offer_a_resource(tmp_path: Path) -> None:
     import dask
-    from distributed import Client, Scheduler, SpecCluster, Worker
+    from distributed import Client
 
-    local = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
-    names = {"with": {"GPU": 1}, "without": {}}
-    workers = {
-        name: {"cls": Worker, "options": {"nthreads": 1, "resources": offers, "name": name, **local}}
-        for name, offers in names.items()
-    }
-    with (
-        SpecCluster(workers, {"cls": Scheduler, "options": local}) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    from tests.clusters import start_threads
+
+    with start_threads([{"GPU": 1}, {}]) as cluster, Client(cluster, set_as_default=False) as client:
         dataset = Dataset(pa.table({"x": np.arange(1 << 20) / 8}), engine="pandas", partition_size="1MB", client=client)
         with dask.annotate(resources={"GPU": 1}):
             fitted = Workflow(["x"] >> ops.Normalize()).fit(dataset)
@@ -427,4 +420,4 @@ def test_annotations_choose_the_workers_that_offer_a_resource(tmp_path: Path) ->
             svd(dataset)
             each(abs, range(20), client=client)
         ran = {name: worker.state.executed_count for name, worker in cluster.workers.items()}
-        assert (ran["with"] > 20, ran["without"]) == (True, 0)
+        assert (ran["worker-0"] > 20, ran["worker-1"]) == (True, 0)

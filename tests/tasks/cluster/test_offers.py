@@ -8,28 +8,22 @@ from typing import Any, cast
 
 import dask
 import pytest
-from distributed import Client, Scheduler, SpecCluster, Worker, get_worker
+from distributed import Client, get_worker
 
 from infra.clusters import reach
 from tasks.cluster import dask_pool
 from tasks.cluster.dask_pool import DaskPool, workers_at
 from tasks.errors import TransientError
 from tasks.shuffle.memory_exchange import DaskMemory
+from tests.clusters import start_threads
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")
 def mixed() -> Iterator[Client]:
-    """Their client; both are threads of this process."""
-    alone = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
-    offers = {"with": {"GPU": 1}, "without": {}}
-    workers = {
-        name: {"cls": Worker, "options": {**alone, "nthreads": 1, "resources": offer}} for name, offer in offers.items()
-    }
-    scheduler = {"cls": Scheduler, "options": alone}
-    with SpecCluster(workers=workers, scheduler=scheduler) as cluster, Client(cluster, set_as_default=False) as client:
-        client.wait_for_workers(2)
+    """Their client."""
+    with start_threads([{"GPU": 1}, {}]) as cluster, Client(cluster, set_as_default=False) as client:
         yield client
 
 
@@ -74,7 +68,7 @@ def test_tasks_run_where_their_resource_is_whoever_holds_their_columns(mixed: Cl
     (without,) = [address for address, worker in workers.items() if not worker["resources"]]
     pool = DaskPool(mixed, {"GPU": 1})
     futures = pool.start(where, None, range(4), {1: without, 3: without})
-    assert mixed.gather(futures) == [(0, "with"), (1, "with"), (2, "with"), (3, "with")]
+    assert mixed.gather(futures) == [(item, "worker-0") for item in range(4)]
 
 
 @pytest.mark.promise("Where only some do, columns that others hold decoded are read again")
