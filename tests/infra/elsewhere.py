@@ -9,8 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 
@@ -119,12 +121,30 @@ def tls_arguments(tls: dict[str, str]) -> list[str]:
     return ["--protocol", "tls", "--tls-ca-file", tls["ca"], "--tls-cert", tls["cert"], "--tls-key", tls["key"]]
 
 
-def run_job(data: Path, out: Path, cluster: dict[str, Any], **sections: Any) -> Any:
-    """The final state of a run of the flow over `data`, four files of one row group, on this cluster."""
+def run_job(
+    data: Path, out: Path, cluster: dict[str, Any], look: Callable[[Any], object] | None = None, **sections: Any
+) -> Any:
+    """The final state of a run of the flow over `data`, four files of one row group, on this cluster. `look` is called
+    with the cluster that the run has started, before its first task."""
+    from infra.orchestration import task_runner
     from tests.faults.jobs import make_job, run_flow
 
     job = make_job(data, out, **sections)
-    return run_flow({**job, "cluster": cluster})
+    with patch.object(task_runner, "make_cluster", partial(make_and_look, look) if look else task_runner.make_cluster):
+        return run_flow({**job, "cluster": cluster})
+
+
+def make_and_look(look: Callable[[Any], object], *arguments: Any) -> Any:
+    """A running cluster, at which `look` has looked; where it fails, the cluster is closed."""
+    from infra.clusters.kinds import make_cluster
+
+    cluster = make_cluster(*arguments)
+    try:
+        look(cluster)
+    except BaseException:
+        cluster.close()
+        raise
+    return cluster
 
 
 def digests(out: Path) -> list[tuple[int, str]]:

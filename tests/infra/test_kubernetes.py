@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import dask.config
 import pytest
@@ -20,7 +21,7 @@ import yaml
 from distributed import Client
 from pydantic import ValidationError
 
-from infra.clusters import kubernetes
+from infra.clusters import kubernetes, resolve
 from infra.clusters.encryption import security_of
 from infra.clusters.model import Cluster
 from tasks.errors import GiveUpError, JobError
@@ -209,7 +210,8 @@ class Api(ThreadingHTTPServer):
             (place / name).write_bytes(base64.b64decode(text))
         spec = cluster["spec"]
         local = ["--host", "127.0.0.1"]
-        pods = [(spec["scheduler"]["spec"], [*local]), *[(spec["worker"]["spec"], local)] * spec["worker"]["replicas"]]
+        worker = (spec["worker"]["spec"], [*local, "--no-nanny"])
+        pods = [(spec["scheduler"]["spec"], local), *[worker] * spec["worker"]["replicas"]]
         for number, (pod, more) in enumerate(pods):
             (container,) = pod["containers"]
             known = {entry["name"]: entry["value"] for entry in container["env"]}
@@ -306,8 +308,8 @@ def serving(server: Api, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         thread.join()
 
 
-@pytest.fixture
-def api(tmp_path: Path, crd: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+@contextmanager
+def serving_pods(folder: Path, crd: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     """An API server; the scheduler's service answers on this host."""
     import dask_kubernetes.operator.networking as networking
 
@@ -316,31 +318,62 @@ def api(tmp_path: Path, crd: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
         return f"tcp://127.0.0.1:{server.port}"
 
     monkeypatch.setattr(networking, "get_scheduler_address", address)
-    with serving(Api(tmp_path, crd), tmp_path, monkeypatch) as server:
+    with serving(Api(folder, crd), folder, monkeypatch) as server:
         yield server
+
+
+@pytest.fixture
+def api(tmp_path: Path, crd: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    with serving_pods(tmp_path, crd, monkeypatch) as server:
+        yield server
+
+
+class Ran(NamedTuple):
+    """A run on a pod: its state and output; while it ran, the processes of the pods and of the worker, and what was
+    said to a client without certificates; what Kubernetes had at its end."""
+
+    state: Any
+    out: Path
+    pods: list[int]
+    workers: list[int]
+    refused: str
+    left: list[Any]
+
+
+@pytest.fixture(scope="module")
+def ran(crd: Any, tmp_path_factory: pytest.TempPathFactory, prefect_server: Any) -> Ran:
+    folder, seen = tmp_path_factory.mktemp("pods"), dict[str, Any]()
+
+    def look(cluster: Any) -> None:
+        seen["pods"] = [pod.pid for pod in server.pods]
+        with Client(cluster, set_as_default=False) as client:
+            seen["workers"] = [*client.run(os.getpid).values()]
+        with patch.object(resolve, "LOOK_SECONDS", 2), pytest.raises(GiveUpError) as caught:
+            make_cluster(Cluster(kind="address", address=cluster.scheduler_address))
+        seen["refused"] = caught.value.what
+
+    asked = {"image": "rowmill:cpu", "cores": 1, "memory": "2GB"}
+    section = {"kind": "kubernetes", "kubernetes": asked, "start_timeout": 60}
+    data, out = make_data(folder / "in", files=2), folder / "out"
+    with pytest.MonkeyPatch.context() as monkeypatch, serving_pods(folder, crd, monkeypatch) as server:
+        state = run_job(data, out, section, look)
+        eventually(lambda: not server.objects)
+        return Ran(state, out, left=[*server.objects, *server.pods], **seen)
 
 
 @pytest.mark.system
 @pytest.mark.promise("a DaskCluster and the Secret with its certificates")
-def test_a_run_on_pods_that_an_operator_starts(api: Api, tmp_path: Path, prefect_server: Any) -> None:
-    data = make_data(tmp_path / "in", files=2)
-    asked = {"image": "rowmill:cpu", "cores": 1, "memory": "2GB"}
-    section = {"kind": "kubernetes", "workers": 2, "kubernetes": asked, "start_timeout": 60}
-    assert run_job(data, tmp_path / "out", section).is_completed()
-    assert sum(rows for rows, _ in digests(tmp_path / "out")) == 2 * BLOCK
-    assert eventually(lambda: not api.objects)
-    assert api.pods == []
+def test_a_run_on_pods_that_an_operator_starts(ran: Ran) -> None:
+    assert ran.state.is_completed()
+    assert sum(rows for rows, _ in digests(ran.out)) == 2 * BLOCK
+    assert ran.workers == ran.pods[1:]
+    assert len(ran.workers) == 1
+    assert ran.left == []
 
 
 @pytest.mark.system
-def test_who_has_no_certificate_of_the_pods_is_refused(api: Api) -> None:
-    asked = Cluster(kind="kubernetes", kubernetes={"image": "i", "cores": 1, "memory": "2GB"}, start_timeout=60)
-    with make_cluster(asked) as cluster:
-        with Client(cluster, set_as_default=False) as client:
-            assert list(client.run(os.getppid).values()) == [api.pods[1].pid]
-        with pytest.raises(GiveUpError, match="no Dask scheduler answers"):
-            make_cluster(Cluster(kind="address", address=cluster.scheduler_address))
-    assert api.objects == {}
+def test_who_has_no_certificate_of_the_pods_is_refused(ran: Ran) -> None:
+    assert ran.refused == "no Dask scheduler answers"
 
 
 @pytest.mark.system
@@ -403,6 +436,7 @@ class ClassApi(Api):
     """The same for KubeCluster: its pods have no certificates, and one worker runs at first."""
 
     complete = 1
+    stand_in: Sequence[str] = ()  # a command instead of Dask's
 
     def stop_pods(self) -> None:
         for process in self.pods:
@@ -417,7 +451,7 @@ class ClassApi(Api):
             known = {entry["name"]: entry["value"] for entry in container.get("env", [])}
             more = [f"tcp://127.0.0.1:{self.port}"] if role == "worker" else []
             command = [sys.executable, "-W", "ignore", "-m", "dask", *words, *more, "--host", "127.0.0.1"]
-            self.pods.append(subprocess.Popen(command, cwd=self.folder, env=environment(**known)))
+            self.pods.append(subprocess.Popen(self.stand_in or command, cwd=self.folder, env=environment(**known)))
         cluster["status"] = {"phase": "Running"}
 
 
@@ -442,7 +476,7 @@ def own_pods() -> dict[str, Any]:
     spec = make_cluster_spec("own", image="rowmill:cpu", n_workers=1, env={"TZ": "UTC"}, resources={})
     pods = {role: spec["spec"][role]["spec"] for role in ("scheduler", "worker")}
     pods["worker"]["nodeSelector"] = {"disk": "fast"}
-    pods["worker"]["containers"][0]["args"] = ["dask", "worker", "--nthreads", "2", "--no-dashboard"]
+    pods["worker"]["containers"][0]["args"] = ["dask", "worker", "--nthreads", "2", "--no-dashboard", "--no-nanny"]
     pods["scheduler"]["containers"][0]["args"] = ["dask", "scheduler", "--port", "8786", "--no-dashboard"]
     arguments = {"custom_cluster_spec": spec, "namespace": "data"}
     return {"cluster_class": "dask_kubernetes.operator.KubeCluster", "cluster_kwargs": arguments}
@@ -472,6 +506,7 @@ def test_pods_of_a_class_that_does_not_start_are_removed(class_api: ClassApi, mo
         raise TimeoutError("no service")
 
     monkeypatch.setattr(kubecluster, "wait_for_service", never)
+    class_api.stand_in = ["sleep", "600"]
     with pytest.raises(GiveUpError, match="the cluster could not be started") as caught:
         make_cluster(Cluster(**own_pods()))
     assert "no service" in caught.value.why

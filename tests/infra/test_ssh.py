@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from distributed import Client
@@ -66,56 +66,78 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         server.wait(20)
 
 
-BEFORE: set[Path] = set()
+def folders() -> set[Path]:
+    """Folders of certificates and spilled data on the host; what tests make has another name, and what a killed process
+    has left may be among them."""
+    return set(Path("/tmp").glob("rowmill-ssh-*"))
 
 
-@pytest.fixture(autouse=True)
-def of_others() -> None:
-    """What stood on the host before the test is not its own: a killed process may have left it."""
-    BEFORE.clear()
-    BEFORE.update(Path("/tmp").glob("rowmill-ssh-*"))
+class Ran(NamedTuple):
+    """A run over SSH on two workers: its state and output; while it ran, the address of its scheduler, its workers as
+    the scheduler knew them, their variables, the folder on the host and the modes of what was in it, where Dask spills,
+    and the command lines with keys and of Dask's processes; the folders that it left."""
+
+    state: Any
+    out: Path
+    address: str
+    workers: list[dict[str, Any]]
+    variables: list[dict[str, str]]
+    folder: Path
+    modes: dict[str, str]
+    scratch: list[Path]
+    keys: list[str]
+    processes: list[str]
+    left: set[Path]
 
 
-def certificates() -> list[Path]:
-    """Folders of certificates and spilled data on the host since the test began; what tests make has another name."""
-    return [path for path in Path("/tmp").glob("rowmill-ssh-*") if path not in BEFORE]
+@pytest.fixture(scope="module")
+def ran(sshd: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, prefect_server: Any) -> Ran:
+    before, place, seen = folders(), tmp_path_factory.mktemp("run"), dict[str, Any]()
+
+    def look(cluster: Any) -> None:
+        (folder,) = folders() - before
+        entries = [folder, *folder.glob("*.pem")]
+        seen.update(address=cluster.scheduler_address, folder=folder)
+        seen["modes"] = {path.name: oct(path.stat().st_mode & 0o777) for path in entries}
+        seen["keys"], seen["processes"] = commands_with("PRIVATE KEY"), commands_with("distributed.cli.dask_spec")
+        with Client(cluster, set_as_default=False) as client:
+            seen["workers"] = [*workers_at(client).values()]
+            seen["variables"] = [*client.run(lambda: dict(os.environ)).values()]
+            spills = [*client.run(lambda dask_worker: dask_worker.local_directory).values()]
+            spills.append(client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.local_directory))
+        seen["scratch"] = [Path(spill) for spill in spills]
+
+    hosts = {**sshd, "hosts": ["127.0.0.1", "127.0.0.1"]}
+    section = {"kind": "ssh", "ssh": hosts, "threads_per_worker": 3, "memory_limit": "1GB",
+               "resources": {"transform": {"GPU": 1}, "ingest": {"disk": 2}}}  # fmt: skip
+    state = run_job(make_data(place / "in", files=2), place / "out", section, look)
+    return Ran(state, place / "out", left=folders() - before, **seen)
 
 
 @pytest.mark.promise("scheduler on the first host, a worker on each (one per GPU)")
 @needs_sshd
-def test_a_run_on_workers_started_over_ssh(sshd: dict[str, Any], tmp_path: Path, prefect_server: Any) -> None:
-    data = make_data(tmp_path / "in", files=2)
-    hosts = {**sshd, "hosts": ["127.0.0.1", "127.0.0.1"]}
-    section = {"kind": "ssh", "ssh": hosts, "threads_per_worker": 1, "resources": {"transform": {"GPU": 1}}}
-    assert run_job(data, tmp_path / "there", section).is_completed()
-    assert sum(rows for rows, _ in digests(tmp_path / "there")) == 2 * BLOCK
+def test_a_run_on_workers_started_over_ssh(ran: Ran) -> None:
+    assert ran.state.is_completed()
+    assert sum(rows for rows, _ in digests(ran.out)) == 2 * BLOCK
+    assert len(ran.processes) >= 3
     assert eventually(lambda: not commands_with("distributed.cli.dask_spec"))
-    assert certificates() == []
+    assert ran.left == set()
 
 
 @pytest.mark.promise(
     "Workers over SSH and SLURM spill into a new folder of that user alone, which is removed when they end"
 )
 @needs_sshd
-def test_workers_are_as_asked_and_their_certificates_are_theirs_alone(sshd: dict[str, Any]) -> None:
-    asked = Cluster(kind="ssh", ssh={**sshd, "hosts": ["127.0.0.1"]}, threads_per_worker=3, memory_limit="1GB",
-                    resources={"ingest": {"disk": 2}})  # fmt: skip
-    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
-        assert cluster.scheduler_address.startswith("tls://")
-        (worker,) = workers_at(client).values()
-        assert (worker["nthreads"], worker["memory_limit"], worker["resources"]) == (3, 10**9, {"disk": 2})
-        (variables,) = client.run(lambda: dict(os.environ)).values()
-        assert (variables["OMP_NUM_THREADS"], variables["PYTHONSAFEPATH"]) == ("3", "1")
-        (folder,) = certificates()
-        modes = {path.name: oct(path.stat().st_mode & 0o777) for path in [folder, *folder.glob("*.pem")]}
-        assert modes == {folder.name: "0o700", "ca.pem": "0o600", "cert.pem": "0o600", "key.pem": "0o600"}
-        # Dask loads pickles from its scratch folder and puts it into sys.path: nobody else may write there.
-        places = client.run(lambda dask_worker: dask_worker.local_directory).values()
-        places = [*places, client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.local_directory)]
-        assert all(Path(place).is_relative_to(folder) for place in places)
-        assert not commands_with("PRIVATE KEY")
-        assert len(commands_with("distributed.cli.dask_spec")) >= 2
-    assert eventually(lambda: not commands_with("distributed.cli.dask_spec"))
+def test_workers_are_as_asked_and_their_certificates_are_theirs_alone(ran: Ran) -> None:
+    assert ran.address.startswith("tls://")
+    shapes = [(worker["nthreads"], worker["memory_limit"], worker["resources"]) for worker in ran.workers]
+    assert shapes == [(3, 10**9, {"GPU": 1, "disk": 2})] * 2
+    told = [(variables["OMP_NUM_THREADS"], variables["PYTHONSAFEPATH"]) for variables in ran.variables]
+    assert told == [("3", "1")] * 2
+    assert ran.modes == {ran.folder.name: "0o700", "ca.pem": "0o600", "cert.pem": "0o600", "key.pem": "0o600"}
+    # Dask loads pickles from its scratch folder and puts it into sys.path: nobody else may write there.
+    assert all(path.is_relative_to(ran.folder) for path in ran.scratch)
+    assert ran.keys == []
 
 
 @needs_sshd
@@ -136,12 +158,13 @@ def test_hosts_that_cannot_be_had(
     (tmp_path / "empty").write_text("")
     places = {"other": tmp_path / "other", "empty": tmp_path / "empty"}
     change = {k: v.format(**places) if isinstance(v, str) else v for k, v in change.items()}
+    before = folders()
     with pytest.raises(GiveUpError) as caught:
         make_cluster(Cluster(kind="ssh", ssh={**sshd, "hosts": ["127.0.0.1"], **change}))
     assert caught.value.what == what
     assert caught.value.where.startswith("cluster.ssh: 127.0.0.1")
     assert why in caught.value.why
-    assert certificates() == []
+    assert folders() <= before
 
 
 @pytest.mark.promise("scheduler on the first host, a worker on each (one per GPU)")
@@ -232,14 +255,14 @@ def test_a_run_on_the_class_of_dask_for_ssh(sshd: dict[str, Any], tmp_path: Path
     login = {"port": sshd["port"], "known_hosts": sshd["known_hosts"], "client_keys": [sshd["key"]]}
     scheduler = {"protocol": "tls://", "port": 0, "dashboard_address": "127.0.0.1:0"}
     worker = {"nthreads": 1, "local_directory": str(tmp_path)}
-    asked = {"hosts": ["127.0.0.1"] * 3, "remote_python": sys.executable, "connect_options": login,
+    asked = {"hosts": ["127.0.0.1"] * 2, "remote_python": sys.executable, "connect_options": login,
              "scheduler_options": scheduler, "worker_options": worker}  # fmt: skip
     section = {"cluster_class": "distributed.SSHCluster", "cluster_kwargs": asked, "start_timeout": 40}
     tls = make_certificates(tmp_path / "tls")
     assert run_job(make_data(tmp_path / "in", files=2), tmp_path / "there", {**section, "tls": tls}).is_completed()
     assert sum(rows for rows, _ in digests(tmp_path / "there")) == 2 * BLOCK
     assert eventually(lambda: not commands_with(str(tmp_path)))
-    scheduler["protocol"] = "tcp://"
+    scheduler["protocol"], asked["worker_class"] = "tcp://", "distributed.Worker"
     with pytest.raises(JobError, match="the scheduler is not encrypted"):
         make_cluster(Cluster(**section))
     assert eventually(lambda: not commands_with(str(tmp_path)))
