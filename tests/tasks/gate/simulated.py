@@ -36,7 +36,7 @@ def profile_of(table: pa.Table, steps: Iterable[StepProfile] = ()) -> Profile:
     coded = {
         name: coded_texts(table[name]) if pa.types.is_string(table[name].type) else table[name] for name in columns
     }
-    numbers = pa.array(range(table.num_rows), pa.uint64())
+    numbers = pa.array(np.arange(table.num_rows, dtype=np.uint64))
     pairs, associated = associations(pa.table({ROW: numbers, **coded}).slice(0, ROWS))  # by the code under test
     repeated = float(hashes.duplicated().mean()) if len(hashes) else None
     rows = {"compared": table.num_rows, "associated": associated}
@@ -44,8 +44,24 @@ def profile_of(table: pa.Table, steps: Iterable[StepProfile] = ()) -> Profile:
 
 
 def coded_texts(column: pa.ChunkedArray) -> pa.Array:
-    codes = [None if text is None else zlib.crc32(text.encode()) & 15 for text in column.to_pylist()]
-    return pa.array(codes, pa.uint8())
+    texts = column.combine_chunks().dictionary_encode()
+    return pa.array(hashed(texts.dictionary) & 15, pa.uint8()).take(texts.indices)
+
+
+def hashed(values: pa.Array) -> np.ndarray:
+    """Ten bits of a hash of each text or whole number."""
+    if pa.types.is_string(values.type):
+        return np.array([zlib.crc32(text.encode()) & 1023 for text in values.to_pylist()], np.int64)
+    numbers = values.cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False).view(np.uint64)
+    return (numbers * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(54)).astype(np.int64)
+
+
+def most_frequent(values: pa.Array, counts: np.ndarray) -> list[tuple[Any, int]]:
+    """The 100 values with the largest counts and their counts; of equal counts the least values."""
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    ordered = pa.table({"value": values, "count": counts}).sort_by([("count", "descending"), ("value", "ascending")])
+    return [(row["value"], row["count"]) for row in ordered.slice(0, 100).to_pylist()]
 
 
 def column_profile(name: str, column: pa.ChunkedArray) -> ColumnProfile:
@@ -71,12 +87,10 @@ def column_profile(name: str, column: pa.ChunkedArray) -> ColumnProfile:
         found_bins, numbers_in = np.unique(ordered, return_counts=True)
         data["bins"] = {int(b): int(n) for b, n in zip(found_bins, numbers_in, strict=True)}
     if pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        each = counted.field("values").to_pylist()
-        places = np.array([zlib.crc32(str(value).encode()) & 1023 for value in each])
-        data["buckets"] = np.bincount(places, counts, 1024).astype(int).tolist()
+        each = counted.field("values")
+        data["buckets"] = np.bincount(hashed(each), counts, 1024).astype(int).tolist()
         if len(each) <= COUNTED:
-            order = sorted(range(len(each)), key=lambda place: (-counts[place], str(each[place])))[:100]
-            data |= {"top": [(each[place], int(counts[place])) for place in order], "top_exact": True}
+            data |= {"top": most_frequent(each, counts), "top_exact": True}
     return ColumnProfile(**data)
 
 
@@ -95,7 +109,7 @@ class Shop:
         self.volume = rng.normal(0, 0.03, nights)
         self.popular = rng.normal(0, 1.2, 3000)
         self.hot = rng.normal(0, 0.02, (nights, 3000)).cumsum(axis=0)
-        self.brand_of = np.minimum(rng.zipf(1.5, 3000), 180)
+        self.brands = np.array([f"brand{number}" for number in np.minimum(rng.zipf(1.5, 3000), 180)], object)
         self.base_price = np.exp(rng.normal(0, 1.0, 3000))
         self.started = rng.integers(-200, nights, 3000)  # the night on which a product comes
 
@@ -128,7 +142,7 @@ class Shop:
             "event_time": pa.array(moment, pa.timestamp("us")),
             "event_type": pa.array(event),
             "product_id": pa.array(product * 7919 + 1_000_003),
-            "brand": pa.array([f"brand{b}" for b in self.brand_of[product]], mask=no_brand),
+            "brand": pa.array(self.brands[product], mask=no_brand),
             "price": pa.array(price),
             "user_id": pa.array(user * 31 + 500_000_000),
             "country": pa.array(country[home]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
@@ -27,9 +27,11 @@ from tasks.gate.notes import read_gate
 from tasks.gate.output_profile import ColumnProfile, Profile, StepProfile
 from tasks.gate.verdict import Finding, Verdict, outcome
 from tasks.storage.documents import dumped, parsed
+from tests.examples import nightly_but
 from tests.tasks.gate.simulated import FIRST, SHOPS_OF_ROWS, Shop, profile_of
 
 NIGHTS = 30
+TEN = 10  # nights of which all checks may stop, where no more are needed
 STOP = Checks(on_finding="stop")
 Fault = Callable[[pa.Table], pa.Table]
 
@@ -76,15 +78,26 @@ def test_a_plain_night_passes_and_thresholds_are_proposed() -> None:
     assert any(note.startswith("order_id: its values move on every night") for note in verdict.notes)
 
 
+def alarms_of_plain_nights(seed: int, nights: Iterable[int]) -> list[str]:
+    made = Shop(seed, rows=5_000)
+    past = [made.past(night) for night in range(30)][::-1]
+    alarms = []
+    for night in nights:
+        verdict = judge(past[29 - night].profile, past[30 - night :], None, STOP, "commit", made.day(night))
+        alarms += [f"night {night}: {finding.text}" for finding in verdict.findings]
+    return alarms
+
+
+def test_five_plain_nights_have_no_false_alarm() -> None:
+    """The first, the second, one of the first weekend, the first that may stop, and a late one."""
+    assert alarms_of_plain_nights(1, (0, 1, 5, 7, 27)) == []
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, 2])
 def test_thirty_plain_nights_have_at_most_one_false_alarm(seed: int) -> None:
     """From the first night on: with few nights there are only warnings, and of these as few."""
-    made, past, alarms = Shop(seed, rows=5_000), [], []
-    for night in range(30):
-        profile = made.profile(night)
-        verdict = judge(profile, past, None, STOP, "commit", made.day(night))
-        alarms += [f"night {night}: {finding.text}" for finding in verdict.findings]
-        past.insert(0, made.past(night, profile))
+    alarms = alarms_of_plain_nights(seed, range(30))
     assert len(alarms) <= 1, alarms
 
 
@@ -131,7 +144,19 @@ OWN: dict[str, tuple[str, str, Fault]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OWN)
+# One fault of each check; the others with -m nightly.
+ONE_OF_EACH = (
+    "a column shifted by an hour", "another time zone", "a fifth of a category lost", "half of a category lost",
+    "a rare kind lost", "truncated ids", "a few nulls where there were none", "a blank behind a word",
+    "twice the scatter", "a third of the rows twice",
+)  # fmt: skip
+
+
+def test_each_check_of_the_faults_has_one_in_every_run() -> None:
+    assert [OWN[name][1] for name in ONE_OF_EACH] == [*dict.fromkeys(check for _, check, _ in OWN.values())]
+
+
+@pytest.mark.parametrize("name", nightly_but(ONE_OF_EACH, OWN))
 def test_own_faults_are_stopped_and_named(name: str) -> None:
     column, check, fault = OWN[name]
     verdict = verdict_of(fault(tonight()))
@@ -140,41 +165,45 @@ def test_own_faults_are_stopped_and_named(name: str) -> None:
     assert all(one.figure > one.threshold and one.text for one in verdict.findings)
 
 
-def text_of(table: pa.Table, column: str, check: str, **options: Any) -> str:
-    return next(f.text for f in verdict_of(table, **options).findings if (f.column, f.check) == (column, check))
+def texts_of(table: pa.Table) -> dict[tuple[str, str], str]:
+    """The first sentence of each check of a column."""
+    return {(finding.column, finding.check): finding.text for finding in reversed(verdict_of(table).findings)}
 
 
 def test_sentences_say_what_changed_by_how_much_against_what_threshold() -> None:
     table = tonight()
     cut = table.slice(0, len(table) // 2)
-    rows = text_of(cut, "", "rows")
+    rows = texts_of(cut)["", "rows"]
     assert rows.startswith(f"rows: {len(cut):,} rows, 4")
     assert " % fewer than the " in rows
     assert " that 30 good nights and the weekday predict (threshold 1" in rows
-    nulls = pa.array(plain(table, "score"), mask=chance(table, 0.85))
-    text = text_of(with_column(table, "score", nulls), "score", "nulls")
+    faulty = with_column(table, "score", pa.array(plain(table, "score"), mask=chance(table, 0.85)))
+    faulty = with_column(faulty, "price", plain(table, "price") * 100)
+    faulty = OWN["a blank behind a word"][2](shifted(5)(faulty))
+    texts = texts_of(faulty)
+    text = texts["score", "nulls"]
     assert text.startswith("score: 8")
     assert "% of the values are null, 30 good nights and the weekday predict 0 %: a change of 8" in text
     assert text.endswith("points (threshold 0.09)")
-    cents = text_of(with_column(table, "price", plain(table, "price") * 100), "price", "mean")
+    cents = texts["price", "mean"]
     assert "price: the mean is " in cents
     assert "standard deviations away (threshold 0." in cents
-    times = text_of(shifted(5)(table), "event_time", "extremes")
+    times = texts["event_time", "extremes"]
     assert "the largest value is 2026-10-08 0" in times
     assert "predict 2026-10-07 23:59: " in times
     assert " hours away (threshold 1.2)" in times
-    moved = text_of(lost("US", 0.5)(table), "country", "jensen_shannon")
+    strange = texts["country", "new_values"]
+    assert "of the values were in none of 30 good nights: 'IN ' (" in strange
+    moved = texts_of(lost("US", 0.5)(table))["country", "jensen_shannon"]
     assert moved.startswith("country: the distribution has moved by 0.1")
     assert "(Jensen-Shannon distance, threshold 0.05) from what 30 good nights and the weekday predict" in moved
     assert "; most at 'US': 39.8 % -> 2" in moved
-    strange = text_of(OWN["a blank behind a word"][2](table), "country", "new_values")
-    assert "of the values were in none of 30 good nights: 'IN ' (" in strange
 
 
 def test_columns_that_come_go_and_change_their_type() -> None:
     table = tonight().drop_columns(["margin"]).append_column("fresh", pa.array(np.zeros(len(tonight()))))
     table = with_column(table, "product_id", pc.cast(table["product_id"], pa.string()))
-    texts = {f.column: f.text for f in verdict_of(table).findings if f.check == "columns"}
+    texts = {f.column: f.text for f in verdict_of(table, nights=TEN).findings if f.check == "columns"}
     assert (
         texts
         == {
@@ -185,10 +214,10 @@ def test_columns_that_come_go_and_change_their_type() -> None:
         or texts["margin"] == "margin: the column is missing, v0030 had it as float64"
     )
     profile = profile_of(table)
-    early = judge(profile, history(), None, STOP, "statistics", shop().day(NIGHTS))
+    early = judge(profile, history()[:TEN], None, STOP, "statistics", shop().day(NIGHTS))
     assert "margin" not in {f.column for f in early.findings if f.check == "columns"}  # it may not be read yet
     contract = make_contract({"columns": {"margin": {"missing": "evolve"}, "product_id": {}, "fresh": {}}})
-    ruled = judge(profile, history(), contract, STOP, "commit", shop().day(NIGHTS))
+    ruled = judge(profile, history()[:TEN], contract, STOP, "commit", shop().day(NIGHTS))
     assert [f for f in ruled.findings if f.check == "columns"] == []  # the contract says what is right
 
 
@@ -200,10 +229,10 @@ def test_after_a_night_of_one_row_nothing_looks_delivered_twice() -> None:
 
 
 def test_the_same_rows_again_and_every_row_twice() -> None:
-    again = judge(history()[0].profile, history(), None, STOP, "commit", shop().day(NIGHTS))
+    again = judge(history()[0].profile, history()[:TEN], None, STOP, "commit", shop().day(NIGHTS))
     texts = [f.text for f in again.findings if f.check == "duplicated"]
     assert texts == [f"the rows are those of v0030: {history()[0].profile.rows:,} rows with the same values"]
-    twice = verdict_of(pa.concat_tables([tonight(), tonight()]))
+    twice = verdict_of(pa.concat_tables([tonight(), tonight()]), nights=TEN)
     texts = [f.text for f in twice.findings if f.check == "duplicated"]
     assert texts == ["every row occurs 2 times: all counts of values are multiples of 2"]
     partly = verdict_of(pa.concat_tables([tonight(), tonight().slice(0, len(tonight()) // 3)]))
@@ -248,15 +277,19 @@ def test_a_threshold_of_the_user_counts_from_the_second_night_on(check: str) -> 
 
 
 def test_thresholds_levels_and_columns_of_the_user() -> None:
-    table = lost("US", 0.5)(tonight())
-    assert verdict_of(table, Checks(on_finding="stop", rows=Check(threshold=0.5))).findings
+    faulty = profile_of(lost("US", 0.5)(tonight()))
+
+    def judged(settings: Checks) -> Verdict:
+        return judge(faulty, history()[:TEN], None, settings, "commit", shop().day(NIGHTS))
+
+    assert judged(Checks(on_finding="stop", rows=Check(threshold=0.5))).findings
     silent = {name: Check(level="off") for name in ("l_infinity", "jensen_shannon", "psi", "rows", "distinct")}
-    assert verdict_of(table, Checks(on_finding="stop", **silent)).verdict == "pass"
+    assert judged(Checks(on_finding="stop", **silent)).verdict == "pass"
     wide = Checks(on_finding="stop", l_infinity=Check(threshold=0.9), jensen_shannon=Check(threshold=0.9),
                   psi=Check(threshold=9), rows=Check(threshold=9))  # fmt: skip
-    assert verdict_of(table, wide).verdict == "pass"
+    assert judged(wide).verdict == "pass"
     chosen = Checks(on_finding="stop", l_infinity=Check(columns=["score"]))
-    assert not [f for f in verdict_of(table, chosen).findings if f.check == "l_infinity"]
+    assert not [f for f in judged(chosen).findings if f.check == "l_infinity"]
     with pytest.raises(ValueError, match="jensen_shanon"):
         Checks(jensen_shanon=Check())
 
@@ -286,7 +319,7 @@ def test_a_change_that_was_published_is_the_new_plain() -> None:
 
 
 def test_nights_without_dates_count_one_after_another() -> None:
-    past = [replace(one, day=None) for one in history()]
+    past = [replace(one, day=None) for one in history()[:TEN]]
     assert judge(profile_of(tonight()), past, None, STOP, "commit").verdict == "pass"
     cut = tonight().slice(0, len(tonight()) // 4)
     assert judge(profile_of(cut), past, None, STOP, "commit").verdict == "stop"
@@ -295,7 +328,7 @@ def test_nights_without_dates_count_one_after_another() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_nights_of_almost_nothing_are_judged(rows: int) -> None:
     small = profile_of(tonight().slice(0, rows))
-    assert judge(small, history(), None, STOP, "commit", shop().day(NIGHTS)).verdict == "stop"
+    assert judge(small, history()[:TEN], None, STOP, "commit", shop().day(NIGHTS)).verdict == "stop"
     few = [Past(f"v{n}", None, small) for n in range(8)]
     assert not [f for f in judge(small, few, None, STOP, "commit").findings if f.check != "duplicated"]
     judge(shop().profile(NIGHTS), few, None, STOP, "commit")
@@ -329,7 +362,7 @@ def test_the_worst_finding_decides() -> None:
 
 
 def test_a_verdict_is_read_as_it_was_written() -> None:
-    verdict = verdict_of(with_column(tonight(), "price", plain(tonight(), "price") * 100))
+    verdict = verdict_of(with_column(tonight(), "price", plain(tonight(), "price") * 100), nights=TEN)
     data = json.loads(json.dumps(dumped(verdict), allow_nan=False))
     assert parsed(Verdict, data, Path("gate.json")) == verdict
     assert set(data) == {"format", "verdict", "findings", "compared_with", "proposed", "notes"}

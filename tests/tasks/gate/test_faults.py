@@ -25,6 +25,7 @@ from tasks.core.settings import Checks
 from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.output_profile import ColumnProfile, Profile
+from tests.examples import nightly_but
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import FIRST, Shop, profile_of
 
@@ -137,8 +138,12 @@ TWELVE: dict[str, tuple[Callable[[pa.Table], pa.Table], str, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("rows", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", TWELVE)
+# Those whose checks find nothing else in test_checks.py or test_locate.py; the others with -m nightly.
+ALWAYS = ("retyped column", "half a day missing", "duplicated delivery", "a constant column")
+
+
+@pytest.mark.parametrize("rows", [FEW, pytest.param(MANY, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("name", nightly_but(ALWAYS, TWELVE))
 def test_each_fault_is_stopped_and_named(name: str, rows: int) -> None:
     fault, column, checks = TWELVE[name]
     table = fault(table_of(NIGHTS, rows))
@@ -150,7 +155,7 @@ def test_each_fault_is_stopped_and_named(name: str, rows: int) -> None:
     assert (column or "row") in found[0].text or all(name in found[0].text for name in column.split(", "))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_plain_nights_raise_at_most_one_false_alarm() -> None:
     """Night 31 and thirty further plain nights, each with those before it as history."""
     alarms = []
@@ -236,7 +241,7 @@ def good(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 
 @pytest.mark.promise("rows that are equal to an earlier row")
-@pytest.mark.parametrize("rows", [30_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [30_000, pytest.param(1_000_000, marks=pytest.mark.nightly)])
 def test_faults_that_only_whole_rows_show_are_stopped_and_named(
     rows: int, good: Callable[[int], list[Past]], tmp_path: Path, engine: str
 ) -> None:
