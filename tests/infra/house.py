@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -17,11 +18,16 @@ NAMED = re.compile(rf"({'|'.join(TOPS)})(\.\w+)+(:\w+)?")  # a module, or what i
 WITH_BODY = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """The syntax tree of a module, itself first, then all that is in it; parsed once for all rules."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
 def imports(root: Path, tops: tuple[str, ...] = TOPS) -> Graph:
     """Module -> the modules of these packages that it imports, or names in a string; all by their dotted names."""
     paths = {_name(root, path): path for top in tops for path in sorted((root / top).rglob("*.py"))}
-    trees = {name: ast.parse(path.read_text()) for name, path in paths.items()}
-    found = {name: {_module(text, trees) for text in _texts(tree)} for name, tree in trees.items()}
+    found = {name: {_module(text, paths) for text in _texts(path)} for name, path in paths.items()}
     return {name: {other for other in others if other and other != name} for name, others in found.items()}
 
 
@@ -29,11 +35,11 @@ def _name(root: Path, path: Path) -> str:
     return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _texts(tree: ast.Module) -> Iterator[str]:
+def _texts(path: Path) -> Iterator[str]:
     """Dotted names of what a module imports or names in a string that is not a docstring."""
-    docstrings = {id(node.body[0].value) for node in ast.walk(tree)
+    docstrings = {id(node.body[0].value) for node in nodes(path)
                   if isinstance(node, WITH_BODY) and node.body and isinstance(node.body[0], ast.Expr)}  # fmt: skip
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -85,7 +91,7 @@ def floors(graph: Graph) -> dict[str, int]:
 
 def lazily_registered(root: Path) -> list[str]:
     """Where `register_lazy("tasks.. ", ..)` has Dask import tasks: an import upwards that no graph shows."""
-    calls = [(path, node) for path in sorted(root.rglob("*.py")) for node in ast.walk(ast.parse(path.read_text()))
+    calls = [(path, node) for path in sorted(root.rglob("*.py")) for node in nodes(path)
              if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("register_lazy")]  # fmt: skip
     ours = [(path, node) for path, node in calls if any("tasks" in ast.unparse(argument) for argument in node.args[:1])]
     return [f"{path.relative_to(root)}:{node.lineno}" for path, node in ours]
@@ -99,14 +105,14 @@ def width(folder: Path) -> int:
 
 def docstrings(path: Path) -> Iterator[str]:
     """The docstrings of a module, and of the classes and functions in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, WITH_BODY):
             yield ast.get_docstring(node) or ""
 
 
 def identifiers(path: Path) -> Iterator[str]:
     """The names in a module: variables, arguments, functions, classes and attributes."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         match node:
             case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name):
                 yield name

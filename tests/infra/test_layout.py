@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -22,18 +23,22 @@ from tests.infra import house
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(path for room in ("flows", "tasks", "infra") for path in (ROOT / room).rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in MODULES]
+HOUSE = pytest.mark.xdist_group("house")  # one process parses all modules
 ENGINES = {"pandas", "cudf", "cupy", "dask_cudf", "pylibcudf", "rmm"}
 
 
 @cache
 def imports(path: Path) -> frozenset[str]:
     """Full dotted names of what a module imports anywhere in it; those for type checkers only do not count."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            node.body = []
+    for_type_checkers = {
+        id(inner) for node in house.nodes(path)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for statement in node.body for inner in ast.walk(statement)
+    }  # fmt: skip
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in house.nodes(path):
+        if id(node) in for_type_checkers:
+            continue
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -59,6 +64,7 @@ def breaking(rule: Callable[[Path], Iterable[str]]) -> dict[str, list[str]]:
 
 @pytest.mark.promise("A module may import rooms that stand lower, never higher", "tasks/README.md#the-house")
 @pytest.mark.promise("Tests enforce both", ".github/CONTRIBUTING.md#how-we-work")
+@HOUSE
 def test_imports_go_one_way() -> None:
     def upwards(path: Path) -> set[str]:
         if within(path, "tasks"):
@@ -73,6 +79,7 @@ def test_imports_go_one_way() -> None:
 
 
 @pytest.mark.promise("Tests enforce both")
+@HOUSE
 def test_operators_know_the_seam_and_each_other_only() -> None:
     def others(path: Path) -> set[str]:
         if not within(path, "tasks/ops"):
@@ -94,6 +101,7 @@ def test_operators_know_the_seam_and_each_other_only() -> None:
     assert breaking(others) == {}
 
 
+@HOUSE
 def test_only_the_seam_imports_an_engine() -> None:
     def engines(path: Path) -> set[str]:
         return set() if within(path, "tasks/engines", "tasks/cluster/transfer") else rooms(path) & ENGINES
@@ -101,6 +109,7 @@ def test_only_the_seam_imports_an_engine() -> None:
     assert breaking(engines) == {}
 
 
+@HOUSE
 def test_only_stage_imports_prefect_in_tasks() -> None:
     seams = [f"tasks/stages/{name}.py" for name in ("task", "progress_artifact", "storage_blocks")]
 
@@ -114,14 +123,17 @@ def test_only_stage_imports_prefect_in_tasks() -> None:
 @pytest.mark.promise(
     "Each folder is a *room* with one purpose; the first line of each module says what the module does"
 )
+@HOUSE
 def test_a_module_says_what_it_is() -> None:
     def silent(path: Path) -> list[str]:
-        text = path.read_text()
-        return [] if not text.strip() or ast.get_docstring(ast.parse(text)) else ["no docstring"]
+        module = house.nodes(path)[0]
+        assert isinstance(module, ast.Module)
+        return [] if ast.get_docstring(module) or not path.read_text().strip() else ["no docstring"]
 
     assert breaking(silent) == {}
 
 
+@HOUSE
 def test_a_rule_names_each_module_that_breaks_it() -> None:
     of_errors = breaking(lambda path: ["b", "a"] if within(path, "tasks/errors.py") else [])
     assert of_errors == {"tasks/errors.py": ["a", "b"]}
@@ -145,15 +157,32 @@ def contracts() -> list[str]:
         return [contract["name"] for contract in tomllib.load(file)["tool"]["importlinter"]["contracts"]]
 
 
-def linted(root: Path) -> tuple[int, str]:
-    """(exit status, output) of import-linter over the packages in a folder, under this repository's contracts."""
+LINT_EACH = """
+import json, sys
+from pathlib import Path
+from importlinter.cli import lint_imports
+for name, module, planted in json.load(sys.stdin):
+    text = Path(module).read_text()
+    Path(module).write_text(text + planted)
+    print(chr(12), name, sep="", flush=True)
+    print("status", lint_imports(sys.argv[1], cache_dir=sys.argv[2]), flush=True)
+    Path(module).write_text(text)
+"""
+
+
+def lint_each(root: Path, cases: list[tuple[str, str, str]]) -> dict[str, str]:
+    """By case, what import-linter says of the packages in a folder under this repository's contracts, its status at the
+    end; each of the cases (name, module, what is planted in it) by itself."""
     importlinter = pytest.importorskip("importlinter", reason="needs import-linter: pip install '.[test]'")
-    contracts_of = str(ROOT / "pyproject.toml")
-    code = f"from importlinter.cli import lint_imports; exit(lint_imports({contracts_of!r}, no_cache=True))"
     folders = os.pathsep.join(map(str, [root, root / "flows/public", Path(importlinter.__file__).parents[1]]))
-    environment = {**os.environ, "PYTHONPATH": folders, "NO_COLOR": "1", "COLUMNS": "200"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", LINT_EACH, str(ROOT / "pyproject.toml"), str(root / "cache")], input=json.dumps(cases),
+        cwd=root, env={**os.environ, "PYTHONPATH": folders, "NO_COLOR": "1", "COLUMNS": "200"}, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = [text.partition("\n") for text in done.stdout.split("\f")[1:]]
+    return {name: text.strip() for name, _, text in said}
 
 
 def copied(root: Path, *tops: str) -> Path:
@@ -204,26 +233,21 @@ PLANTED = {
 }
 
 
-@pytest.mark.system
-def test_all_contracts_hold() -> None:
-    status, output = linted(ROOT)
-    assert status == 0, output
-    assert all(f"{name} KEPT" in output for name in contracts()), output
-
-
 def test_each_contract_has_a_violation_to_find() -> None:
     assert [*PLANTED] == contracts()
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("contract", PLANTED)
-def test_a_planted_violation_breaks_its_contract_alone(contract: str, tmp_path: Path) -> None:
-    module, planted = PLANTED[contract]
-    with (copied(tmp_path, "tasks", "flows", "infra") / module).open("a") as file:
-        file.write(planted)
-    status, output = linted(tmp_path)
-    assert status == 1, output
-    assert re.findall(r"^(.*) BROKEN$", output, re.MULTILINE) == [contract], output
+def test_all_contracts_hold_and_each_planted_violation_breaks_its_contract_alone(tmp_path: Path) -> None:
+    copied(tmp_path, "tasks", "flows", "infra")
+    cases = [("nothing planted", "tasks/errors.py", ""), *((name, *planted) for name, planted in PLANTED.items())]
+    said = lint_each(tmp_path, cases)
+    plain = said.pop("nothing planted")
+    assert plain.endswith("status 0"), plain
+    assert all(f"{name} KEPT" in plain for name in contracts()), plain
+    broken = {name: re.findall(r"^(.*) BROKEN$", text, re.MULTILINE) for name, text in said.items()}
+    assert broken == {name: [name] for name in PLANTED}
+    assert all(text.endswith("status 1") for text in said.values())
 
 
 # Circles, floors, width
@@ -239,6 +263,7 @@ def tasks_alone(whole: house.Graph) -> house.Graph:
     return {module: used for module, used in whole.items() if module.split(".")[0] == "tasks"}
 
 
+@HOUSE
 def test_tasks_have_no_circle_of_modules_or_rooms(tasks_alone: house.Graph) -> None:
     graph = tasks_alone
     assert house.circle(graph) == []
@@ -246,17 +271,20 @@ def test_tasks_have_no_circle_of_modules_or_rooms(tasks_alone: house.Graph) -> N
     assert house.circle(house.rooms(graph, ROOT, depth=2)) == []
 
 
+@HOUSE
 def test_flows_and_infra_have_no_circle_of_modules_or_rooms(whole: house.Graph) -> None:
     assert house.circle(whole) == []
     assert house.circle(house.rooms(whole, ROOT)) == []
 
 
+@HOUSE
 def test_the_house_has_at_most_13_floors(whole: house.Graph) -> None:
     """Every folder is a room, also one within another: `tasks/engines/cpu` beside `tasks/engines`."""
     floors = house.floors(house.rooms(whole, ROOT))
     assert max(floors.values()) <= 13, floors
 
 
+@HOUSE
 def test_tasks_have_at_most_9_floors_of_outer_rooms(tasks_alone: house.Graph) -> None:
     """A room counts with the folders in it: `tasks/engines` with its six."""
     floors = house.floors(house.rooms(tasks_alone, ROOT, depth=2))
@@ -266,6 +294,7 @@ def test_tasks_have_at_most_9_floors_of_outer_rooms(tasks_alone: house.Graph) ->
 WORDS = ("found", "given", "asked", "told", "said", "kept", "made", "held")
 
 
+@HOUSE
 def test_names_say_what_a_thing_is() -> None:
     """These words say that something happened to a thing, not what the thing is: the style of the code has none."""
     assert breaking(lambda path: [name for name in house.identifiers(path) if name in WORDS]) == {}
@@ -278,6 +307,7 @@ def of_nights(path: Path) -> list[str]:
     return [text for text in (path.stem, *house.identifiers(path), *house.docstrings(path)) if "night" in text.lower()]
 
 
+@HOUSE
 def test_the_core_does_not_know_nights() -> None:
     """Its words are refit, batch and date: a refit may come at any time. Names in files are texts, and stay."""
     assert breaking(lambda path: of_nights(path) if within(path, *CORE) else []) == {}
@@ -291,6 +321,7 @@ def test_a_night_is_seen_in_names_and_docstrings(tmp_path: Path) -> None:
     assert {*of_nights(module)} == {"by_night", "NightForm", "of_night", "night", "A night.", "Nights."}
 
 
+@HOUSE
 def test_nothing_is_registered_upwards() -> None:
     assert house.lazily_registered(ROOT / "tasks") == []
 
@@ -334,18 +365,22 @@ def test_the_counter_sees_every_kind_of_import(tmp_path: Path) -> None:
 ROOMS = sorted({str(path.parent.relative_to(ROOT)) for path in MODULES if path.parts[len(ROOT.parts)] == "tasks"})
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_change_in_any_room_is_other_code(room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_code_is_that_of_tasks_and_a_change_in_any_room_is_other_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tasks.__file__", str(copied(tmp_path, "tasks") / "tasks/__init__.py"))
-    before = fingerprints.own_code.__wrapped__()
-    changed = sorted((tmp_path / room).glob("*.py"))[-1]
-    changed.write_text(changed.read_text() + "# changed\n")
-    assert fingerprints.own_code.__wrapped__() != before
-
-
-def test_own_code_is_that_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.__file__", str(copied(tmp_path, "tasks") / "tasks/__init__.py"))
-    assert fingerprints.own_code.__wrapped__() == fingerprints.own_code()
+    own_code = fingerprints.own_code.__wrapped__
+    assert own_code() == fingerprints.own_code()
+    unseen = []
+    for room in ROOMS:
+        changed = sorted((tmp_path / room).glob("*.py"))[-1]
+        text = changed.read_text()
+        changed.write_text(text + "# changed\n")
+        if own_code() == fingerprints.own_code():
+            unseen.append(room)
+        changed.write_text(text)
+    assert unseen == []
+    assert own_code() == fingerprints.own_code()
 
 
 def test_the_groups_that_begin_first_are_groups_of_tests() -> None:
@@ -359,14 +394,14 @@ def test_a_group_of_tests_stays_together(request: pytest.FixtureRequest) -> None
     assert request.node.nodeid.endswith("@grouped")
 
 
+@HOUSE
 def test_no_pattern_has_a_possessive_group() -> None:
     """Before Python 3.11.5 they match wrongly where their parts may backtrack (CPython issue 106052); `any_number` of
     readable_lines.py is right everywhere."""
     possessive = []
-    for path in (path for folder in ("tasks", "flows", "infra") for path in (ROOT / folder).rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
+    for path in MODULES:
+        documents = {id(node.value) for node in house.nodes(path) if isinstance(node, ast.Expr)}
+        for node in house.nodes(path):
             value = node.value if isinstance(node, ast.Constant) and id(node) not in documents else ""
             text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
             possessive += [(path.name, text)] if re.search(r"\)[*+?]\+", text) else []
