@@ -24,7 +24,7 @@ MANUALS = [
     ".github/CONTRIBUTING.md",
 ]  # fmt: skip
 
-PROMISES = promises()
+kept_promises = cache(promises)  # the modules of all tests are parsed once
 
 
 @cache
@@ -38,11 +38,11 @@ def test_every_section_has_a_promise(document: str) -> None:
     headings = re.findall(r"^## (.+?)\s*$", (ROOT / document).read_text(), flags=re.MULTILINE)
     sections = {f"{document}#{anchor_of(heading)}" for heading in headings}
     sections -= {f"tasks/ops/README.md#{name.lower()}" for name in operators()}  # the contract keeps what these say
-    assert sections - {promise.section for promise in PROMISES} == set(), "name them in the mark of a test"
+    assert sections - {promise.section for promise in kept_promises()} == set(), "name them in the mark of a test"
 
 
 def test_every_section_of_a_promise_exists() -> None:
-    sections = {promise.section.partition("#")[::2] for promise in PROMISES if promise.section}
+    sections = {promise.section.partition("#")[::2] for promise in kept_promises() if promise.section}
     assert [(page, anchor) for page, anchor in sections if anchor not in anchors((ROOT / page).read_text())] == []
 
 
@@ -51,7 +51,7 @@ def test_every_message_of_the_table_of_failures_has_a_test(document: str) -> Non
     table = (ROOT / document).read_text().partition("## When it fails")[2].partition("\n## ")[0]
     messages = {m for row in table.splitlines() for m in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
     assert messages
-    assert sorted(messages - {promise.words.strip("`") for promise in PROMISES}) == []
+    assert sorted(messages - {promise.words.strip("`") for promise in kept_promises()}) == []
 
 
 def test_marks_are_read_as_pytest_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +66,9 @@ def test_marks_are_read_as_pytest_reads_them(tmp_path: Path, monkeypatch: pytest
         "class TestAll:\n"
         "    @pytest.mark.promise('three')\n"
         "    def test_that(self): ...\n"
+        "@pytest.mark.nightly\n"
+        "@pytest.mark.promise('four')\n"
+        "def test_at_night(): ...\n"
     )
     assert promises() == [
         ("of all", "", "tests/test_one.py"),

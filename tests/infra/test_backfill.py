@@ -420,7 +420,7 @@ def killed(process: subprocess.Popen[str], how: signal.Signals = signal.SIGKILL)
 
 
 @pytest.mark.promise("with the days without a published output above it")
-@pytest.mark.promise("It makes no day twice and leaves none out")
+@pytest.mark.promise("It makes no day twice and leaves none out", "flows/NIGHTS.md#nights-that-are-missing")
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(
