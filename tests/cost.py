@@ -305,7 +305,7 @@ def cpu_model() -> str:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    return platform.processor()
+    return platform.machine()
 
 
 def add_options(parser: pytest.Parser) -> None:

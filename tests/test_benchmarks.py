@@ -1,8 +1,9 @@
-"""The benchmarks at toy size: that they run, and that what they check would be found."""
+"""The benchmarks: each says what it takes and finds what it checks; with `-m nightly` they run at toy size."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -18,11 +19,24 @@ from tests.bench import distinct, first_minute, gate, gpu, linear, linear_cluste
 from tests.conftest import python_path
 from tests.running import section_of
 
-pytestmark = pytest.mark.system
-
 ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = sorted(path.stem for path in (ROOT / "tests" / "bench").glob("*.py")
+                  if "argparse" in path.read_text() and "__main__" in path.read_text())  # fmt: skip
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_benchmark_says_what_it_takes(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [program, "--help"])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"tests.bench.{program}").main()
+    assert not ended.value.code
+    assert capsys.readouterr().out.startswith("usage: ")
+
+
+@pytest.mark.system
 def test_a_source_has_every_value_so_often_and_each_time_in_another_order(tmp_path: Path) -> None:
     distinct.make("int64", 1000, 3, tmp_path / "data")
     files = [sorted(tmp_path.glob(f"data/*-{again}.parquet")) for again in range(3)]
@@ -35,6 +49,7 @@ def test_a_source_has_every_value_so_often_and_each_time_in_another_order(tmp_pa
     assert len(set(parts[0][0]) & set(parts[1][0])) < 60  # files beside each other do not hold the same values
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("check what is learned and made, and record the memory it takes")
 @pytest.mark.parametrize("kind", distinct.KINDS)
 def test_a_vocabulary_is_learned_and_applied_on_a_cluster(client: Any, engine: str, tmp_path: Path, kind: str) -> None:
@@ -59,6 +74,7 @@ def test_an_id_that_is_missing_ends_the_benchmark() -> None:
         vocabulary.checked(ids | {"seen": 4, "least": 0}, 10, 5)
 
 
+@pytest.mark.nightly
 def test_encode_is_measured_over_more_and_more_rows(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     said = ["--kinds", "int64=2000", "--sizes", "2000", "4000", "--repeats", "1", "--folder", str(tmp_path)]
@@ -71,6 +87,7 @@ def test_encode_is_measured_over_more_and_more_rows(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("source", [["--nights", "3", "--rows", "2000"], ["--ids", "5000", "--rows", "1000"]])
 def test_a_night_is_measured_beside_apply_and_a_fit_of_all_rows(tmp_path: Path, source: list[str], capsys: Any) -> None:
     out = tmp_path / "found.json"
@@ -90,6 +107,7 @@ def test_a_night_is_measured_beside_apply_and_a_fit_of_all_rows(tmp_path: Path, 
     assert "a fit moves" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_a_profile_is_measured_in_pairs(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     gate.main(["--rows", "3000", "--pairs", "2", "--files", "2", "--folder", str(tmp_path), "--out", str(out)])
@@ -101,6 +119,7 @@ def test_a_profile_is_measured_in_pairs(tmp_path: Path) -> None:
         assert pair["cost"] == pytest.approx(pair["with"]["cpu_seconds"] / pair["without"]["cpu_seconds"] - 1, abs=1e-3)
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("check what is learned and made, and record the memory it takes")
 def test_a_refit_that_moves_ids_ends_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = {"c": {"before": 5, "after": 6, "moved": 0.2}}
@@ -110,6 +129,7 @@ def test_a_refit_that_moves_ids_ends_the_benchmark(tmp_path: Path, monkeypatch: 
         refit.main([*said, "--out", str(tmp_path / "found.json")])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("work", ["pca-200", "pairs-50"])
 def test_what_is_learned_of_a_matrix_on_a_cluster_is_numpys(
     client: Any, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
@@ -125,6 +145,7 @@ def test_what_is_learned_of_a_matrix_on_a_cluster_is_numpys(
         linear_cluster.checked(work, found | {"found": (np.array(found["found"]) * (1 + 1e-7)).tolist()}, theirs)
 
 
+@pytest.mark.nightly
 @pytest.mark.xdist_group("flows")
 @pytest.mark.parametrize(("recipe", "rows", "files"), [("pca", 2000, 4), ("ecommerce", 4000, 8)])
 def test_a_recipe_is_measured_through_the_flow(
@@ -150,6 +171,7 @@ def test_a_stage_that_splits_share_counts_once() -> None:
     assert [gpu.seconds_of(name, both) for name in both[0]["stages"]] == [1.0, 2.0, 0.75]
 
 
+@pytest.mark.nightly
 def test_every_recipe_can_be_measured(tmp_path: Path) -> None:
     for recipe in gpu.SAMPLES:
         _, (source, *valid) = gpu.make_source(recipe, tmp_path, 300, None)
@@ -169,6 +191,7 @@ def test_the_storage_alone_is_measured_with_as_many_bytes(tmp_path: Path) -> Non
     assert (tmp_path / "one").stat().st_size == plain._read_one(tmp_path / "one") == plain.BLOCK + 7
 
 
+@pytest.mark.nightly
 @pytest.mark.xdist_group("flows")
 def test_a_round_is_a_cluster_of_its_own(prefect_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = ["--rows", "3000", "--files", "2", "--repeats", "1", "--rounds", "2", "--plain", "--folder", str(tmp_path)]
@@ -182,6 +205,7 @@ def test_a_round_is_a_cluster_of_its_own(prefect_server: Any, tmp_path: Path, mo
     assert len(found["plain"]) == 2
 
 
+@pytest.mark.nightly
 def test_what_was_measured_is_kept_when_the_rest_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "peers").mkdir()
     script = "import sys\nfor i in range(int(sys.argv[3])): print({'seconds': i}, flush=True)\nsys.exit(i - 1)"
@@ -233,6 +257,7 @@ def first_minute_of(server: Any, folder: Path) -> tuple[dict[str, Any], dict[str
     return found, {name: times for name, times in cpu.items() if times > first_minute.CPU_LIMITS[name]}
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("`run`, `fit`, `apply` and `refit` say at once what they start")
 def test_the_first_minute_takes_no_more_cpu_than_it_may(prefect_server: Any, tmp_path: Path) -> None:
     """CPU seconds are compared with those of the stack's imports in the same minute: alone, they differ by half between

@@ -170,9 +170,10 @@ def encode_sizes(kind: str, distinct: int, sizes: Sequence[int], folder: Path, r
 def machine(engine: str) -> dict[str, Any]:
     from tasks.core.versions import versions
     from tests.bench.gpu import PACKAGES, gpus
+    from tests.cost import cpu_model
 
     return {
-        "processor": platform.processor() or platform.machine(),
+        "processor": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
         "load_at_start": [round(v, 2) for v in os.getloadavg()],
