@@ -70,23 +70,20 @@ os.environ.setdefault("ROWMILL_TEST_PORT", str(free_port()))
 os.environ["PREFECT_SERVER_API_PORT"] = os.environ["ROWMILL_TEST_PORT"]
 
 import pytest  # noqa: E402
-from hypothesis import HealthCheck, settings  # noqa: E402
 
-from tests import cost, tiers  # noqa: E402
-
-# How long one example takes says how busy the machine is, what a GPU has to compile first, and that the table of all
-# characters is not there yet.
-settings.register_profile("rowmill", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("rowmill")
+from tests import cost, examples, tiers  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--engine", choices=["pandas", "cudf"], default="pandas", help="where the same tests run")
+    tiers.add_options(parser)
     cost.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(tiers)
+    examples.load_profile("nightly" if tiers.is_nightly(config) else "ci")
+    tiers.choose_seed(config)
     owner = os.environ.get("ROWMILL_TEST_OWNER") == str(os.getpid())
     cost.measure(config, owner)
     if owner:  # the session goes on in a child of this process

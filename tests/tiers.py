@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import random
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
+from hypothesis import is_hypothesis_test
 
 # A test that takes one of these, itself or by another fixture, is of the tier `system`.
 FIXTURES = {"browser", "client", "cluster", "prefect_server", "rounds"}
@@ -24,6 +27,40 @@ everywhere = False  # in all threads: none of them belongs to a cluster that ano
 starts: list[str] = []  # of this test
 
 
+SEED = "ROWMILL_TEST_SEED"
+
+
+def add_options(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, help="what -m nightly draws everything from; without it a new one is drawn")
+
+
+def is_nightly(config: pytest.Config) -> bool:
+    """Tell whether the nightly tests run: all tests of a property are of these, too."""
+    wanted = config.getoption("-m") or ""
+    return "nightly" in wanted and "not nightly" not in wanted
+
+
+def choose_seed(config: pytest.Config) -> None:
+    """Give `--seed`, or a new seed, to all that draws in a nightly run; workers of xdist have that of their session."""
+    seed = config.getoption("--seed")
+    if seed is None and is_nightly(config):
+        seed = int(os.environ.get(SEED, "0")) or random.SystemRandom().randrange(1, 1_000_000)
+    if seed is not None:
+        os.environ[SEED] = str(seed)
+    if seed is not None and config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(seed)
+
+
+def first_round() -> int:
+    """The number of the first round of seeded faults: another one for each seed, 0 without a seed."""
+    return 1_000 * int(os.environ.get(SEED, "0"))
+
+
+def pytest_report_header() -> str:
+    seed = os.environ.get(SEED, "")
+    return f"seed {seed}: with --seed {seed} everything is drawn again" if seed else ""
+
+
 def tier_of(item: pytest.Item) -> str:
     """Tell `nightly` and `system` from a test that starts no process and no server: that has no name."""
     return next((tier for tier in ("nightly", "system") if item.get_closest_marker(tier)), "")
@@ -32,6 +69,8 @@ def tier_of(item: pytest.Item) -> str:
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect tests of a tier, unless `-m` has its name or the node id of the test is an argument."""
     for item in items:
+        if is_nightly(config) and is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("nightly")
         if FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("system")
     wanted = config.getoption("-m") or ""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.examples import nightly
 from tests.faults.jobs import make_job
+from tests.tiers import first_round
 
 # Jobs that go different ways through the stages: pieces in memory and on disk, rows by key, folders by value, two
 # splits, other formats. All with reports, which are part of an output but not of its bytes.
@@ -34,14 +33,10 @@ def variant(name: str, data: Path, out: Path, **sections: dict[str, Any]) -> dic
     return make_job(data, out, **merged)
 
 
-def nightly(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """The cases of a parametrized test, for `-m nightly` alone."""
-    return [pytest.param(*case, marks=pytest.mark.nightly) for case in cases]
-
-
 def seeds(few: int, all: int) -> list[Any]:
-    """Numbers of rounds: `few` for every run of the suite, the others for `-m nightly`."""
-    return [*range(few), *nightly((number,) for number in range(few, all))]
+    """Numbers of rounds: `few` for every run of the suite, the others for `-m nightly`, which begins elsewhere for each
+    seed of the session."""
+    return [*range(few), *nightly(first_round() + number for number in range(few, all))]
 
 
 def beside(folder: Path) -> set[str]:

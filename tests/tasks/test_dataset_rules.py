@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.job.job import make_job
@@ -21,6 +21,7 @@ from tasks.errors import DataError, JobError, RowmillError
 from tasks.manifest import Manifest
 from tasks.shuffle import key_ranges
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.flows.runs import rows_of
 from tests.frames import to_list, write_parts
 from tests.stages import run_stages
@@ -55,7 +56,7 @@ def pa_column(values: Any) -> list[Any]:
 
 
 @pytest.mark.promise("The same rules are methods of a `Dataset`, and their rows are those of the job")
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     rows=ROWS, keep=st.sampled_from(["first", "last"]), keys=st.sampled_from([["s"], ["n"], ["s", "n"]]),
     by=st.sampled_from([None, "t", "n"]), size=st.sampled_from([1, 200, None]),
@@ -169,7 +170,7 @@ def by_item(frame: Any) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=lambda row: row["item"])
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     rows=st.lists(st.tuples(st.sampled_from("abc"), st.one_of(st.none(), st.integers(0, 9))), min_size=1, max_size=40),
     valid=st.sampled_from([None, 1, 2]), test=st.integers(1, 2), size=st.sampled_from([1, None]),

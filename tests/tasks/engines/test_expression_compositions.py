@@ -18,12 +18,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.engines.expression import interpreter as evaluation
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError
+from tests.examples import examples
 from tests.frames import make_column
 from tests.tasks.engines.test_expression_functions import evaluate
 
@@ -392,7 +393,7 @@ def strictly(text: str, engine: str, columns: dict[str, pa.Array]) -> None:
     "tasks/ops/EXPRESSIONS.md#casts-and-parses-that-fail",
 )
 @pytest.mark.parametrize("kind", LEAVES)
-@settings(max_examples=60)
+@examples(60)
 @given(rows=ROWS, data=st.data())
 def test_any_composition_answers_as_python_does(engine: str, kind: str, rows: list[Row], data: st.DataObject) -> None:
     formula = data.draw(formulas(kind, 4))

@@ -17,11 +17,12 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks import ops
 from tasks.engines.expression.text_functions import json_path
+from tests.examples import examples
 from tests.learning import applied, cut, learned, rows
 from tests.tasks.engines.test_expression_functions import evaluate
 
@@ -308,7 +309,7 @@ def test_a_hash_depends_on_the_value_alone(
         assert evaluate(text, engine, x=pa.array(values, pa.int8())) == hashes
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.lists(st.none() | TEXT, min_size=1, max_size=5), st.integers(1, 9))
 def test_a_hash_is_that_of_hash_bucket(engine: str, values: list[str | None], buckets: int) -> None:
     table = pa.table({"s": strings(values)})
@@ -331,7 +332,7 @@ COUNTED = st.one_of(
 )
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(COUNTED, st.integers(1, 8), st.integers(1, 3))
 def test_ends_are_learned_alike_for_any_cut(
     engine: str, typed: tuple[pa.DataType, list[Any]], block_rows: int, blocks: int

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dask.sizeof import sizeof
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tasks import ops
@@ -29,6 +29,7 @@ from tasks.learning import observe as passes
 from tasks.learning.handles import Handles
 from tasks.learning.observe import observe
 from tasks.learning.partials import Phase, merge
+from tests.examples import examples
 from tests.learning import close, cut, learned, learned_on
 
 
@@ -144,9 +145,7 @@ def test_ids_go_by_count_and_then_by_value_over_all_splits(engine: str, tiny: No
     assert (found["size"], found["nulls"]) == (12, 1)
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@examples(40, HealthCheck.function_scoped_fixture)
 @given(
     values=st.lists(st.none() | st.text(alphabet="aé\x00bz🜚", max_size=10), min_size=8, max_size=60),
     rows=st.integers(1, 20),
@@ -265,7 +264,7 @@ def test_a_large_hash_table_finds_the_same_with_and_without_a_filter(
     assert ("_filter" in vars(table)) == (present < 0.25)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, HealthCheck.function_scoped_fixture)
 @given(
     keys=st.sets(st.integers(-300, 300) | st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=60),
     runs=st.lists(st.sets(st.integers(-300, 300) | st.integers(-(2**63), 2**63 - 1), max_size=90), max_size=5),

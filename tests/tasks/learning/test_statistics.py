@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import ops
@@ -26,6 +26,7 @@ from tasks.learning.partials import join_siblings
 from tasks.ops.base import Learned
 from tasks.ops.continuous import Normalize
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.learning import close, cut, learned, learned_on
 
 
@@ -90,7 +91,7 @@ def test_out_of_memory_is_answered_with_halves_and_changes_no_bit(engine: str, m
     assert close(learned(nodes(), cut(table(), 16, 100), engine).values, expected)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(order=st.permutations(range(13)), cuts=st.lists(st.integers(1, 12), max_size=5))
 def test_the_tree_is_the_same_whatever_came_together_when(order: list[int], cuts: list[int]) -> None:
     leaves = {(0, i): (1, 0.1 * i, 0.0, 0.1 * i, 0.1 * i) for i in range(13)}

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import loading
@@ -27,6 +27,7 @@ from tasks.engines.cpu.batch_device import BatchDevice
 from tasks.errors import DataError, HostError, JobError
 from tasks.loading import Loader, Shard, arrays, batch_arrays, jagged, loader
 from tasks.workflow import Workflow
+from tests.examples import examples
 
 ROWS = 503
 DAY = datetime.date(2026, 1, 1)
@@ -166,7 +167,7 @@ def test_states_are_those_of_arrow_tables_behind_every_batch(
     ranks=st.integers(1, 8), others=st.integers(1, 8), size=st.integers(1, 200), seed=st.integers(0, 9),
     ahead=st.integers(0, 3), together=st.booleans(), share=st.floats(0, 1), shuffle=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=25)
+@examples(25)
 def test_every_row_has_its_lists_and_weights_once_wherever_ranks_stop(
     out: Path, device: str, ranks: int, others: int, size: int, seed: int, ahead: int, together: bool, share: float,
     shuffle: bool,

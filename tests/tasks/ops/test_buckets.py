@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import ops
@@ -17,6 +17,7 @@ from tasks.errors import JobError
 from tasks.graph.state import State
 from tasks.learning import observe
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.tasks.ops.fitting import one_column, transformed
 
 
@@ -42,7 +43,7 @@ def test_whole_numbers_are_compared_as_such(engine):
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int64", "uint64"])
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(data=st.data())
 def test_integers_are_compared_exactly_with_any_boundary(engine, kind, data):
     low, high = int(np.iinfo(kind).min), int(np.iinfo(kind).max)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import ops
@@ -18,6 +18,7 @@ from tasks.engines.hashing import murmur3
 from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound
 from tasks.graph.node import as_node
+from tests.examples import examples
 from tests.learning import fitted, rows
 
 Categorify = ops.Categorify
@@ -65,7 +66,7 @@ def test_values_ascend_by_their_own_order(values: Any, expected: list[int], engi
 
 
 @pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_integers_of_any_type_and_range(engine: str, kind: str, data: st.DataObject) -> None:
     low, high = np.iinfo(kind).min, np.iinfo(kind).max
@@ -274,7 +275,7 @@ def test_other_types_of_the_same_numbers_find_their_ids(engine: str) -> None:
     "Code values as ids: 0 padding, 1 null, [2, 2 + num_buckets) out of vocabulary, then the vocabulary by frequency",
     "tasks/ops/README.md#categorify",
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(values=st.lists(st.one_of(st.none(), st.text(max_size=3)), min_size=1, max_size=40), threshold=st.integers(0, 3))
 def test_the_rule_in_plain_python(values: list[str | None], threshold: int) -> None:
     counts = Counter(v for v in values if v is not None)

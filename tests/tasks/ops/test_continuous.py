@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import engines, ops
@@ -18,6 +18,7 @@ from tasks.core.schema import Schema
 from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound
 from tasks.ops.base import Operator
+from tests.examples import examples
 from tests.learning import cut, fitted, has_nan, learned, rows
 
 INF = math.inf
@@ -81,7 +82,7 @@ def test_an_unusual_value_at_transform_stays_what_it_is(engine: str) -> None:
         fitted(["x"] >> ops.Normalize(), {"x": [1.0, INF]}, engine)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.floats(-1e6, 1e6, allow_nan=False), min_size=2, max_size=60), st.integers(1, 20))
 def test_moments_are_those_of_numpy_for_any_blocks(values: list[float], block: int) -> None:
     ((found),) = learned(["x"] >> ops.Normalize(), cut(pa.table({"x": values}), block), "pandas").values.values()
@@ -247,7 +248,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
     known=st.lists(FINITE, min_size=1, max_size=5),
     values=st.lists(st.none() | st.floats(allow_nan=False), min_size=1, max_size=8),
 )
-@settings(max_examples=50)
+@examples(50)
 def test_what_is_not_looked_through_for_nan_makes_none(
     op: Operator, known: list[float], values: list[float | None], engine: str
 ) -> None:

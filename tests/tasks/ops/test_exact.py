@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import engines, ops
@@ -17,6 +17,7 @@ from tasks.dataset import Dataset
 from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.moments import deviation, joined
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.frames import to_list
 from tests.tasks.ops.fitting import learned, transformed
 
@@ -34,7 +35,7 @@ def variance(values: list[float]) -> Fraction:
     return sum(((Fraction(v) - mean) ** 2 for v in values), Fraction()) / (len(values) - 1)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(VALUES, st.integers(1, 3))
 def test_sums_are_exact_and_means_lie_among_their_values(values: list[float], groups: int) -> None:
     codes, data = np.arange(len(values)) % groups, np.array(values)
@@ -134,7 +135,7 @@ def test_deviations_of_runs_of_any_size(engine: str, size: float) -> None:
     assert to_list(made["x_sum"]) == [pytest.approx(15 * size, rel=1e-15), 6.0]
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(FINITE, min_size=2, max_size=20), st.data())
 def test_moments_joined_are_those_of_all_values(values: list[float], data: Any) -> None:
     cut = data.draw(st.integers(0, len(values)))

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import ops
@@ -19,6 +19,7 @@ from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound
 from tasks.graph.node import as_node
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.frames import to_list
 from tests.learning import rows
 from tests.tasks.ops.test_runs import VISITS, made
@@ -146,7 +147,7 @@ def by_row(workflow: Workflow, dataset: Dataset, *names: str) -> dict[int, tuple
     "List for each row the values of the rows before it in its run, oldest first: `<column>_history`",
     "tasks/ops/README.md#history",
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rows=EVENTS, length=st.integers(1, 5), current=st.booleans(), timed=st.booleans(), min_length=st.integers(0, 3),
     pad=st.sampled_from([None, "left", "right"]), partition_size=st.sampled_from([1, 160, 1 << 30]),
@@ -184,7 +185,7 @@ def test_histories_are_those_of_pandas_for_any_partition(
 
 
 @pytest.mark.promise("takes no event out of the histories of later ones")
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(rows=EVENTS, length=st.integers(1, 5), partition_size=st.sampled_from([1, 160, 1 << 30]))
 def test_a_filter_of_histories_is_a_filter_after_pandas_for_any_partition(
     rows: list[Any], length: int, partition_size: int, engine: str
@@ -231,7 +232,7 @@ def test_a_lag_is_inside_its_run_and_of_any_type(engine: str) -> None:
     "Take the value `shift` rows before each row in its run: `<column>_lag_<shift>`, of the column's own type",
     "tasks/ops/README.md#lag",
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(rows=EVENTS, shift=st.integers(-4, 4).filter(bool), partition_size=st.sampled_from([1, 160, 1 << 30]))
 def test_lags_are_those_of_pandas_for_any_partition(
     rows: list[Any], shift: int, partition_size: int, engine: str

@@ -7,7 +7,7 @@ import datetime
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import ops
@@ -16,6 +16,7 @@ from tasks.engines import cpu
 from tasks.errors import DataError, JobError
 from tasks.graph.state import State
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.learning import applied, cut, rows
 from tests.tasks.ops.fitting import learned, one_column
 
@@ -49,7 +50,7 @@ def test_lists_of_text_are_sliced_and_padded(engine):
     ]  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.none() | st.lists(st.integers(0, 9), max_size=6), max_size=8),
     st.integers(-7, 7),
@@ -117,7 +118,7 @@ def test_rows_that_a_filter_removes_need_no_equal_lengths(engine):
     assert Workflow(nodes).fit(Dataset(table, engine=engine)).transform(table)["ids"].to_pylist() == [[1], [2, 3]]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.tuples(*[st.none() | st.lists(st.integers(0, 9), max_size=2)] * 3), min_size=1, max_size=6),
     st.integers(1, 3),

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.job.job import load_job
@@ -18,6 +18,7 @@ from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound
 from tasks.graph.node import as_node
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.frames import to_list
 from tests.stages import run_stages
 
@@ -369,7 +370,7 @@ KEEP = st.lists(st.tuples(st.integers(-9, 9), st.one_of(st.none(), st.integers(-
 
 
 @pytest.mark.system
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(rows=KEEP, bound=st.integers(-9, 9))
 def test_filtering_in_the_graph_is_filtering_before(
     rows: list[tuple[int, int | None]], bound: int, engine: str
@@ -389,7 +390,7 @@ def test_filtering_in_the_graph_is_filtering_before(
 
 
 @pytest.mark.promise("After Groupby a filter keeps groups, for the columns and statistics of groups")
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 5), st.integers(-9, 9)), min_size=1, max_size=30),
     least=st.integers(1, 4),

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import ops
@@ -25,6 +25,7 @@ from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound
 from tasks.graph.node import as_node
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.frames import to_list
 
 VISITS = pa.table(
@@ -128,7 +129,7 @@ ROWS = st.lists(
     "Compute mean, sum, min or max of a run's last `window` rows: `<column>_rolling_<aggregation>_<window>`, float64",
     "tasks/ops/README.md#rolling",
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(rows=ROWS, window=st.integers(1, 9), least=st.integers(1, 9))
 def test_rolling_is_pandas(rows: list[tuple[int, float | None]], window: int, least: int, engine: str) -> None:
     least = min(least, window)
@@ -278,7 +279,7 @@ def test_sums_of_integers_are_exact_and_variances_right_at_large_offsets(engine:
 
 
 @pytest.mark.promise("Make one row of all rows of a key: the keys under their names, then `<column>_<aggregation>`")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(rows=ROWS)
 def test_groupby_is_pandas(rows: list[tuple[int, float | None]], engine: str) -> None:
     table = pa.table(
@@ -349,7 +350,7 @@ def test_dropped_keys_count_as_dropped_rows(engine: str, tmp_path: Path) -> None
 
 
 @pytest.mark.promise("Make one row of all rows of a key: the keys under their names, then `<column>_<aggregation>`")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 3) | st.none(), st.integers(0, 2) | st.none()), min_size=1, max_size=30),
     min_length=st.integers(1, 6),

@@ -9,13 +9,14 @@ from itertools import combinations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.engines.algorithms import radix_selection
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.reads import count_reads
 from tests.tasks.ops.fitting import learned, one_column, transformed
 
@@ -92,7 +93,7 @@ def test_quantile_boundaries_are_numpys(engine, request, values, few):
     np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.floats(allow_nan=False, width=64), min_size=1, max_size=40), st.data())
 def test_order_statistics_of_any_floats(values, data):
     engine, exact, sample = "pandas", radix_selection.EXACT, radix_selection.SAMPLE
@@ -189,7 +190,7 @@ def test_the_mean_of_two_middle_values_is_rounded_once(engine, values, dtype, me
 
 
 @pytest.mark.promise("Integers of any size are compared exactly", "tasks/ops/README.md#quantilebucketize")
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9), st.integers(2, 9))
 def test_boundaries_of_integers_divide_them_exactly(values, buckets):
     table = pa.table({"x": pa.array(values, pa.int64())})

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import engines, ops
@@ -28,6 +28,7 @@ from tasks.shuffle.key_ranges import SourceRows, key_blocks
 from tasks.sources.reader import read
 from tasks.stages import ingest
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.frames import to_list
 from tests.learning import cut
 from tests.stages import run_stages
@@ -67,7 +68,7 @@ def place(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 @pytest.mark.promise("brings all rows of a key together, sorted by `sort_by`, before the operators")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(rows=ROWS, read_rows=st.integers(1, 20), names=st.sampled_from([["s"], ["n"], ["s", "n"], ["n", "s"]]))
 def test_all_rows_of_a_key_lie_together_sorted(
     rows: list[tuple[Any, Any, Any]],
@@ -87,7 +88,7 @@ def test_all_rows_of_a_key_lie_together_sorted(
     assert sorted(found, key=lambda r: r["i"]) == [{**row, ROW: i} for i, row in enumerate(table.to_pylist())]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(rows=ROWS, cuts=st.tuples(st.integers(1, 30), st.integers(1, 30)))
 def test_the_order_does_not_depend_on_partitions_or_workers(
     rows: list[tuple[Any, Any, Any]], cuts: tuple[int, int], engine: str, tmp_path_factory: pytest.TempPathFactory

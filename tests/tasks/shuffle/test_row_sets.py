@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.job.job import make_application, make_job
@@ -28,6 +28,7 @@ from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_sets import repeated_rows
 from tasks.stages import ingest, statistics, transform
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.flows.runs import rows_of
 from tests.frames import write_parts
 from tests.learning import cut
@@ -76,7 +77,7 @@ def staying(frame: pd.DataFrame, unique: Unique) -> set[int]:
 
 @pytest.mark.promise("of the rows with equal keys one stays, over all files, after the filter")
 @pytest.mark.promise("Only keys, `by` and row numbers move, in memory or on disk")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rows=ROWS, partition=st.integers(1, 20), threads=st.integers(1, 3), keep=st.sampled_from(["first", "last"]),
     keys=st.sampled_from([["s"], ["n"], ["s", "n"], ["t"]]), by=st.sampled_from([None, "t", "n", "s"]),

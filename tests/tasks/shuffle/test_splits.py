@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.commands.inspect import verified
@@ -24,6 +24,7 @@ from tasks.job.base_version import newest_good
 from tasks.manifest import Manifest
 from tasks.stages import ingest, statistics, transform
 from tasks.storage.staging import Staging
+from tests.examples import examples
 from tests.flows.runs import rows_of
 from tests.frames import write_parts
 from tests.stages import run_stages
@@ -103,7 +104,7 @@ def test_values_of_a_column_name_the_split_and_others_are_train(tmp_path: Path, 
 
 
 @pytest.mark.promise("shares of the rows, by a hash of seed and row number")
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     size=st.integers(1, 4000), threads=st.integers(1, 3), valid=st.sampled_from([0.1, 0.3]),
     test=st.sampled_from([None, 0.2, 0.5]), seed=st.integers(0, 3), keys=st.sampled_from([[], ["u"], ["u", "fold"]]),

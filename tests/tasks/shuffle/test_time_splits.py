@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.job.job import make_job
@@ -42,6 +42,7 @@ from tasks.stages import ingest, statistics
 from tasks.storage.staging import Staging
 from tasks.workflow import Workflow
 from tests import learning
+from tests.examples import examples
 from tests.flows.runs import rows_of
 from tests.frames import write_parts
 from tests.stages import run_stages
@@ -91,7 +92,7 @@ def last_rows(frame: pd.DataFrame, valid: int, test: int) -> dict[str, list[int]
 
 
 @pytest.mark.promise("takes the last `test` rows of each key by time for test, the `valid` rows before them for valid")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rows=ROWS, partition=st.integers(1, 20), threads=st.integers(1, 4), valid=st.integers(0, 2), test=st.integers(0, 2),
     filter=st.sampled_from([None, "t > 2"]), exchange=st.sampled_from(["memory", "disk"]),
@@ -124,7 +125,7 @@ def cut(times: list[int], share: float) -> int:
 
 
 @pytest.mark.promise("The cut times are exact, over all files")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rows=ROWS, partition=st.integers(1, 20), threads=st.integers(1, 4), together=st.booleans(),
     valid=st.sampled_from([None, 0.1, 0.25]), test=st.sampled_from([0.1, 0.3, 0.5]),
@@ -160,7 +161,7 @@ def test_the_last_shares_of_the_rows_by_time_are_valid_and_test(
 
 
 @pytest.mark.promise("All rows of a session or user go where its last row goes")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(rows=ROWS, partition=st.integers(1, 20), valid=st.integers(1, 6), more=st.integers(1, 6))
 def test_users_stay_together_by_the_time_of_their_last_row(
     rows: list[tuple[Any, Any]], partition: int, valid: int, more: int, engine: str,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from flows.job.job import make_job
@@ -39,6 +39,7 @@ from tasks.sources.reader import read
 from tasks.stages import ingest
 from tasks.storage.files import expand
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.flows.runs import rows_of
 from tests.frames import to_list
 from tests.stages import run_stages
@@ -409,7 +410,7 @@ DIALECTS = st.sampled_from(
         Dialect(",", skip_space=True), Dialect(";", "", skip_space=True), Dialect(",,", "'", "\\", "#", True),
     ]
 )  # fmt: skip
-LAW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LAW = examples(150, HealthCheck.function_scoped_fixture)
 
 
 @given(text=RAW, dialect=DIALECTS, columns=st.integers(1, 3), cut=st.integers(1, 40))

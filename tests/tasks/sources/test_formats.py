@@ -20,7 +20,7 @@ import pyarrow.csv as pacsv
 import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks import ops
@@ -37,6 +37,7 @@ from tasks.sources.formats.record_ends import Dialect, cut_text
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.frames import to_list
 
 ROWS = [{"x": 1.5, "n": 1, "s": "apple"}, {"x": None, "n": 2, "s": None}, {"x": -2.0, "n": 3, "s": "pear, green"}]
@@ -104,7 +105,7 @@ def test_texts_that_a_parquet_file_calls_bytes_are_texts_where_the_job_says_so(t
     assert everything(make_plan(Source(path=str(tmp_path), schema={"s": "string"}))).to_pylist() == ROWS
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     kind=st.sampled_from(["csv", "jsonl"]),
     files=st.lists(st.lists(st.sampled_from(["row", ""]), min_size=1, max_size=4), min_size=1, max_size=3),
@@ -167,7 +168,7 @@ def quoted(field: str) -> str:
     return '"' + field.replace('"', '""') + '"' if set(field) & set('",\r\n') else field
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     rows=st.lists(st.tuples(FIELDS, FIELDS), max_size=8),
     end=st.sampled_from(["\n", "\r\n"]),
@@ -698,7 +699,7 @@ def test_several_files_of_megabytes_take_a_second(kind: str, tmp_path: Path) -> 
     assert seconds < 5
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     lines=st.lists(st.sampled_from(["null", " null\t", "", '{"a": 1}', "{}", '{"a": null}']), min_size=1, max_size=6),
     line_end=st.sampled_from(["\n", "\r\n"]), ended=st.booleans(), bom=st.booleans(), limit=st.integers(1, 30),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.job.job import make_job
@@ -22,6 +22,7 @@ from tasks.errors import DataError
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tasks.sources.row_places import file_of, runs_by_file
+from tests.examples import examples
 
 WRITERS: dict[str, Callable[[pa.Table, Path], Any]] = {
     "parquet": lambda table, path: pq.write_table(table, path, row_group_size=3),
@@ -39,7 +40,7 @@ def planned(folder: str, form: str, rows: list[int], join_below: int, range_byte
 
 
 @pytest.mark.parametrize("form", WRITERS)
-@settings(max_examples=15)
+@examples(15)
 @given(
     rows=st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any),
     join_below=st.integers(1, 12),

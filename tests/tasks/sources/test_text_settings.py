@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tasks.core.plan import Limits
@@ -27,6 +27,7 @@ from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tasks.sources.uniting import uniting_notes
 from tasks.workflow import Workflow
+from tests.examples import examples
 from tests.frames import to_list
 
 SMALL = Limits(join_below=1, range_bytes=64)
@@ -134,7 +135,7 @@ TEXTS = st.text(st.characters(codec="latin-1", exclude_characters="\0\r"), min_s
 @given(
     values=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=20), encoding=st.sampled_from(["latin-1", "utf-16"])
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, HealthCheck.function_scoped_fixture)
 def test_every_text_is_read_as_python_reads_it(values: list[tuple[str, str]], encoding: str, tmp_path: Path) -> None:
     text = io.StringIO()
     csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([("a", "b"), *values])
