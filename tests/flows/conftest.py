@@ -1,4 +1,4 @@
-"""A run on the cluster of the session, for tests of flows."""
+"""Runs of `preprocess` for tests of flows: on the cluster of the session, in this process, and without Prefect."""
 
 from __future__ import annotations
 
@@ -8,9 +8,35 @@ from typing import Any
 
 import pytest
 
-from tests.flows.runs import run_flow
+from tests.flows.runs import call, have_stages_here, run_any, run_flow
+
+Run = Callable[[dict[str, Any]], list[Path]]
 
 
 @pytest.fixture
-def run(cluster: Any, prefect_server: Any) -> Callable[[dict[str, Any]], list[Path]]:
+def run(cluster: Any, prefect_server: Any) -> Run:
+    """A flow run on the session's cluster: each stage is a task of Prefect."""
     return lambda data: run_flow(data, cluster)
+
+
+@pytest.fixture
+def stages_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the test runs, the stages of flows, also of those that commands start, run in this process, without a
+    cluster and without task runs. For tests of what is around the stages."""
+    have_stages_here(monkeypatch)
+
+
+@pytest.fixture
+def run_here(stages_here: None, prefect_server: Any) -> Run:
+    """A flow run at the session's server whose stages run in this process."""
+    from flows.preprocess import preprocess
+
+    return lambda data: [Path(folder) for folder in run_any(preprocess, data)]
+
+
+@pytest.fixture
+def run_alone(stages_here: None) -> Run:
+    """The function of the flow: no flow run is made, and no server hears of it."""
+    from flows.preprocess import preprocess
+
+    return lambda data: [Path(folder) for folder in call(preprocess, data)]

@@ -1,16 +1,24 @@
-"""Real runs for tests: the flow in this process, on the session's cluster, reporting to the session's server."""
+"""Runs for tests: the flow in this process, on the session's cluster, reporting to the session's server; and cheaper
+ones, for tests of what is around the stages, whose stages run in this process (the fixture `stages_here`)."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from unittest.mock import patch
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from tasks.cluster.local_pool import LocalPool
 from tests.infra.elsewhere import until
 from tests.running import section_of
 
@@ -24,18 +32,87 @@ def run_flow(data: Mapping[str, Any], cluster: Any) -> list[Path]:
 
 def run_on(flow: Any, data: Mapping[str, Any], cluster: Any) -> Any:
     """Run any of the flows with its parameters on a running cluster; what it returns."""
-    from prefect import tags
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-
     from infra.clusters.model import Cluster
     from infra.orchestration.task_runner import runner
 
     where = section_of(cluster)
     on_cluster: Any = runner(Cluster(**where))
+    return run_any(flow.with_options(task_runner=on_cluster), {**data, "cluster": where})
+
+
+def run_any(flow: Any, data: Mapping[str, Any]) -> Any:
+    """Run any of the flows with its parameters, on the cluster that these ask for; what it returns."""
+    from prefect import tags
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
     # Prefect's heartbeats sleep in whole seconds, and the end of a run waits for them: the commands have none, either.
     silent = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     with silent, tags(data["output"]["path"]):  # by which a test finds its run
-        return flow.with_options(task_runner=on_cluster)(**{**data, "cluster": where})
+        return flow(**data)
+
+
+def execute(flow: Any, flow_run: Any) -> Any:
+    """Go on with a flow run that the server knows, as the process does that a worker starts for it; its final state, or
+    None where it pauses."""
+    from prefect.exceptions import Pause
+    from prefect.flow_engine import run_flow
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), suppress(Pause):
+        return run_flow(flow, flow_run=flow_run, parameters=flow_run.parameters, return_type="state")
+    return None
+
+
+def have_stages_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the stages of flows, also of those that commands start, run in this process: no cluster is started, and the
+    server hears of no task runs."""
+    from flows import apply, preprocess, refit
+    from flows.run import session
+    from infra.workers import forkserver
+
+    for module in (session, preprocess, apply, refit):
+        monkeypatch.setattr(module, "run_stage", run_stage_here)
+    monkeypatch.setattr(forkserver, "start", lambda modules=(): False)
+
+
+def run_stage_here(function: Any, job: Any, request: Any, split: str | None = None) -> Any:
+    """Run a stage in this process, in the place of `flows.run.stages.run_stage`; its result."""
+    from flows.run.listeners import notify
+
+    work = getattr(import_module(f"tasks.stages.{function.name}"), function.name)
+    splits = [] if split is None else [split]
+    result = work(request.of_stage(function.name), *splits, LocalPool(2))
+    notify(result)
+    return result
+
+
+def call(flow: Any, data: Mapping[str, Any]) -> Any:
+    """Call the function of a flow with its parameters; what a run of it returns. With the fixture `stages_here`.
+
+    As any run it has an id and begins now, but no flow run is made, and no server hears of it.
+    """
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.states import State
+
+    from flows.job.dates import of_this_moment
+
+    log, run = logging.getLogger("rowmill.call"), str(uuid4())
+    log.setLevel(logging.INFO)  # as that of a flow run
+    functions: dict[str, Callable[..., Any]] = {
+        "get_run_logger": lambda: log,
+        "flow_run_id": lambda: run,
+        "date_of_this_run": of_this_moment,
+        "write_markdown": lambda *_: None,
+        "write_table": lambda *_: None,
+        "emit_event": lambda *_, **__: None,
+    }
+    with temporary_settings({PREFECT_API_URL: None}), ExitStack() as patched:
+        for module in [module for name, module in [*sys.modules.items()] if name.startswith("flows.")]:
+            for name in functions.keys() & vars(module).keys():
+                if not getattr(module, name).__module__.startswith("tests."):  # a test has replaced it
+                    patched.enter_context(patch.object(module, name, functions[name]))
+        ended = flow.fn(**data)
+    return ended.result() if isinstance(ended, State) else ended
 
 
 def completed_tasks(run: str, names: Sequence[str]) -> list[Any]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rowmill.cli import app
-from typer.testing import CliRunner
 
 from flows.job.dates import of_this_moment
 from flows.job.job import load_job, make_application, make_job
@@ -26,10 +21,9 @@ from tasks.core.settings import Run
 from tasks.errors import DataError, JobError, RowmillError
 from tasks.job.run_date import RunDate, parse_run_date, run_date_at
 from tasks.manifest import Manifest
-from tests.conftest import python_path
-from tests.flows.runs import key_of, rows_of, run_on
+from tests.commands import rowmill
+from tests.flows.runs import call, execute, key_of, rows_of
 from tests.infra.elsewhere import until
-from tests.running import section_of
 
 pytestmark = pytest.mark.xdist_group("flows")
 
@@ -134,13 +128,9 @@ def test_a_date_does_not_leave_the_allowed_roots(tmp_path: Path, monkeypatch: py
 
 
 @pytest.fixture
-def run(cluster: Any, prefect_server: Any) -> Any:
-    """Run `preprocess` as a command would, today or on a date; returns the folders."""
-
-    def run(data: dict[str, Any]) -> list[Path]:
-        return [Path(folder) for folder in run_on(preprocess, data, cluster)]
-
-    return run
+def run(run_alone: Any) -> Any:
+    """A run without Prefect: what is tested is how the flow goes about dates."""
+    return run_alone
 
 
 def today(monkeypatch: pytest.MonkeyPatch, day: str) -> None:
@@ -190,7 +180,7 @@ def test_report_and_inspect_show_the_date_and_what_the_patterns_became(tmp_path:
     assert f"The date of the run is {lines[0]}.<br>{lines[1]}</p>" in (out / "_report.html").read_text()
 
 
-def test_inspect_shows_the_date_of_a_fitted_workflow(tmp_path: Path, cluster: Any, prefect_server: Any) -> None:
+def test_inspect_shows_the_date_of_a_fitted_workflow(tmp_path: Path, stages_here: None) -> None:
     from io import StringIO
 
     from rich.console import Console
@@ -200,24 +190,26 @@ def test_inspect_shows_the_date_of_a_fitted_workflow(tmp_path: Path, cluster: An
 
     day_of(tmp_path, "2026-11-22")
     data = nightly(tmp_path, date="2026-11-23")
-    run_on(fit, {**data, "output": {"path": str(tmp_path / "fitted")}}, cluster)
+    call(fit, {**data, "output": {"path": str(tmp_path / "fitted")}})
     shown = Console(file=StringIO(), width=300)
     show_folder(tmp_path / "fitted", console=shown)
     assert "the date is 2026-11-23, of run.date (UTC)" in shown.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.promise("The name of the run shows the paths", "flows/NIGHTS.md#dates-in-paths")
-def test_the_name_of_a_run_shows_what_its_paths_became(tmp_path: Path, run: Any, api: Any) -> None:
+def test_the_name_of_a_run_shows_what_its_paths_became(tmp_path: Path, run_here: Any, api: Any) -> None:
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
 
     day_of(tmp_path, "2026-11-22")
-    run(nightly(tmp_path, date="2026-11-23"))
+    run_here(nightly(tmp_path, date="2026-11-23"))
     [flow_run] = api.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[str(tmp_path / "out")])))
     assert flow_run.name.startswith(f"{tmp_path.name}/out (in/2026-11-22) ")
 
 
 @pytest.mark.promise("A run by hand without it has the date of its start, and its log says so")
-def test_a_run_by_hand_is_of_its_start_and_says_so(tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_by_hand_is_of_its_start_and_says_so(
+    tmp_path: Path, run_here: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     data = nightly(tmp_path)
     data["source"]["path"] = f"{tmp_path}/in/{{date}}"
     today = datetime.now(UTC).date()
@@ -225,7 +217,7 @@ def test_a_run_by_hand_is_of_its_start_and_says_so(tmp_path: Path, run: Any, cap
     for day in days:
         day_of(tmp_path, day)
     with caplog.at_level("INFO"):
-        [out] = run(data)
+        [out] = run_here(data)
 
     dated = Manifest.load(out).data["dated"]
     day = dated["date"]
@@ -266,22 +258,14 @@ def test_a_schedule_has_the_day_before_over_a_change_of_the_clocks(zone: str, mo
 @pytest.mark.promise("resolved from the run's scheduled time in `run.timezone`")
 @pytest.mark.promise("a retry and a resume have the date that the run was made for")
 def test_a_scheduled_run_has_the_date_of_its_schedule_and_keeps_it(
-    tmp_path: Path, api: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, api: Any, stages_here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that was due at half past midnight in Berlin begins now; it fails, and is tried again by the server."""
-    from prefect.flow_engine import run_flow
     from prefect.states import Scheduled
 
-    from infra.clusters.model import Cluster
-    from infra.orchestration.task_runner import runner
-
     day_of(tmp_path, "2026-03-28")
-    where = section_of(cluster)
-    on_cluster: Any = runner(Cluster(**where))
-    flow = preprocess.with_options(task_runner=on_cluster)
     due = Scheduled(scheduled_time=datetime.fromisoformat("2026-03-28T23:30Z"))
-    data = {**nightly(tmp_path, timezone="Europe/Berlin"), "cluster": where}
-    flow_run = api.create_flow_run(flow, parameters=data, state=due)
+    flow_run = api.create_flow_run(preprocess, parameters=nightly(tmp_path, timezone="Europe/Berlin"), state=due)
 
     def cut_off(*_: Any, **__: Any) -> None:
         raise DataError("cut off")
@@ -289,9 +273,9 @@ def test_a_scheduled_run_has_the_date_of_its_schedule_and_keeps_it(
     with monkeypatch.context() as patched:
         patched.setattr("flows.preprocess.transformed", cut_off)
         with pytest.raises(DataError, match="cut off"):
-            run_flow(flow, flow_run=api.read_flow_run(flow_run.id), parameters=data)
+            execute(preprocess, api.read_flow_run(flow_run.id)).result()
     api.set_flow_run_state(flow_run.id, Scheduled(name="AwaitingRetry"), force=True)
-    run_flow(flow, flow_run=api.read_flow_run(flow_run.id), parameters=data)
+    assert execute(preprocess, api.read_flow_run(flow_run.id)).is_completed()
 
     dated = Manifest.load(tmp_path / "out").data["dated"]
     assert (dated["date"], dated["origin"]) == ("2026-03-29", "scheduled")
@@ -389,7 +373,7 @@ def test_the_work_of_a_night_in_a_scratch_folder_is_abandoned_by_the_command_tha
         run(data)
 
     command = str(caught.value).split("to abandon it: rowmill ")[1].split()
-    assert CliRunner().invoke(app, command).exit_code == 0
+    assert rowmill(*command).exit_code == 0
     run(data)
     assert len(list((tmp_path / "out").glob("v*"))) == 1
 
@@ -444,9 +428,9 @@ def test_a_day_without_data_is_a_clear_error(tmp_path: Path, run: Any) -> None:
 
 
 @pytest.mark.promise("set `run.if_empty: skip`. Such a run is Completed")
-def test_a_day_without_data_may_be_skipped(tmp_path: Path, run: Any, api: Any) -> None:
+def test_a_day_without_data_may_be_skipped(tmp_path: Path, run_here: Any, api: Any) -> None:
     day_of(tmp_path, "2026-11-20")
-    assert run(nightly(tmp_path, date="2026-11-22", if_empty="skip")) == []
+    assert run_here(nightly(tmp_path, date="2026-11-22", if_empty="skip")) == []
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterTags
@@ -466,19 +450,13 @@ def test_a_day_without_data_may_be_skipped(tmp_path: Path, run: Any, api: Any) -
     assert until(events, "the event")[0]["payload"]["date"] == "2026-11-22"
 
 
-@pytest.mark.slow
-def test_the_command_of_a_day_without_data_ends_with_0(tmp_path: Path, prefect_server: Any) -> None:
+def test_the_command_of_a_day_without_data_ends_with_0(
+    tmp_path: Path, stages_here: None, prefect_server: Any
+) -> None:
     day_of(tmp_path, "2026-11-22")
-    data = nightly(tmp_path, if_empty="skip")
-    (tmp_path / "job.yaml").write_text(json.dumps({**data, "cluster": {"kind": "cpu", "threads_per_worker": 1}}))
-
-    def rowmill(day: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-P", "-m", "rowmill", "run", "job.yaml", "--date", day]
-        environment = os.environ | {"PYTHONPATH": python_path()}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
-
-    empty, full = rowmill("2026-11-22"), rowmill("2026-11-23")
-    assert (empty.returncode, full.returncode) == (0, 0), empty.stderr + full.stderr
+    (tmp_path / "job.yaml").write_text(json.dumps(nightly(tmp_path, if_empty="skip")))
+    empty, full = (rowmill("run", "job.yaml", "--date", f"2026-11-{day}", folder=tmp_path) for day in (22, 23))
+    assert (empty.exit_code, full.exit_code) == (0, 0), empty.stderr + full.stderr
     assert "skipped  nothing was written: there are no data" in empty.stdout
     assert "date     2026-11-23 (run.date, UTC)" in full.stdout
     assert dates(tmp_path / "out") == {"v0001": "2026-11-23"}
@@ -555,11 +533,11 @@ def test_the_fitted_workflow_of_a_date_is_applied(tmp_path: Path, run: Any) -> N
     assert (application.fitted, application.output.path) == (f"{tmp_path}/out/2026-11-23", "2026-11-24")
 
 
-def test_a_fitted_workflow_says_its_date(tmp_path: Path, cluster: Any, prefect_server: Any) -> None:
+def test_a_fitted_workflow_says_its_date(tmp_path: Path, stages_here: None) -> None:
     from flows.fit import fit
 
     day_of(tmp_path, "2026-11-22")
-    run_on(fit, nightly(tmp_path, date="2026-11-23"), cluster)
+    call(fit, nightly(tmp_path, date="2026-11-23"))
     assert [*published(str(tmp_path / "out"), tmp_path)] == [date(2026, 11, 23)]
 
 
@@ -574,8 +552,7 @@ def test_a_fitted_workflow_says_its_date(tmp_path: Path, cluster: Any, prefect_s
 def test_preview_shows_what_a_date_became(tmp_path: Path) -> None:
     day_of(tmp_path, "2026-11-22")
     (tmp_path / "job.yaml").write_text(json.dumps(nightly(tmp_path)))
-    arguments = ["preview", str(tmp_path / "job.yaml"), "--date", "2026-11-23"]
-    shown = CliRunner().invoke(app, arguments, env={**os.environ, "COLUMNS": "300"})
+    shown = rowmill("preview", tmp_path / "job.yaml", "--date", "2026-11-23", COLUMNS="300")
 
     assert shown.exit_code == 0, shown.output
     assert "Date  2026-11-23, of run.date (UTC)" in shown.output

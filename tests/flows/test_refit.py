@@ -21,7 +21,7 @@ from tasks.errors import DataError, GateStoppedError, JobError
 from tasks.manifest import Manifest
 from tasks.storage.discarded import is_discarded, read_mark
 from tasks.workflow import Workflow
-from tests.flows.runs import rows_of, run_on
+from tests.flows.runs import call, rows_of, run_any
 from tests.flows.test_fit_apply import written
 from tests.tasks.job import test_base_version
 from tests.tasks.job.test_base_version import job, manifest
@@ -30,30 +30,26 @@ pytestmark = pytest.mark.xdist_group("flows")
 
 
 @pytest.fixture
-def night(tmp_path: Path, prefect_server: Any, cluster: Any) -> Any:
+def night(tmp_path: Path, run_alone: Any) -> Any:
     """Run `preprocess` on the rows of a night, on top of the output; the folders that were committed."""
-
-    def night(number: int, **more: Any) -> list[Path]:
-        data = job(tmp_path, number, base=str(tmp_path / "out"), **more)
-        return [Path(folder) for folder in run_on(preprocess, data, cluster)]
-
-    return night
+    return lambda number, **more: run_alone(job(tmp_path, number, base=str(tmp_path / "out"), **more))
 
 
 def test_the_first_night_is_a_fit_and_the_next_ones_go_on(
-    tmp_path: Path, night: Any, prefect_server: Any, cluster: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, run_here: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """As flows of Prefect; the other tests call their functions."""
     out = tmp_path / "out"
-    night(0)
+    run_here(job(tmp_path, 0, base=str(out)))
     assert "there is no base at" in caplog.text
     assert "this run is a fit" in caplog.text
     assert manifest(out, "v0001")["base"] == "none"
 
-    night(1)
+    run_here(job(tmp_path, 1, base=str(out)))
     assert f"the base is {out}/v0001: 3 rows of 1 night until" in caplog.text
     data = {"base": str(out), "source": {"path": job(tmp_path, 2)["source"]["path"]}, "output": {"path": str(out)}}
     data["output"]["on_existing"] = "version"
-    [third] = run_on(refit, data, cluster)
+    [third] = run_any(refit, data)
 
     assert Path(third).name == "v0003"
     assert [rows_of(out / f"v000{n}")["k"].to_pylist() for n in (1, 2)] == [[3, 3, 4], [5, 4]]
@@ -188,15 +184,15 @@ def test_two_refits_of_one_base_go_on_from_each_other(
     assert rows_of(third)["k"].to_pylist() == [6]
 
 
-def test_a_base_elsewhere_must_be_there(tmp_path: Path, prefect_server: Any, cluster: Any) -> None:
+def test_a_base_elsewhere_must_be_there(tmp_path: Path, stages_here: None) -> None:
     data = job(tmp_path, 0, base=str(tmp_path / "nightly"))
     with pytest.raises(JobError, match=r"(?s)there is no base.*base: none"):
-        run_on(preprocess, data, cluster)
+        call(preprocess, data)
 
 
-def test_no_base_learns_anew(tmp_path: Path, night: Any, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_base_learns_anew(tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture) -> None:
     night(0)
-    run_on(preprocess, job(tmp_path, 1, base="none"), cluster)
+    call(preprocess, job(tmp_path, 1, base="none"))
     assert "this run has no base and gives all values new ids: the earlier versions (v0001) have other" in caplog.text
     assert rows_of(tmp_path / "out/v0002")["k"].to_pylist() == [4, 3]
     assert "base" not in manifest(tmp_path / "out", "v0002")
@@ -208,16 +204,14 @@ def test_keep_versions_warns_that_days_go(tmp_path: Path, night: Any, caplog: py
     assert "output.keep_versions: 2 removes data" in caplog.text
 
 
-def test_a_day_that_came_late_is_learned_behind_the_later_one(
-    tmp_path: Path, prefect_server: Any, cluster: Any
-) -> None:
+def test_a_day_that_came_late_is_learned_behind_the_later_one(tmp_path: Path, stages_here: None) -> None:
     """A refit of `{date}`; the day is in the history and in the manifest."""
     for number, day in enumerate(("2026-11-21", "2026-11-22", "2026-11-23")):
         written(pa.table({"k": test_base_version.KEYS[number], "x": [1.0] * len(test_base_version.KEYS[number])}),
                 tmp_path / "in" / day / "a.parquet")  # fmt: skip
     for day in ("2026-11-21", "2026-11-23", "2026-11-22"):
         data = job(tmp_path, 0, base=str(tmp_path / "out"), run={"date": day})
-        run_on(preprocess, {**data, "source": {"path": f"{tmp_path}/in/{{date}}"}}, cluster)
+        call(preprocess, {**data, "source": {"path": f"{tmp_path}/in/{{date}}"}})
     out = tmp_path / "out"
     history = json.loads((out / "v0003/_workflow/workflow.json").read_text())["history"]
 
@@ -240,7 +234,7 @@ def test_what_is_typed_becomes_the_parameters_of_the_flow(tmp_path: Path) -> Non
 
 @pytest.mark.promise("So are `checks`, `contract` and `output`")
 def test_the_deployment_nightly_refit_stops_what_the_job_of_its_base_stops(
-    tmp_path: Path, night: Any, prefect_server: Any, cluster: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     night(0, checks={"on_finding": "stop"}, contract={"columns": {"x": {"nulls": 0.1}}})
     deployments = yaml.safe_load(Path("infra/prefect.yaml").read_text())["deployments"]
@@ -251,7 +245,7 @@ def test_the_deployment_nightly_refit_stops_what_the_job_of_its_base_stops(
     (tmp_path / "logs/2026-11-21").mkdir(parents=True)
     written(pa.table({"k": ["a"], "x": pa.nulls(1, pa.float64())}), tmp_path / "logs/2026-11-21/a.parquet")
     with pytest.raises(GateStoppedError, match="x: 100 % of 1 values are null"):
-        run_on(refit, data, cluster)
+        call(refit, data)
     assert not (tmp_path / "out/v0002").exists()
     assert "as in the base: checks.on_finding: stop, output.shuffle: none, output.files: 1, contract" in caplog.text
 
