@@ -21,6 +21,7 @@ from rich.console import Console
 from rowmill.cli import app
 from typer.testing import CliRunner
 
+from tests.commands import rowmill
 from tests.conftest import python_path
 from tests.flows.runs import rows_of
 from tests.infra.elsewhere import eventually
@@ -32,9 +33,9 @@ COMMANDS = ("demo", "run", "preview", "fit", "apply", "sample", "verify", "inspe
 COMMANDS += ("new", "schema")
 
 
-def typed(*words: Any) -> Any:
+def typed(*words: Any, folder: Path | None = None) -> Any:
     """A command in this process: its exit code, stdout and stderr."""
-    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "120"})
+    return rowmill(*words, folder=folder, COLUMNS="120")
 
 
 def started(folder: Path, *words: Any) -> subprocess.Popen[str]:
@@ -371,32 +372,32 @@ def test_a_job_that_cannot_be_right_starts_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.promise("`--debug` adds the traceback", "flows/README.md#what-you-can-rely-on")
 def test_debug_shows_the_traceback_too(tmp_path: Path) -> None:
-    code, _, err = ended(started(tmp_path, "run", "toy", "--set", "output.seed=x", "--debug"))
-    assert code == 1
-    assert "Traceback" in err
-    assert "output.seed" in err
+    done = typed("run", "toy", "--set", "output.seed=x", "--debug", folder=tmp_path)
+    assert done.exit_code == 1
+    assert "Traceback" in done.stderr
+    assert "output.seed" in done.stderr
 
 
-def test_a_failed_run_tells_cause_and_page(tmp_path: Path, prefect_server: Any) -> None:
+def test_a_failed_run_tells_cause_and_page(tmp_path: Path, stages_here: None, prefect_server: Any) -> None:
     typed("sample", "toy", "--rows", 100, "--path", tmp_path / "data")
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "mine.py").write_text("def twice(column):\n    raise ValueError('the function does not like this')\n")
-    code, out, err = ended(started(tmp_path, "run", "job.yaml"))
+    done = typed("run", "job.yaml", folder=tmp_path)
 
-    assert code == 1
-    assert "why: ValueError: the function does not like this" in err
-    assert f"run: {prefect_server.ui_url}/runs/flow-run/" in err
-    assert "Traceback" not in err + out
+    assert done.exit_code == 1
+    assert "why: ValueError: the function does not like this" in done.stderr
+    assert f"run: {prefect_server.ui_url}/runs/flow-run/" in done.stderr
+    assert "Traceback" not in done.output
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.promise("rowmill demo", "flows/README.md#commands")
-def test_demo_replaces_its_own_earlier_output(tmp_path: Path, prefect_server: Any) -> None:
+def test_demo_replaces_its_own_earlier_output(tmp_path: Path, stages_here: None, prefect_server: Any) -> None:
     runs = []
     for _ in range(2):
-        code, out, err = ended(started(tmp_path, "demo", "--rows", 3000))
-        assert (code, err) == (0, "")
-        assert "3,000 rows in " in out
+        done = typed("demo", "--rows", 3000, folder=tmp_path)
+        assert (done.exit_code, done.stderr) == (0, "")
+        assert "3,000 rows in " in done.stdout
         runs.append(json.loads((tmp_path / "rowmill-demo" / "out" / "_manifest.json").read_text())["run"])
 
     assert runs[0] != runs[1]
@@ -406,10 +407,10 @@ def test_demo_replaces_its_own_earlier_output(tmp_path: Path, prefect_server: An
     assert json.loads((replaced / "_manifest.json").read_text())["run"] == runs[0]
 
 
-def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path: Path, prefect_server: Any) -> None:
-    import psutil
-
-    typed("sample", "toy", "--rows", 4_000_000, "--path", tmp_path / "data" / "toy")
+def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(
+    tmp_path: Path, prefect_server: Any, stages_here: None
+) -> None:
+    typed("sample", "toy", "--rows", 500_000, "--path", tmp_path / "data" / "toy")
     process = started(tmp_path, "run", "toy")
     staging = tmp_path / "out" / ".toy.rowmill"
     deadline = time.monotonic() + 100
@@ -425,44 +426,50 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path: Path, prefec
     assert not psutil.wait_procs(children, timeout=20)[1]
     assert not (staging / "lock").exists()
     assert not (tmp_path / "out" / "toy").exists()
-    assert ended(started(tmp_path, "run", "toy"))[0] == 0
+    assert typed("run", "toy", folder=tmp_path).exit_code == 0
 
 
-@pytest.mark.parametrize(("name", "ends"), [("SIGINT", -signal.SIGINT), ("SIGTERM", 143)])
-def test_a_stop_is_understood_where_a_library_makes_an_error_of_it(name: str, ends: int) -> None:
-    code = f"""
-import signal
+def test_a_stop_is_understood_where_a_library_makes_an_error_of_it() -> None:
+    code = """
+import os, signal
 from flows.commands.stop_command import stoppable
-with stoppable([]):
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Prefect does, with one of its own
-    try:
-        signal.raise_signal(signal.{name})
-    except BaseException:
-        raise ValueError("cannot serialize: KeyboardInterrupt") from None
+for name in ("SIGINT", "SIGTERM"):
+    if child := os.fork():
+        print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        continue
+    with stoppable([]):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Prefect does, with one of its own
+        try:
+            signal.raise_signal(getattr(signal, name))
+        except BaseException:
+            raise ValueError("cannot serialize: KeyboardInterrupt") from None
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=240)
-    assert done.returncode == ends, done.stderr
+    done = subprocess.run([sys.executable, "-uc", code], cwd=ROOT, text=True, capture_output=True, timeout=240)
+    assert done.stdout.splitlines() == [f"SIGINT {-signal.SIGINT}", "SIGTERM 143"], done.stderr
     assert "ValueError" not in done.stderr
 
 
 # learning and applying apart
 
 
-def test_fit_then_apply_names_the_label_that_is_missing(tmp_path: Path, prefect_server: Any) -> None:
+def test_fit_then_apply_names_the_label_that_is_missing(
+    tmp_path: Path, stages_here: None, prefect_server: Any
+) -> None:
     from flows.sample import make_sample
 
     make_sample("toy", tmp_path / "new", 500, seed=1)
     (file,) = (tmp_path / "new").glob("*.parquet")
     pq.write_table(pq.read_table(file).drop_columns(["label"]), file)
-    fit = ended(started(tmp_path, "fit", "toy", "--path", "fitted", "--set", "source.sample.rows=1000"))
-    apply = ended(started(tmp_path, "apply", "fitted", "--source", "new", "--output", "out", "--set", "output.files=2"))
+    fit = typed("fit", "toy", "--path", "fitted", "--set", "source.sample.rows=1000", folder=tmp_path)
+    options = ("--source", "new", "--output", "out", "--set", "output.files=2")
+    apply = typed("apply", "fitted", *options, folder=tmp_path)
 
-    assert (fit[0], apply[0]) == (0, 0), fit[2] + apply[2]
-    assert f"fitted   {tmp_path}/fitted" in fit[1]
-    assert "statistics: 1,000 rows" in fit[1]
-    assert "written  500 rows in 2 files" in apply[1]
-    assert "left out label: the source lacks what they need" in apply[1]
-    assert "statistics" not in apply[1]
+    assert (fit.exit_code, apply.exit_code) == (0, 0), fit.stderr + apply.stderr
+    assert f"fitted   {tmp_path}/fitted" in fit.stdout
+    assert "statistics: 1,000 rows" in fit.stdout
+    assert "written  500 rows in 2 files" in apply.stdout
+    assert "left out label: the source lacks what they need" in apply.stdout
+    assert "statistics" not in apply.stdout
     assert "label" not in rows_of(tmp_path / "out").column_names
 
 

@@ -98,20 +98,23 @@ def applied(folder: Path, fitted: Path, new: pa.Table | Path, engine: str, **sou
 # as Prefect flows
 
 
-def test_fit_then_apply_gives_the_valid_rows_of_one_job(tmp_path: Path, prefect_server: Any, cluster: Any) -> None:
+def test_fit_then_apply_gives_the_valid_rows_of_one_job(
+    tmp_path: Path, prefect_server: Any, cluster: Any, engine: str
+) -> None:
     from flows.apply import apply
     from flows.fit import fit
 
     train, new = written(TRAIN, tmp_path / "train.parquet"), written(NEW, tmp_path / "new.parquet")
-    _, valid = run_flow(job(tmp_path, train, "both", valid=str(new)), cluster)
+    run_stages(make_job(job(tmp_path, train, "both", valid=str(new))).request(engine))
+    valid = rows_of(tmp_path / "both" / "valid")
     fitted = run_on(fit, job(tmp_path, train, valid=str(new)), cluster)
     (out,) = run_on(apply, application(tmp_path, Path(fitted), new), cluster)
-    (other,) = run_on(apply, application(tmp_path, tmp_path / "both", new, "other"), cluster)
+    run_stages(make_application(application(tmp_path, tmp_path / "both", new, "other")).request(engine))
 
     assert fitted == str(tmp_path / "fitted")
-    assert rows_of(valid).to_pydict() == EXPECTED
-    assert rows_of(Path(out)).equals(rows_of(valid))
-    assert rows_of(Path(other)).equals(rows_of(valid))
+    assert valid.to_pydict() == EXPECTED
+    assert rows_of(Path(out)).equals(valid)
+    assert rows_of(tmp_path / "other").equals(valid)
     assert Manifest.load(out).rows == {"in": 4, "dropped": 1, "added": 0, "out": 3}
     completed_tasks(Manifest.load(out).data["run"], ["ingest", "transform", "shuffle_write"])
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(

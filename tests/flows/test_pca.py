@@ -18,8 +18,8 @@ ROWS, COLUMNS = 4_000, 60
 
 
 @pytest.mark.promise("principal components, and a regression on every pair of columns")
-def test_pca(tmp_path: Path, prefect_server: Any, cluster: Any) -> None:
-    (out,) = run_recipe("pca", tmp_path, cluster, ROWS, f"source.sample.columns={COLUMNS}", "output.files=3")
+def test_pca(tmp_path: Path, run_alone: Any) -> None:
+    (out,) = run_recipe("pca", tmp_path, run_alone, ROWS, f"source.sample.columns={COLUMNS}", "output.files=3")
     source = source_of(tmp_path / "data" / "wide")
     names = [f"x{j:04d}" for j in range(COLUMNS)]
     matrix, y = source[names].to_numpy(), source["y"].to_numpy()

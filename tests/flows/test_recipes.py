@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import load_job, make_application
+from flows.preprocess import preprocess
 from tasks.manifest import Manifest
 from tasks.workflow import Workflow
-from tests.flows.runs import rows_of, run_flow
+from tests.flows.runs import call, have_stages_here, rows_of
 from tests.stages import run_stages
 
 pytestmark = pytest.mark.xdist_group("flows")
+Run = Callable[[dict[str, Any]], list[Path]]
 CLOSE = {"rtol": 2e-6, "atol": 2e-6}  # outputs are float32
 
 
-def run_recipe(name: str, folder: Path, cluster: Any, rows: int, *changes: str) -> list[Path]:
+def run_recipe(name: str, folder: Path, run: Run, rows: int, *changes: str) -> list[Path]:
     """Run a recipe with its data and its output in a folder, on a sample of so many rows."""
     source = load_job(name).source
     places = [f"source.path={folder}/{source.path}", f"output.path={folder}/out"]
@@ -32,7 +35,7 @@ def run_recipe(name: str, folder: Path, cluster: Any, rows: int, *changes: str) 
         places.append(f"source.valid={folder}/{source.valid}")
     job = load_job(name, [*places, f"source.sample.rows={rows}", *changes])
     data = job.model_dump(by_alias=True, mode="json", exclude_unset=True)
-    return run_flow(data, cluster)
+    return run(data)
 
 
 def source_of(folder: Path) -> pd.DataFrame:
@@ -70,8 +73,8 @@ def folds_of(rows: np.ndarray, kfold: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.promise("A recipe is a job that runs as shipped")
-def test_toy_is_scaled_coded_and_shuffled(tmp_path: Path, prefect_server: Any, cluster: Any) -> None:
-    (out,) = run_recipe("toy", tmp_path, cluster, 5000)
+def test_toy_is_scaled_coded_and_shuffled(tmp_path: Path, run: Run) -> None:
+    (out,) = run_recipe("toy", tmp_path, run, 5000)
     source = source_of(tmp_path / "data" / "toy")
     written = rows_of(out)
     table = written.sort_by("timestamp")
@@ -88,10 +91,12 @@ def test_toy_is_scaled_coded_and_shuffled(tmp_path: Path, prefect_server: Any, c
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory, prefect_server: Any, cluster: Any) -> Path:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ecommerce recipe over 100,000 rows (about 5,000 are kept), written in the order of the source."""
     folder = tmp_path_factory.mktemp("ecommerce")
-    run_recipe("ecommerce", folder, cluster, 100_000, "output.shuffle=none")
+    with pytest.MonkeyPatch.context() as patched:
+        have_stages_here(patched)
+        run_recipe("ecommerce", folder, partial(call, preprocess), 100_000, "output.shuffle=none")
     return folder
 
 
@@ -211,9 +216,9 @@ def test_ecommerce_ids_go_back_to_values(shop: Path) -> None:
 
 @pytest.mark.promise("A recipe is a job that runs as shipped")
 def test_criteo_counts_are_log_scaled_and_rare_categories_share_an_id(
-    tmp_path: Path, prefect_server: Any, cluster: Any
+    tmp_path: Path, run_alone: Run
 ) -> None:
-    (out,) = run_recipe("criteo", tmp_path, cluster, 20_000, "output.shuffle=none")
+    (out,) = run_recipe("criteo", tmp_path, run_alone, 20_000, "output.shuffle=none")
     source, table = source_of(tmp_path / "data" / "criteo"), rows_of(out)
 
     assert table.column_names == [*(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(1, 27)), "label"]
@@ -225,12 +230,12 @@ def test_criteo_counts_are_log_scaled_and_rare_categories_share_an_id(
     assert table["label"].to_pylist() == source["label"].tolist()
 
 
-def test_a_sample_that_was_cut_off_is_made_whole(tmp_path: Path, prefect_server: Any, cluster: Any) -> None:
+def test_a_sample_that_was_cut_off_is_made_whole(tmp_path: Path, run_alone: Run) -> None:
     from flows.sample import make_sample
 
     make_sample("toy", tmp_path / "data" / "toy", 3000, files=3)
     (tmp_path / "data" / "toy" / "part-00001.parquet").unlink()
-    (out,) = run_recipe("toy", tmp_path, cluster, 3000)
+    (out,) = run_recipe("toy", tmp_path, run_alone, 3000)
 
     assert pq.read_metadata(tmp_path / "data" / "toy" / "part-00001.parquet").num_rows == 1000
     assert Manifest.load(out).rows["out"] == 3000

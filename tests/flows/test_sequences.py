@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from flows.job.job import load_job, make_job
+from flows.preprocess import preprocess
 from flows.run.session import make_samples
 from tasks.errors import JobError
-from tests.flows.runs import rows_of
+from tests.flows.runs import call, have_stages_here, rows_of
 from tests.flows.test_recipes import ids, run_recipe, source_of
 
 pytestmark = pytest.mark.xdist_group("flows")
@@ -26,7 +28,7 @@ CODED = ["product_id", "category_code", "event_type"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, prefect_server: Any, cluster: Any) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the recipe ran on events that are harder than those of the sample: in no order, a quarter of an
     hour long, so that visitors have many at one time."""
     folder = tmp_path_factory.mktemp("sequences")
@@ -40,7 +42,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, prefect_server: Any, cluste
         path.mkdir()
         table["event_time"] = table["event_time"].dt.floor("15min")
         pq.write_table(pa.Table.from_pandas(table.iloc[draw.permutation(len(table))]), path / "part-00000.parquet")
-    run_recipe("sequences", folder, cluster, ROWS)
+    with pytest.MonkeyPatch.context() as patched:
+        have_stages_here(patched)
+        run_recipe("sequences", folder, partial(call, preprocess), ROWS)
     return folder
 
 

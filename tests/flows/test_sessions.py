@@ -17,8 +17,8 @@ CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # outputs are float32
 
 
 @pytest.mark.promise("events brought together by session, in time order")
-def test_sessions(tmp_path: Path, prefect_server: Any, cluster: Any) -> None:
-    (out,) = run_recipe("sessions", tmp_path, cluster, 20_000)
+def test_sessions(tmp_path: Path, run_alone: Any) -> None:
+    (out,) = run_recipe("sessions", tmp_path, run_alone, 20_000)
     found = rows_of(out).to_pylist()
     events = source_of(tmp_path / "data" / "sessions").sort_values("event_time", kind="stable")
     sessions = events.groupby("user_session", sort=False)
