@@ -295,6 +295,9 @@ def main() -> None:
         importlib.import_module(module)
     small_blocks.use()
     load_in_workers(small_blocks.__name__)
+    this_program = sys.modules["__main__"]
+    this_program.__spec__ = None  # or each worker would load it, and pytest with it
+    del this_program.__file__
     assert threading.active_count() == 1, threading.enumerate()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -5,6 +5,7 @@ The run goes on and is Completed, or it fails and says so; the same command agai
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
@@ -16,14 +17,13 @@ from typing import Any
 
 import psutil
 import pytest
-from distributed import Client
+from distributed import Client, Nanny, Scheduler, Worker
 
 from tests.conftest import free_port
-from tests.faults import small_blocks
 from tests.faults.conftest import Known
 from tests.faults.rounds import Ended, Rounds, has_ended
 from tests.faults.seeds import VARIANTS, contents, nightly, seeds, variant
-from tests.infra.elsewhere import DASK, processes, until
+from tests.infra.elsewhere import until
 
 pytestmark = [pytest.mark.xdist_group("rounds"), pytest.mark.timeout(900)]
 LOCAL = {"cluster": {"kind": "cpu", "workers": 2, "threads_per_worker": 1}, "run": {"retries": 2}}
@@ -119,23 +119,43 @@ def test_whatever_is_killed_the_same_command_completes_the_work(
     assert contents(folder / "out") == undisturbed[name].files
 
 
+def serve(port: int) -> None:
+    """A scheduler and a worker beside it, for a round that runs until it is killed."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+    async def run() -> None:
+        async with (
+            Scheduler(host="127.0.0.1", port=port, dashboard=False) as scheduler,
+            Worker(scheduler.address, nthreads=1, host="127.0.0.1"),
+        ):
+            await scheduler.finished()
+
+    asyncio.run(run())
+
+
+def look_after_a_worker(address: str) -> None:
+    """What `dask worker` is, for a round that runs until it is killed: a nanny with its worker."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+    async def run() -> None:
+        async with Nanny(address, nthreads=1, host="127.0.0.1") as nanny:
+            await nanny.finished()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("seed", seeds(few=1, all=100))
 def test_a_killed_nanny_of_a_cluster_elsewhere(
-    seed: int, place: Path, round_data: Path, folder: Path, rounds: Rounds, undisturbed: dict[str, Known],
-    usual_seconds: float, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Both processes of `dask worker`: the nanny, which is not started again, or its worker, which is.
+    seed: int, round_data: Path, folder: Path, rounds: Rounds, undisturbed: dict[str, Known], usual_seconds: float
+) -> None:
+    """A nanny, which is not started again, or its worker, which is.
 
     The workers see no GPU: `undisturbed` are files of the CPU's engine.
     """
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     draws = random.Random(2000 + seed)
     name = draws.choice(sorted(VARIANTS))
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
-    scheduler = [*DASK, "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
-    worker = [*DASK, "worker", address, "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1",
-              "--preload", small_blocks.__name__]  # fmt: skip
     job = variant(
         name,
         round_data,
@@ -143,12 +163,14 @@ def test_a_killed_nanny_of_a_cluster_elsewhere(
         cluster={"kind": "address", "address": address, "threads_per_worker": None},
         run={"retries": 2},
     )
-    with processes([scheduler, worker, worker], folder) as (_, first, _):
+    elsewhere = [rounds.begin(f"{__name__}:serve", {"port": port})]
+    try:
+        elsewhere.append(rounds.begin(f"{__name__}:look_after_a_worker", {"address": address}))
         with Client(address, set_as_default=False, timeout="60s") as client:
             client.wait_for_workers(2, timeout=240)
         begun = rounds.begin("flow", job)
         time.sleep(draws.uniform(0, usual_seconds))
-        nanny = psutil.Process(first.pid)
+        nanny = psutil.Process(elsewhere[1][0])
         victim = nanny if draws.random() < 0.5 else until(nanny.children, "a worker")[-1]
         victim.kill()
         ended = end_in_time(rounds, begun)
@@ -156,4 +178,8 @@ def test_a_killed_nanny_of_a_cluster_elsewhere(
         if ended.status:
             again = end_in_time(rounds, rounds.begin("flow", job))
             assert again.status == 0, (again.error, rounds.says())
+    finally:
+        for process in reversed(elsewhere):
+            os.kill(process[0], signal.SIGKILL)
+            rounds.end(process)
     assert contents(folder / "out") == undisturbed[name].files
