@@ -1,4 +1,4 @@
-"""A cluster class of a user's own whose size follows an operator: four workers while it learns, one once it has."""
+"""A cluster class of a user's own whose size follows an operator: three workers while it learns, one once it has."""
 
 from __future__ import annotations
 

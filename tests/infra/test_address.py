@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import psutil
 import pyarrow as pa
@@ -16,9 +17,10 @@ from distributed import Client, get_task_stream
 from distributed.utils import get_ip
 from pydantic import ValidationError
 
+from infra.clusters import resolve
 from infra.clusters.encryption import security_of
 from infra.clusters.model import Cluster
-from tasks.cluster.dask_pool import DaskPool, workers_at
+from tasks.cluster.dask_pool import workers_at
 from tasks.errors import GiveUpError, JobError
 from tests.clusters import make_cluster
 from tests.conftest import free_port
@@ -26,6 +28,7 @@ from tests.faults.jobs import BLOCK, make_data
 from tests.infra.elsewhere import DASK, digests, make_certificates, processes, run_job, tls_arguments
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
+WORKER = ["--nthreads", "1", "--no-nanny"]
 
 
 class Elsewhere(NamedTuple):
@@ -49,7 +52,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
     tls = make_certificates(folder / "tls")
     found = Elsewhere(f"tls://{host}:{port}", tls, folder)
     common = [*tls_arguments(tls), "--host", host, "--dashboard-address", "127.0.0.1:0"]
-    worker = [*DASK, "worker", found.address, *common, "--nthreads", "1", "--local-directory", str(folder)]
+    worker = [*DASK, "worker", found.address, *common, *WORKER, "--local-directory", str(folder)]
     scheduler = [*DASK, "scheduler", *common, "--port", str(port)]
     with processes([scheduler, [*worker, "--resources", "GPU=1"], worker], folder):
         with found.client() as client:
@@ -67,17 +70,43 @@ def facts(client: Client) -> dict[str, Any]:
     return {"pids": client.run(os.getpid), "published": client.list_datasets(), "kept": client.has_what()}
 
 
-@pytest.mark.promise("`dask scheduler` and `dask worker`", "infra/README.md#on-a-cluster")
-def test_a_run_over_tls_leaves_the_cluster_as_it_was(
-    elsewhere: Elsewhere, data: Path, tmp_path: Path, prefect_server: Any
-) -> None:
+class Ran(NamedTuple):
+    """A run there: its state and output, what was there before and after it, the worker that offers a GPU, and those
+    that cut partitions."""
+
+    state: Any
+    out: Path
+    before: dict[str, Any]
+    after: dict[str, Any]
+    on_gpu: str
+    cutters: set[str]
+
+
+@pytest.fixture(scope="module")
+def ran(elsewhere: Elsewhere, data: Path, tmp_path_factory: pytest.TempPathFactory, prefect_server: Any) -> Ran:
+    out = tmp_path_factory.mktemp("ran") / "out"
     with elsewhere.client() as client:
-        before = facts(client)
-        assert run_job(data, tmp_path / "there", elsewhere.section()).is_completed()
-        assert facts(client) == before
+        workers, before = workers_at(client), facts(client)
+        (on_gpu,) = [address for address, spec in workers.items() if spec["resources"] == {"GPU": 1}]
+        with get_task_stream(client) as tasks:
+            state = run_job(data, out, elsewhere.section(resources={"transform": {"GPU": 1}}))
+        cutters = {task["worker"] for task in tasks.data if "cut_" in str(task["key"])}
+        return Ran(state, out, before, facts(client), on_gpu, cutters)
+
+
+@pytest.mark.promise("`dask scheduler` and `dask worker`", "infra/README.md#on-a-cluster")
+def test_a_run_over_tls_leaves_the_cluster_as_it_was(ran: Ran, data: Path, tmp_path: Path) -> None:
+    assert ran.state.is_completed()
+    assert ran.after == ran.before
     assert run_job(data, tmp_path / "here", {"kind": "auto"}).is_completed()  # of the same engine
-    assert digests(tmp_path / "there") == digests(tmp_path / "here")
-    assert sum(rows for rows, _ in digests(tmp_path / "there")) == 2 * BLOCK
+    assert digests(ran.out) == digests(tmp_path / "here")
+    assert sum(rows for rows, _ in digests(ran.out)) == 2 * BLOCK
+
+
+@pytest.mark.promise("what a stage takes of a worker's resources")
+@pytest.mark.promise("runs the work of a stage on workers that offer it")
+def test_a_stage_runs_where_its_resource_is(ran: Ran) -> None:
+    assert ran.cutters == {ran.on_gpu}
 
 
 @pytest.mark.promise("A client that shows no certificate of that authority is refused")
@@ -88,27 +117,11 @@ def test_who_has_no_certificate_of_the_authority_is_refused(elsewhere: Elsewhere
         {"kind": "address", "address": elsewhere.address.replace("tls://", "tcp://"), "unencrypted": True},
         {"kind": "address", "address": elsewhere.address},
     ):
-        with pytest.raises(GiveUpError, match="no Dask scheduler answers") as caught:
+        with patch.object(resolve, "LOOK_SECONDS", 2), pytest.raises(GiveUpError, match="no Dask scheduler") as caught:
             make_cluster(Cluster(**section))
         assert "certificates" in caught.value.do
     with make_cluster(Cluster(**elsewhere.section())) as cluster, Client(cluster, set_as_default=False) as client:
         assert client.submit(sum, [1, 2]).result(timeout=120) == 3
-
-
-@pytest.mark.promise("what a stage takes of a worker's resources")
-@pytest.mark.promise("runs the work of a stage on workers that offer it")
-def test_a_stage_runs_where_its_resource_is(
-    elsewhere: Elsewhere, data: Path, tmp_path: Path, prefect_server: Any
-) -> None:
-    with elsewhere.client() as client:
-        workers = workers_at(client)
-        (gpu,) = [address for address, spec in workers.items() if spec["resources"] == {"GPU": 1}]
-        with get_task_stream(client) as tasks:
-            section = elsewhere.section(resources={"transform": {"GPU": 1}})
-            assert run_job(data, tmp_path / "out", section).is_completed()
-        cuts = [task["worker"] for task in tasks.data if "cut_" in str(task["key"])]
-    assert cuts
-    assert set(cuts) == {gpu}
 
 
 @pytest.mark.promise("Where only some do, columns that others hold decoded are read again")
@@ -127,14 +140,6 @@ def test_columns_that_stay_decoded_where_the_resource_is_not_are_read_again(
                     run={"stalled_after": 60, "exchange": "memory"})  # fmt: skip
     assert state.is_completed()
     assert sum(rows for rows, _ in digests(tmp_path / "out")) == 80_000
-
-
-def test_a_worker_is_asked_first_only_where_all_offer_what_the_tasks_take(elsewhere: Elsewhere) -> None:
-    with elsewhere.client() as client:
-        one, other = DaskPool(client), DaskPool(client, {"GPU": 1})
-        address = one.workers[0]
-        assert one.preferring(address) == {"workers": [address], "allow_other_workers": True}
-        assert (one.preferring(None), other.preferring(address)) == ({}, {})
 
 
 @pytest.mark.promise("If none does, that is an error, not a wait", "infra/README.md#resources")
@@ -163,7 +168,7 @@ def test_folders_that_a_worker_does_not_share_are_named(
     (tmp_path / "out").mkdir()
     mounts = f'mount -t tmpfs none {data} && mount -t tmpfs none {tmp_path}/out && exec "$@"'
     host = elsewhere.address.removeprefix("tls://").partition(":")[0]
-    worker = [*DASK, "worker", elsewhere.address, *tls_arguments(elsewhere.tls), "--host", host, "--nthreads", "1",
+    worker = [*DASK, "worker", elsewhere.address, *tls_arguments(elsewhere.tls), "--host", host, *WORKER,
               "--dashboard-address", "127.0.0.1:0", "--local-directory", str(elsewhere.folder)]  # fmt: skip
     with elsewhere.client() as client, processes([["unshare", "-m", "sh", "-c", mounts, "sh", *worker]], tmp_path):
         client.wait_for_workers(3, timeout=240)
@@ -222,7 +227,7 @@ def test_certificates_that_are_not_there_or_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("Scheduler, workers and their nannies speak TLS, on this host as between hosts")
-def test_workers_of_this_host_that_listen_beyond_it_are_encrypted(tmp_path: Path) -> None:
+def test_workers_of_this_host_that_listen_beyond_it_are_encrypted() -> None:
     found = psutil.net_if_addrs().items()
     names = [name for name, places in found if name != "lo" and any(p.address == get_ip() for p in places)]
     if not names:
@@ -232,7 +237,7 @@ def test_workers_of_this_host_that_listen_beyond_it_are_encrypted(tmp_path: Path
         with Client(cluster, set_as_default=False) as client:
             assert client.submit(sum, [1, 2]).result(timeout=120) == 3
         plain = cluster.scheduler_address.replace("tls://", "tcp://")
-        with pytest.raises(GiveUpError, match="no Dask scheduler answers"):
+        with patch.object(resolve, "LOOK_SECONDS", 2), pytest.raises(GiveUpError, match="no Dask scheduler answers"):
             make_cluster(Cluster(kind="address", address=plain, unencrypted=True))
     with pytest.raises(JobError, match="there is no network interface eth77"):
         make_cluster(Cluster(kind="cpu", interface="eth77"))
