@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -30,8 +30,8 @@ from tests.tasks.test_frames_in_place import ROWS, lazy, nodes, outputs, whole
 pytestmark = pytest.mark.xdist_group("clusters")
 
 
-@contextmanager
-def plain_cluster() -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Any]:
     """A cluster as a user starts it: two workers of one thread, which know nothing of rowmill."""
     from distributed import LocalCluster
 
@@ -39,12 +39,6 @@ def plain_cluster() -> Iterator[Any]:
         patch.dict(os.environ),  # in which Dask's Nanny leaves OMP_NUM_THREADS
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
     ):
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Any]:
-    with plain_cluster() as cluster:
         yield cluster
 
 
@@ -60,8 +54,11 @@ def sent_bytes(client: Any) -> int:
     return sum(client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total).values())
 
 
+WIDE = 1 << 18  # rows of a partition of 4 MB
+
+
 def wide(number: int) -> pd.DataFrame:
-    return pd.DataFrame({"x": np.arange(1 << 20) + float(number), "y": 0.5})
+    return pd.DataFrame({"x": np.arange(WIDE) + float(number), "y": 0.5})
 
 
 class Most:
@@ -112,27 +109,28 @@ def test_arrays_of_a_result_and_of_a_data_set_made_of_it(theirs: Any, engine: st
 
 @pytest.mark.system
 @pytest.mark.promise("Each pass has Dask compute the partitions where the workers are, works on them one at a time")
-def test_partitions_stay_with_their_workers_one_at_a_time_and_nothing_is_collected() -> None:
+def test_partitions_stay_with_their_workers_one_at_a_time_and_nothing_is_collected(theirs: Any, plain: Any) -> None:
     """Without work stealing, by which Dask moves a task and its partition to a worker that has nothing to do."""
-    from distributed import Client
     from distributed.diagnostics.plugin import SchedulerPlugin
 
     class Plugin(Most, SchedulerPlugin):  # type: ignore[misc]
         pass
 
-    most = Plugin("wide")
-    with (
-        dask.config.set({"distributed.scheduler.work-stealing": False}),
-        plain_cluster() as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        cluster.scheduler.add_plugin(most)
+    most, scheduler = Plugin("wide"), plain.scheduler
+    stealing = scheduler.extensions["stealing"]
+    scheduler.add_plugin(most)
+    plain.sync(stealing.stop)
+    try:
+        before = sent_bytes(theirs)
         dataset = Dataset(dd.from_map(wide, list(range(24))), engine="pandas")
-        workflow = Workflow((["x"] >> ops.Normalize()) + ["y"]).fit(dataset, client=client)
-        assert sent_bytes(client) < 1 << 20  # of 402 MB
-    assert dataset.num_rows == 24 << 20
+        workflow = Workflow((["x"] >> ops.Normalize()) + ["y"]).fit(dataset, client=theirs)
+        assert sent_bytes(theirs) - before < 1 << 20  # of 100 MB
+    finally:
+        plain.sync(stealing.start)
+        scheduler.remove_plugin(most.name)
+    assert dataset.num_rows == 24 * WIDE
     assert 1 <= most.most <= 6  # of 24: two threads, and what is next
-    assert workflow.transform(pa.table({"x": [(2**20 - 1) / 2 + 11.5], "y": [0.0]}))["x"].to_pylist() == [0.0]
+    assert workflow.transform(pa.table({"x": [(WIDE - 1) / 2 + 11.5], "y": [0.0]}))["x"].to_pylist() == [0.0]
 
 
 @pytest.mark.system

@@ -127,27 +127,21 @@ def test_pieces_are_packed_only_out_of_larger_ones(rows: int) -> None:
 
 
 @pytest.mark.system
+@pytest.mark.xdist_group("determinism")
 def test_two_workers_write_what_one_writes_of_pieces_in_host_memory(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, two_workers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from distributed import Client
-
-    from infra.clusters.model import Cluster
-    from tests.clusters import make_cluster
-
     run_stages(request(source, tmp_path / "one", "pandas", "memory"))
     monkeypatch.setattr(transform, "choose", lambda *_: choice.Choice("memory", "the GPU is small", on_host=True))
-    asked = Cluster(kind="cpu", workers=2, threads_per_worker=1)
-    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():
-        pool, two = DaskPool(client), request(source, tmp_path / "two", "pandas", "memory")
-        with two.staging.locked():
-            done = [
-                ingest.ingest(two, pool),
-                statistics.statistics(two, pool),
-                transform.transform(two, "", pool),
-                shuffle_write.shuffle_write(two, "", pool),
-            ]
-            commit.commit(two, done)
+    pool, two = DaskPool(two_workers), request(source, tmp_path / "two", "pandas", "memory")
+    with two_workers.as_current(), two.staging.locked():
+        done = [
+            ingest.ingest(two, pool),
+            statistics.statistics(two, pool),
+            transform.transform(two, "", pool),
+            shuffle_write.shuffle_write(two, "", pool),
+        ]
+        commit.commit(two, done)
     assert parts(tmp_path / "two") == parts(tmp_path / "one")
 
 

@@ -398,42 +398,38 @@ def test_the_estimate_counts_what_is_kept(text: Path, tmp_path: Path) -> None:
     assert more[0] - more[1] == max(pieces, plan.nbytes)
 
 
-@pytest.fixture(scope="module")
-def two_workers() -> Iterator[DaskPool]:
-    from distributed import Client
-
-    from infra.clusters.model import Cluster
-    from tests.clusters import make_cluster
-
-    asked = Cluster(kind="cpu", workers=2, threads_per_worker=1)
-    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():
-        yield DaskPool(client)
+@pytest.fixture
+def pool(two_workers: Any) -> Iterator[DaskPool]:
+    with two_workers.as_current():
+        yield DaskPool(two_workers)
 
 
 @pytest.mark.system
+@pytest.mark.xdist_group("determinism")
 def test_two_workers_hold_their_partitions_until_transform_takes_them(
-    text: Path, tmp_path: Path, two_workers: DaskPool
+    text: Path, tmp_path: Path, pool: DaskPool
 ) -> None:
     run_stages(asked(text, tmp_path / "one", "pandas"))
     request = asked(text, tmp_path / "two", "pandas")
     with request.staging.locked():
-        done = [ingest.ingest(request, two_workers), stages_statistics.statistics(request, two_workers)]
+        done = [ingest.ingest(request, pool), stages_statistics.statistics(request, pool)]
         plan = PlanOf(request).plan("")
-        where = column_cache.workers_of(two_workers, taking_key(request, plan))
+        where = column_cache.workers_of(pool, taking_key(request, plan))
         assert sorted(where) == [partition.number for partition in plan.partitions]
-        assert set(where.values()) == set(two_workers.workers)
+        assert set(where.values()) == set(pool.workers)
         done += [
-            transform.transform(request, "", two_workers),
-            shuffle_write.shuffle_write(request, "", two_workers),
+            transform.transform(request, "", pool),
+            shuffle_write.shuffle_write(request, "", pool),
         ]
         commit.commit(request, done)
     assert done[1].decoded > ROWS * 24
-    assert column_cache.workers_of(two_workers, taking_key(request, plan)) == {}
+    assert column_cache.workers_of(pool, taking_key(request, plan)) == {}
     assert written(tmp_path / "one") == written(tmp_path / "two")
 
 
 @pytest.mark.system
-def test_items_are_worked_on_where_their_columns_are(two_workers: DaskPool) -> None:
+@pytest.mark.xdist_group("determinism")
+def test_items_are_worked_on_where_their_columns_are(pool: DaskPool) -> None:
     """Two workers, each with what half of the items need."""
     from distributed import get_worker
 
@@ -441,7 +437,6 @@ def test_items_are_worked_on_where_their_columns_are(two_workers: DaskPool) -> N
         time.sleep(0.02)
         return get_worker().address, os.getpid()
 
-    pool = two_workers
     first, second = pool.workers
     wanted = {i: (first if i % 3 else second) for i in range(0, 24, 2)}
     found = pool.finish(pool.start(where, None, range(24), wanted))

@@ -6,8 +6,10 @@ With `--engine cudf` the workers are GPUs: 1, 2 and 4 of them, up to as many as 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,30 +30,47 @@ from tasks.job.request import Request
 from tasks.sources.planning import make_plan
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tests.clusters import make_cluster
+from tests.faults.seeds import nightly
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("determinism")]
 
-ROWS, ROW_GROUP = 200_000, 8_000
+ROWS, ROW_GROUP = 52_000, 2_000
 BLOCKS = 26  # every row group is one, so that each worker has several partitions without millions of rows
 
 
+# Each worker, exchange and size of partitions with each other; the other combinations run nightly.
+PAIRS = {(1, "memory", 1), (1, "disk", 4), (2, "memory", 4), (2, "disk", 1), (3, "memory", 1), (3, "disk", 4)}
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "workers" in metafunc.fixturenames:
-        counts = (1, 2, 3)
-        if metafunc.config.getoption("--engine") == "cudf":
-            counts = tuple(n for n in (1, 2, 4) if n <= len(gpus.visible()))
-        metafunc.parametrize("workers", counts, indirect=True, scope="module")
+    if "workers" not in metafunc.fixturenames:
+        return
+    counts, on_gpus = (1, 2, 3), metafunc.config.getoption("--engine") == "cudf"
+    if on_gpus:
+        counts = tuple(n for n in (1, 2, 4) if n <= len(gpus.visible()))
+    cases = list(itertools.product(counts, ("memory", "disk"), (1, 4)))
+    chosen = [case for case in cases if on_gpus or case in PAIRS]
+    others = nightly(case for case in cases if case not in chosen)
+    metafunc.parametrize(("workers", "exchange", "blocks"), [*chosen, *others], indirect=["workers"], scope="module")
 
 
 @pytest.fixture(scope="module")
 def workers(request: pytest.FixtureRequest, engine: str) -> Iterator[Any]:
-    """A client of a cluster of so many workers: processes of one thread, or GPUs that leave room for others' tests."""
+    """A client of a cluster of so many workers, on cores those of the session where it has them; GPUs leave room for
+    others' tests."""
     from distributed import Client
 
-    asked = Cluster(kind="cpu", workers=request.param, threads_per_worker=1, memory_limit="1GB")
+    if engine == "pandas" and request.param == 2:
+        yield request.getfixturevalue("two_workers")
+        return
+    asked = Cluster(kind="cpu", workers=request.param, threads_per_worker=1)
     if engine == "cudf":
         asked = Cluster(kind="cuda", workers=request.param, rmm_pool_size="2GB", device_memory_limit="4GB")
-    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
+    on_one = engine == "pandas" and request.param == 1
+    with (
+        nullcontext(request.getfixturevalue("cluster")) if on_one else make_cluster(asked) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
         client.wait_for_workers(request.param, timeout=240)
         assert len(workers_at(client)) == request.param
         yield client
@@ -136,8 +155,6 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory, engine: str
 @pytest.mark.promise("the same seed gives the same order")
 @pytest.mark.promise("The rows and their order are the same on any number of GPUs")
 @pytest.mark.promise("Neither the number of workers nor the partition size nor a retry changes a byte")
-@pytest.mark.parametrize("blocks", [1, 4], ids="{}-blocks".format)
-@pytest.mark.parametrize("exchange", ["memory", "disk"])
 def test_one_seed_one_output(
     workers: Any, source: Path, tmp_path: Path, engine: str, expected: dict[str, str], exchange: str, blocks: int
 ) -> None:
