@@ -53,7 +53,7 @@ def two_workers() -> Iterator[Any]:
         yield client
 
 
-def table(rows: int = 400) -> pa.Table:
+def table(rows: int = 150) -> pa.Table:
     rng = np.random.default_rng(5)
     return pa.table(
         {
@@ -84,17 +84,25 @@ def nodes() -> Any:
     )
 
 
-def test_the_same_is_learned_as_in_one_task(engine: str, monkeypatch: pytest.MonkeyPatch, tiny: None) -> None:
+def test_the_same_is_learned_as_in_one_task(
+    engine: str, monkeypatch: pytest.MonkeyPatch, tiny: None, chains: list[int]
+) -> None:
     split = [learned(nodes(), cut(table(), 16, n), engine, threads) for n, threads in ((1, 3), (4, 2), (100, 1))]
+    assert [*map(bool, chains)].count(True) >= 3
+    assert max(chains) > 1
     tiny_sizes = large_table_types.SIZES["pandas"]
     alone = tiny_sizes._replace(large=1 << 30)  # steps for themselves, tables in one piece
     monkeypatch.setattr(large_table_types, "SIZES", {"pandas": alone, "cudf": alone})
     monkeypatch.setattr(large_tables, "SIZES", {"pandas": alone, "cudf": alone})
+    chains.clear()
     split.append(learned(nodes(), cut(table(), 16, 3), engine))
+    assert max(chains) == 1
     never = alone._replace(alone=1 << 30)
     monkeypatch.setattr(large_table_types, "SIZES", {"pandas": never, "cudf": never})
     monkeypatch.setattr(large_tables, "SIZES", {"pandas": never, "cudf": never})
+    chains.clear()
     whole = learned(nodes(), cut(table(), 16, 3), engine)
+    assert max(chains, default=0) == 0
     for sizes in ({"pandas": tiny_sizes, "cudf": never}, {"pandas": never, "cudf": tiny_sizes}):
         monkeypatch.setattr(large_table_types, "SIZES", sizes)
         monkeypatch.setattr(large_tables, "SIZES", sizes)  # on a GPU some steps keep their tables in host memory
@@ -102,7 +110,9 @@ def test_the_same_is_learned_as_in_one_task(engine: str, monkeypatch: pytest.Mon
     uneven = tiny_sizes._replace(large=40)  # of one step some partials are split, others not
     monkeypatch.setattr(large_table_types, "SIZES", {"pandas": uneven, "cudf": uneven})
     monkeypatch.setattr(large_tables, "SIZES", {"pandas": uneven, "cudf": uneven})
+    chains.clear()
     split.append(learned(nodes(), cut(table(), 16), engine))
+    assert max(chains) > 1
     for state in split:
         assert close(state.values, whole.values)
         assert list(state.values) == list(whole.values)

@@ -218,12 +218,15 @@ def test_a_column_of_nothing_but_nulls_gets_its_first_values(engine: str) -> Non
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_refit_knows_what_a_fit_of_all_rows_knows(engine: str, large: bool, request: pytest.FixtureRequest) -> None:
+def test_a_refit_knows_what_a_fit_of_all_rows_knows(
+    engine: str, large: bool, request: pytest.FixtureRequest, chains: list[int]
+) -> None:
     if large:
         request.getfixturevalue("tiny")
-    rows = table(400)
-    base = learned(nodes(), cut(rows.slice(0, 250), 16, 2), engine)
-    after = refitted(nodes(), rows.slice(250), base, engine)
+    rows = table(150)
+    base = learned(nodes(), cut(rows.slice(0, 90), 16, 2), engine)
+    after = refitted(nodes(), rows.slice(90), base, engine)
+    assert (max(chains, default=0) > 1) == large
     whole = learned(nodes(), cut(rows, 16, 2), engine)
     assert list(after.values) == list(whole.values)
     for key, fitted in whole.values.items():
@@ -242,12 +245,14 @@ def test_a_refit_knows_what_a_fit_of_all_rows_knows(engine: str, large: bool, re
     assert all(close(after.values[key], whole.values[key]) for key in exact if "/few" not in key)
 
 
-def test_large_tables_are_learned_anew_as_in_a_fit_but_for_ids(engine: str, tiny: None) -> None:
-    rows = table(400)
-    new, refit_date = rows.slice(250), RefitDate(DAY, keep_ids_only=True)
-    base = learned(nodes(), cut(rows.slice(0, 250), 16, 2), engine)
+def test_large_tables_are_learned_anew_as_in_a_fit_but_for_ids(engine: str, tiny: None, chains: list[int]) -> None:
+    rows = table(150)
+    new, refit_date = rows.slice(90), RefitDate(DAY, keep_ids_only=True)
+    base = learned(nodes(), cut(rows.slice(0, 90), 16, 2), engine)
     alone = learned(nodes(), cut(new, 16, 2), engine)
+    chains.clear()
     first = refitted(nodes(), new, base, engine, refit_date=refit_date)
+    assert max(chains) > 1
     assert list(first.values) == list(alone.values)
     for key, fitted in alone.values.items():
         if "/Categorify/" not in key:
@@ -307,12 +312,13 @@ def test_a_column_that_is_left_out_for_some_nights_comes_back_with_its_ids(engin
     assert workflow.transform(every)["b"].to_pylist() == [3, 4, 5, 6, 7]
 
 
-def test_neither_workers_nor_partitions_change_a_refit(engine: str, tiny: None) -> None:
-    rows = table(300)
-    base = learned(nodes(), cut(rows.slice(0, 150), 16, 2), engine)
-    first = refitted(nodes(), rows.slice(150), base, engine, threads=1)
+def test_neither_workers_nor_partitions_change_a_refit(engine: str, tiny: None, chains: list[int]) -> None:
+    rows = table(150)
+    base = learned(nodes(), cut(rows.slice(0, 80), 16, 2), engine)
+    assert max(chains) > 1
+    first = refitted(nodes(), rows.slice(80), base, engine, threads=1)
     for partitions, threads in ((1, 4), (3, 2), (100, 4)):
-        other = refitted(nodes(), rows.slice(150), base, engine, partitions=partitions, threads=threads)
+        other = refitted(nodes(), rows.slice(80), base, engine, partitions=partitions, threads=threads)
         assert close(other.values, first.values)
         assert close(other.partials, first.partials)
         assert close(other.changed, first.changed)
