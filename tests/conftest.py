@@ -91,9 +91,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two more than cores, since two groups of tests wait for most of their time, and at most four; one where a GPU's
-    memory is given to whoever starts first."""
-    return 0 if config.getoption("--engine") == "cudf" else min(4, (os.cpu_count() or 1) + 2)
+    """As many as cores, and two more with tests that wait for most of their time, those of servers; at most four, since
+    each collects all tests. One where a GPU's memory is given to whoever starts first."""
+    if config.getoption("--engine") == "cudf":
+        return 0
+    waiting = 2 if config.getoption("-m") else 0
+    return min(4, (os.cpu_count() or 1) + waiting)
 
 
 # The groups of tests that take a minute or more, in the order in which workers begin them: those that wait for most of

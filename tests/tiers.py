@@ -10,9 +10,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import is_hypothesis_test
 
 # A test that takes one of these, itself or by another fixture, is of the tier `system`.
@@ -83,6 +85,13 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
         config.hook.pytest_deselected(items=out)
         left_out = set(out)
         items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Any:
+    """Look for doctests only where there are any: in all objects of all modules of tests it takes seconds."""
+    collectors = yield
+    return [one for one in collectors if not isinstance(one, DoctestModule) or b">>>" in file_path.read_bytes()]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
