@@ -6,16 +6,22 @@ Prefect's transactions begin deferred. One that reads, and writes when another h
 cursor that failed is left to the garbage collector, which may run in the server's event loop. It then waits for that
 cursor's connection, which waits for a lock that only the event loop can give back: the server stands still for the
 minute that SQLite waits. A transaction that takes the lock when it begins waits then, and does not fail.
+
+And the server checks the schema of a flow's parameters at each deployment and at each run that is requested. For the
+form of a job that takes half a second, in which the server answers nobody: here it checks each schema once.
 """
 
 from __future__ import annotations
 
+import json
 import runpy
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from typing import Any
 
+from jsonschema import Draft202012Validator
 from prefect.server.database.configurations import AioSqliteConfiguration
+from prefect.utilities.schema_tools.validation import _VALIDATOR
 
 
 def writers_wait() -> None:
@@ -29,6 +35,27 @@ def writers_wait() -> None:
     AioSqliteConfiguration.begin_transaction = immediate  # type: ignore[method-assign, assignment]
 
 
+def check_schemas_once() -> None:
+    """Check each JSON schema once in this process, by all validators that Prefect uses."""
+    for validator in (Draft202012Validator, _VALIDATOR):
+        validator.check_schema = _once(validator.check_schema)  # type: ignore[method-assign]
+
+
+def _once(check: Any) -> Any:
+    """Return `check` for schemas that it has not accepted before."""
+    accepted: set[int] = set()
+
+    @wraps(check)
+    def check_new(schema: Any, *arguments: Any, **options: Any) -> None:
+        known = hash(json.dumps(schema, sort_keys=True, default=str))
+        if known not in accepted:
+            check(schema, *arguments, **options)
+            accepted.add(known)
+
+    return check_new
+
+
 if __name__ == "__main__":
     writers_wait()
+    check_schemas_once()
     runpy.run_module("prefect", run_name="__main__", alter_sys=True)

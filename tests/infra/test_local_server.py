@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.orchestration.sqlite_server import writers_wait
+from infra.orchestration.sqlite_server import check_schemas_once, writers_wait
 
 
 async def both_add(path: Path) -> int:
@@ -59,3 +59,34 @@ def test_transactions_that_read_and_then_write_wait_for_each_other(
         asyncio.run(both_add(tmp_path / "deferred.db"))
     writers_wait()
     assert asyncio.run(both_add(tmp_path / "immediate.db")) == 2
+
+
+def test_a_schema_is_checked_once_and_a_wrong_one_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jsonschema
+    from prefect.utilities.schema_tools import validation
+
+    checked: list[Any] = []
+
+    def check(schema: Any) -> None:
+        checked.append(schema)
+        if "wrong" in schema:
+            raise jsonschema.SchemaError("wrong")
+
+    for validator in (jsonschema.Draft202012Validator, validation._VALIDATOR):
+        monkeypatch.setattr(validator, "check_schema", check)
+    check_schemas_once()
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    for value in (1, 2):
+        jsonschema.validate({"x": value}, schema)
+    assert checked == [schema]
+    jsonschema.validate({"x": 1}, {**schema, "title": "another"})
+    assert len(checked) == 2
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"x": "a"}, schema)
+    for _ in range(2):
+        validation.validate({"x": 1}, schema, raise_on_error=True)
+    assert len(checked) == 3
+    for _ in range(2):
+        with pytest.raises(jsonschema.SchemaError):
+            jsonschema.validate({"x": 1}, {**schema, "wrong": True})
+    assert len(checked) == 5
