@@ -73,6 +73,7 @@ class TestToy:
         rows = sample_table("toy", 31_536_000, 31_536_002, 25 * 31_536_001)
         assert rows["timestamp"].to_pylist() == [dt.datetime(2000, 12, 31), dt.datetime(2000, 1, 1)]
 
+    @pytest.mark.nightly
     def test_distributions(self, toys):
         column = {name: toys[name].to_numpy() for name in ("id", "x", "y", "label")}
         assert column["id"].mean() == pytest.approx(1000, abs=0.3)
@@ -116,6 +117,7 @@ class TestCriteo:
             assert all(clicks[name].is_null().equals(clicks[names[0]].is_null()) for name in names)
         assert not clicks["I1"].is_null().equals(clicks["C19"].is_null())
 
+    @pytest.mark.nightly
     def test_counts_have_long_tails_and_minus_one_and_two(self, clicks):
         for name, (median, _, largest, _, _) in criteo.COUNTS.items():
             assert pc.min(clicks[name]).as_py() >= -2
@@ -126,10 +128,12 @@ class TestCriteo:
         assert share(pc.equal(clicks["I2"], -1)) == pytest.approx(0.1, abs=0.005)
         assert share(pc.equal(clicks["I2"], -2)) == pytest.approx(0.004, abs=0.001)
 
+    @pytest.mark.nightly
     def test_categories_are_eight_hexadecimal_digits(self, clicks):
         for name in criteo.CARDINALITY:
             assert pc.all(pc.match_substring_regex(clicks[name], "^[0-9a-f]{8}$")).as_py()
 
+    @pytest.mark.nightly
     def test_cardinalities(self, clicks):
         for name, count in criteo.CARDINALITY.items():
             seen = pc.count_distinct(clicks[name]).as_py()
@@ -138,11 +142,13 @@ class TestCriteo:
                 assert seen == count
         assert pc.count_distinct(clicks["C20"]).as_py() > 50_000
 
+    @pytest.mark.nightly
     def test_the_most_frequent_value_of_a_large_vocabulary_has_9_to_19_percent(self, clicks):
         for name in ("C1", "C10", "C11", "C20", "C21", "C22"):
             column = clicks[name].drop_null()
             assert 0.09 < share(pc.equal(column, most_frequent(column, 1)[0])) < 0.19
 
+    @pytest.mark.nightly
     def test_distinct_ranks_have_distinct_texts(self):
         text = criteo.value("C1", np.arange(200_000, dtype=np.int64))
         assert len(np.unique(text.view(np.uint64))) == 200_000
@@ -191,11 +197,13 @@ class TestEcommerce:
         assert (len(CODES), len(set(CODES)), len(set(brands(BRANDS)))) == (129, 129, 4_303)
         assert {len(str(number)) for number in category_id.tolist()} == {19}
 
+    @pytest.mark.nightly
     def test_a_category_id_has_one_code(self, shop, december):
         for table in (shop, december):
             pairs = table.group_by(["category_id", "category_code"]).aggregate([])
             assert pairs.num_rows == pc.count_distinct(table["category_id"]).as_py()
 
+    @pytest.mark.nightly
     def test_a_product_has_one_category_and_brand_and_nearly_one_price(self, shop):
         facts = shop.group_by(["product_id", "category_id", "category_code", "brand"]).aggregate([])
         assert facts.num_rows == pc.count_distinct(shop["product_id"]).as_py()
@@ -206,6 +214,7 @@ class TestEcommerce:
         )
         assert pc.max(pc.divide(paid["price_max"], paid["price_min"])).as_py() < 1.11
 
+    @pytest.mark.nightly
     def test_brands_are_zipf(self, shop):
         assert most_frequent(shop["brand"], 6) == ["samsung", "apple", "xiaomi", "huawei", "oppo", "lg"]
         counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(shop["brand"]).to_pylist()}
@@ -218,17 +227,20 @@ class TestEcommerce:
         assert pc.mean(shop["price"]).as_py() == pytest.approx(292, rel=0.02)
         assert share(pc.equal(shop["price"], 0)) == pytest.approx(0.002, abs=0.0005)
 
+    @pytest.mark.nightly
     def test_users_and_sessions_grow_with_the_rows(self, shop):
         users, sessions = (pc.count_distinct(shop[name]).as_py() for name in ("user_id", "user_session"))
         assert users / shop.num_rows == pytest.approx(5.32 / 109.95, rel=0.02)
         assert sessions / shop.num_rows == pytest.approx(23.0 / 109.95, rel=0.02)
 
+    @pytest.mark.nightly
     def test_session_lengths_are_geometric(self, shop):
         length = np.sort(pc.value_counts(shop["user_session"]).field("counts").to_numpy())
         assert length.mean() == pytest.approx(4.8, rel=0.02)
         for k in (1, 5, 10):
             assert np.mean(length > k) == pytest.approx((1 - 1 / 4.8) ** k, abs=0.015)
 
+    @pytest.mark.nightly
     def test_a_session_has_one_user_and_an_uuid(self, shop):
         pairs = shop.group_by(["user_session", "user_id"]).aggregate([])
         assert pairs.num_rows == pc.count_distinct(shop["user_session"]).as_py()
@@ -236,6 +248,7 @@ class TestEcommerce:
         assert pc.all(pc.match_substring_regex(shop["user_session"], pattern)).as_py()
 
     @pytest.mark.parametrize("rows", [2_000, 1_000_000])
+    @pytest.mark.nightly
     def test_events_of_a_session_are_near_each_other(self, rows, shop):
         table = sample_table("ecommerce", 0, rows, rows) if rows < shop.num_rows else shop
         second = pc.cast(table["event_time"], pa.int64())
@@ -250,6 +263,7 @@ class TestEcommerce:
         assert str(time[0])[:19] == "2019-10-01T00:00:00"
         assert str(time[-1])[:13] == "2019-11-30T23"
 
+    @pytest.mark.nightly
     def test_hours_have_a_cycle_and_mid_november_a_peak(self, shop):
         hours = np.bincount(pc.hour(shop["event_time"]).to_numpy(), minlength=24)
         assert hours.argmax() == 16
@@ -260,6 +274,7 @@ class TestEcommerce:
         assert str(days[counts.argmax()]) in ("2019-11-15", "2019-11-16", "2019-11-17")
         assert counts.max() > 3 * np.median(counts)
 
+    @pytest.mark.nightly
     def test_a_purchase_follows_a_cart_of_the_session_and_product(self, shop):
         keys = ["user_session", "product_id"]
         bought, carted = (
@@ -268,6 +283,7 @@ class TestEcommerce:
         known = {tuple(row.values()) for row in carted}
         assert np.mean([tuple(row.values()) in known for row in bought]) > 0.999
 
+    @pytest.mark.nightly
     def test_buying_depends_on_brand_and_on_category(self, shop):
         table = shop.filter(pc.not_equal(shop["event_type"], "view"))
         table = table.append_column("bought", pc.cast(pc.equal(table["event_type"], "purchase"), pa.int64()))
@@ -280,6 +296,7 @@ class TestEcommerce:
             chi = (count * (mean - overall) ** 2).sum() / (overall * (1 - overall)) / (len(count) - 1)
             assert chi > 10  # 1 if groups did not differ
 
+    @pytest.mark.nightly
     def test_exact_duplicates_among_carts(self, shop):
         seeds = [sample_table("ecommerce", 0, 1_000_000, 1_000_000, seed=seed) for seed in (1, 2)]
         carts = pa.concat_tables(table.filter(pc.equal(table["event_type"], "cart")) for table in (shop, *seeds))
@@ -288,6 +305,7 @@ class TestEcommerce:
         rest = shop.filter(pc.not_equal(shop["event_type"], "cart")).slice(0, 200_000)
         assert rest.group_by(rest.column_names).aggregate([]).num_rows == rest.num_rows
 
+    @pytest.mark.nightly
     def test_december(self, shop, december):
         assert december["category_code"].null_count / december.num_rows == pytest.approx(0.098, abs=0.004)
         assert december["brand"].null_count / december.num_rows == pytest.approx(0.119, abs=0.004)
@@ -313,6 +331,7 @@ class TestWide:
         assert singular[7] > 1.5 * singular[8]
         assert singular[8] < 1.1 * singular[59]
 
+    @pytest.mark.nightly
     def test_the_target_follows_two_factors(self):
         table = sample_table("wide", 0, 20_000, 20_000, columns=60)
         matrix = np.column_stack([np.ones(20_000), *(table[name].to_numpy() for name in table.column_names[:-1])])

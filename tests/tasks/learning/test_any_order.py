@@ -23,12 +23,13 @@ from tasks.learning import large_table_types
 from tasks.learning.count_tables import CountTables
 from tasks.learning.large_table_types import Sizes
 from tasks.ops.base import Learned, Operator
+from tests.examples import nightly
 from tests.learning import applied as rows_of
 from tests.learning import learned
 from tests.tasks.learning.test_refit_properties import applied, fit, recipe, refit, reread, shuffled
 from tests.tasks.ops.test_contract import CASES, ROWS, Example, example_table, graph, pieces, write_side_tables
 
-ORDERS = {"pandas": (0, 1, 2), "cudf": (1,)}  # a GPU gives groups in orders of its own
+ORDERS = pytest.mark.parametrize("orders", [range(1), *nightly([range(1, 6)])], ids=["one", "more"])
 SMALL = Sizes(splits=4, alone=1, large=6, chain=5, one_task=8, range=4)
 LEARNED = [case for case in CASES if issubclass(Operator.registry[str(case.values[1])], Learned)]
 OF_RUNS = [case for case in CASES if Operator.registry[str(case.values[1])].run_columns]
@@ -54,6 +55,10 @@ class AnyPool(LocalPool):
             count = self.draw.choice([2, 3])
             results.append(merge([results.pop() for _ in range(count)]))
         return results
+
+
+def seeds_of(orders: range, engine: str) -> Sequence[int]:
+    return orders if engine == "pandas" else (1,)  # a GPU gives groups in orders of its own
 
 
 def permuted(rows: int, draw: random.Random) -> np.ndarray:
@@ -124,24 +129,31 @@ def learned_again(
         return [first, new.save(folder / "again"), repr(out.to_pydict())]
 
 
+@ORDERS
 @pytest.mark.parametrize(("example", "name"), LEARNED)
 def test_what_is_learned_has_one_order(
-    example: Example, name: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    example: Example, name: str, orders: range, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, table = graph(example, name), shuffled(example_table(), random.Random(name))
     expected = learned_again(node, table, engine, tmp_path, None, monkeypatch)
-    for seed in ORDERS[engine]:
+    for seed in seeds_of(orders, engine):
         assert learned_again(node, table, engine, tmp_path, seed, monkeypatch) == expected
 
 
-def test_chains_of_the_recipes_have_one_order(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@ORDERS
+def test_chains_of_the_recipes_have_one_order(
+    orders: range, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = shuffled(example_table(), random.Random(5))
     expected = learned_again(recipe(), table, engine, tmp_path, None, monkeypatch)
-    for seed in range(12) if engine == "pandas" else (1, 2, 3):
+    for seed in seeds_of(orders, engine):
         assert learned_again(recipe(), table, engine, tmp_path, seed, monkeypatch) == expected
 
 
-def test_tables_that_are_split_have_one_order(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@ORDERS
+def test_tables_that_are_split_have_one_order(
+    orders: range, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = shuffled(example_table(), random.Random(6))
     node = as_node(["s", "i", "f", "ls", "d"]) >> ops.Categorify(freq_threshold=2)
     node += [["s", "i"]] >> ops.Categorify(combo=True, max_size=9)
@@ -149,19 +161,20 @@ def test_tables_that_are_split_have_one_order(engine: str, tmp_path: Path, monke
     node += ["i"] >> ops.JoinGroupby("f", stats=["min", "max", "count"])
     monkeypatch.setitem(large_table_types.SIZES, engine, SMALL)
     expected = learned_again(node, table, engine, tmp_path, None, monkeypatch)
-    for seed in ORDERS[engine]:
+    for seed in seeds_of(orders, engine):
         assert learned_again(node, table, engine, tmp_path, seed, monkeypatch) == expected
 
 
+@ORDERS
 @pytest.mark.parametrize(("example", "name"), OF_RUNS)
 def test_rows_made_of_runs_have_one_order(
-    example: Example, name: str, engine: str, monkeypatch: pytest.MonkeyPatch
+    example: Example, name: str, orders: range, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = graph(example, name)
     source = pieces(node, example_table(), ROWS)
     state = learned(node, source, engine)
     expected = repr(rows_of(node, source, state, engine).to_pydict())
-    for seed in ORDERS[engine]:
+    for seed in seeds_of(orders, engine):
         with monkeypatch.context() as patch:
             if engine == "pandas":
                 in_any_order(random.Random(seed), patch)

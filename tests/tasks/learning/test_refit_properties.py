@@ -31,6 +31,7 @@ from tasks.learning.growth import Base
 from tasks.learning.refit_modes import modes
 from tasks.ops.base import Learned, Operator, RefitDate
 from tasks.workflow import transformed
+from tests.examples import nightly
 from tests.learning import close, cut, learned_on
 from tests.tasks.ops.test_contract import EXAMPLES, ROWS, Example, example_table, write_side_tables
 
@@ -152,11 +153,14 @@ def test_every_operator_that_learns_has_a_rule_and_examples() -> None:
     assert [name for name in LEARNED if name not in EXAMPLES] == []
 
 
+@pytest.mark.parametrize("rounds", [2, *nightly([6])])
 @pytest.mark.parametrize(("name", "example"), CASES)
-def test_a_refit_with_new_rows_is_a_fit_of_all_rows(name: str, example: Example, engine: str, tmp_path: Path) -> None:
+def test_a_refit_with_new_rows_is_a_fit_of_all_rows(
+    name: str, example: Example, rounds: int, engine: str, tmp_path: Path
+) -> None:
     node = as_node(example.columns) >> Operator.registry[name](**example.parameters)
     draw = random.Random(f"{name} {example.columns}")
-    for number in range(3):
+    for number in range(rounds):
         table = shuffled(example_table(), draw)
         rows = draw.choice([1, ROWS - 1]) if number == 0 else draw.randrange(1, ROWS)
         old = reread(fit(node, table.slice(0, rows), engine), tmp_path / f"{number}")
@@ -242,7 +246,7 @@ def nights(seed: int, rows: int = 40) -> list[pa.Table]:
 THRESHOLD, SIZE, BUCKETS = 3, 24, 2
 
 
-def nightly() -> Node:
+def every_night() -> Node:
     ids = ["n", "l"] >> ops.Categorify()
     limited = ["s"] >> ops.Categorify(freq_threshold=THRESHOLD, max_size=SIZE, num_buckets=BUCKETS)
     joint = [["s", "n"]] >> ops.Categorify(combo=True)
@@ -263,11 +267,11 @@ def grown(ids: dict[str, int], counts: Counter[str], rows: Sequence[str | None])
         ids[value] = 2 + BUCKETS + len(ids)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *nightly([2])])
 def test_after_thirty_nights_ids_are_where_they_were_and_all_else_is_a_fit_of_all_rows(
     seed: int, engine: str, tmp_path: Path
 ) -> None:
-    tables, node = nights(seed), nightly()
+    tables, node = nights(seed), every_night()
     first, *later = tables
     state, rows, ids, counts = fit(node, first, engine), first.num_rows, dict[str, int](), Counter[str]()
     grown(ids, counts, first["s"].to_pylist())
@@ -309,8 +313,8 @@ def test_every_id_ever_written_means_the_same_value_for_ever(engine: str, tmp_pa
 
 
 def test_one_night_of_many_rows_and_many_nights_of_few_learn_the_same(tmp_path: Path) -> None:
-    """Merging is the same whether the rows come in one night, or in thirty: but for ids, which come as values do."""
-    tables, node = nights(4), nightly()
+    """Merging is the same whether the rows come in one night, or in ten: but for ids, which come as values do."""
+    tables, node = nights(4)[:10], every_night()
     all_later = pa.concat_tables(tables[1:]).combine_chunks()
     start = fit(node, tables[0])
     at_once = refit(node, all_later, start, tables[0].num_rows)
@@ -413,7 +417,7 @@ def test_frozen_steps_say_what_a_fit_would_make_different(engine: str) -> None:
 
 
 def test_what_is_frozen_by_the_job_stays(engine: str) -> None:
-    node = nightly()
+    node = every_night()
     tables = [t for t in nights(9) if t.num_rows > 20][:2]
     old = fit(node, tables[0], engine)
     settings = {"Normalize": "freeze", "JoinGroupby": "freeze", "l": "freeze"}
@@ -477,7 +481,7 @@ def test_pairs_of_nights_are_one_after_another() -> None:
 
 def test_learning_all_anew_is_a_fit_of_these_rows_but_for_ids(engine: str) -> None:
     tables = [t for t in nights(11) if t.num_rows > 20][:3]
-    node = nightly() + (["x"] >> ops.FillMedian() >> ops.Rename(name="x_median"))
+    node = every_night() + (["x"] >> ops.FillMedian() >> ops.Rename(name="x_median"))
     old = refit(node, tables[1], fit(node, tables[0], engine), tables[0].num_rows, engine)
     rows = tables[0].num_rows + tables[1].num_rows
     anew = refit(node, tables[2], old, rows, engine, refit_date=RefitDate(DAY, keep_ids_only=True))

@@ -79,16 +79,18 @@ def test_the_python_api_uses_the_current_client_or_threads(client: Any, engine: 
 
 
 def test_out_of_memory_is_answered_with_halves_and_changes_no_bit(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = learning_observe._observe
+    original, refused = learning_observe._observe, set[int]()
 
     def short_of_memory(phase: Any, partition: Partition) -> Any:
         if len(partition.blocks) > 3:
+            refused.add(len(partition.blocks))
             raise MemoryError("no")
         return original(phase, partition)
 
-    expected = learned(nodes(), cut(table(), 16, 100), engine).values
+    expected = learned(nodes(), cut(table(150), 16, 100), engine).values
     monkeypatch.setattr(learning_observe, "_observe", short_of_memory)
-    assert close(learned(nodes(), cut(table(), 16, 100), engine).values, expected)
+    assert close(learned(nodes(), cut(table(150), 16, 100), engine).values, expected)
+    assert refused == {10, 6, 4}  # halves were halved
 
 
 @examples(50)

@@ -9,6 +9,9 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,7 @@ LACKED = {"d64", "o"}  # columns that no cuDF frame holds
 ALL_NULL = {"vi", "vs", "v"}
 
 
+@cache
 def example_table() -> pa.Table:
     """Sixty rows of every type that a source may have, with nulls, ties, repeated keys, both zeros, floats below the
     normal range, and columns of nothing but nulls."""
@@ -272,11 +276,25 @@ CASES = [pytest.param(e, name, id=f"{name}-{i}") for name in sorted(EXAMPLES) fo
 LEARNED = [case for case in CASES if issubclass(Operator.registry[str(case.values[1])], Learned)]
 
 
+@cache
+def side_tables() -> dict[str, bytes]:
+    """The files that examples of JoinExternal name."""
+    odd = example_table().select(["d64", "o", "c32", "w", "ld"])
+    odd = odd.set_column(2, "c32", odd["c32"].cast(pa.decimal128(7, 2))).slice(0, 20)
+    side = pa.table({"i": [-1, 0, 3, 9], "colour": ["red", None, "é", "blue"]})
+    return {name: parquet_of(table) for name, table in (("side.parquet", side), ("odd.parquet", odd))}
+
+
+def parquet_of(table: pa.Table) -> bytes:
+    file = BytesIO()
+    pq.write_table(table, file)
+    return file.getvalue()
+
+
 def write_side_tables() -> None:
-    """The tables that examples of JoinExternal name, in the current folder."""
-    pq.write_table(pa.table({"i": [-1, 0, 3, 9], "colour": ["red", None, "é", "blue"]}), "side.parquet")
-    table = example_table().select(["d64", "o", "c32", "w", "ld"])
-    pq.write_table(table.set_column(2, "c32", table["c32"].cast(pa.decimal128(7, 2))).slice(0, 20), "odd.parquet")
+    """Write them into the current folder."""
+    for name, content in side_tables().items():
+        Path(name).write_bytes(content)
 
 
 @pytest.fixture(autouse=True)
@@ -329,7 +347,7 @@ def test_parameters_survive_json(example: Example, name: str) -> None:
 
 @pytest.mark.parametrize(("example", "name"), CASES)
 def test_output_is_what_the_schema_promised_and_input_is_unchanged(example: Example, name: str, engine: str) -> None:
-    node, table = graph(example, name), example_table()
+    node, table = graph(example, name), example_table.__wrapped__()  # no other test has had it
     before = table.to_pydict()
     source = pieces(node, table, 16, 2)
     state = learned(node, source, engine)
@@ -386,10 +404,11 @@ def in_random_order(node: Node, table: pa.Table, engine: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("example", "name"), LEARNED)
 def test_learned_values_do_not_depend_on_blocks_beyond_rounding(example: Example, name: str, engine: str) -> None:
-    node, table = graph(example, name), example_table()
-    whole = learned(node, cut(table, ROWS), engine).values
-    for rows in (1, 11, 59):
-        assert close(whole, learned(node, cut(table, rows), engine).values, 1e-9)
+    node = graph(example, name)
+    for table, blocks in ((example_table(), (11, 59)), (example_table().slice(0, 12), (1,))):
+        whole = learned(node, cut(table, ROWS), engine).values
+        for rows in blocks:
+            assert close(whole, learned(node, cut(table, rows), engine).values, 1e-9)
 
 
 @pytest.mark.parametrize(("example", "name"), LEARNED)
@@ -489,6 +508,7 @@ def test_a_frame_gives_what_the_batch_gives(example: Example, name: str, engine:
     assert found.equals(batch)
 
 
+@cache
 def unusual_tables() -> dict[str, pa.Table]:
     table = example_table()
     places = {c: [i for i in range(ROWS) if table[c][i].as_py() not in (None, [])] for c in table.column_names}
@@ -510,8 +530,28 @@ def alike(a: pa.ChunkedArray, b: pa.ChunkedArray) -> bool:
     return a.type == b.type and close(listed(a), listed(b), 1e-9)
 
 
-@pytest.mark.parametrize("kind", unusual_tables())
-@pytest.mark.parametrize(("example", "name"), CASES)
+UNUSUAL = ("one row", "one row, half of it null", "constant", "all null", "one null row", "sliced")
+
+
+def unusual_cases() -> list[Any]:
+    """Every operator with every kind of data, in turn with each of its examples; with -m nightly all examples."""
+    cases = []
+    for name in BUILT_IN:
+        of_operator = EXAMPLES.get(name, [])
+        turns = range(max(len(of_operator), len(UNUSUAL)))
+        in_turn = {(turn % len(of_operator), turn % len(UNUSUAL)) for turn in turns if of_operator}
+        for number, place in product(range(len(of_operator)), range(len(UNUSUAL))):
+            marks = () if (number, place) in in_turn else pytest.mark.nightly
+            kind = UNUSUAL[place]
+            cases.append(pytest.param(of_operator[number], name, kind, id=f"{name}-{number}-{kind}", marks=marks))
+    return cases
+
+
+def test_every_kind_of_unusual_data_is_tried() -> None:
+    assert [*unusual_tables()] == [*UNUSUAL]
+
+
+@pytest.mark.parametrize(("example", "name", "kind"), unusual_cases())
 def test_unusual_data(example: Example, name: str, kind: str, engine: str) -> None:
     node, table = graph(example, name), unusual_tables()[kind]
     source = pieces(node, table, 2)
