@@ -1,9 +1,8 @@
-"""What is tried in every run, and what with `-m nightly` alone: random examples, cases, combinations."""
+"""What is tried in every run, and what with `-m nightly` alone: random examples, and cases of parametrized tests."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -40,18 +39,3 @@ def nightly_but(always: Collection[Any], cases: Iterable[Any]) -> list[Any]:
     """All cases of a parametrized test, for `-m nightly` but for those of every run."""
     cases = list(cases)
     return [*always, *nightly(case for case in cases if case not in always)]
-
-
-def pairs(*axes: Iterable[Any]) -> list[Any]:
-    """All combinations of values, of which every run tries so many that each two values meet once."""
-    every = list(product(*axes))
-    unmet = {pair for combination in every for pair in pairs_in(combination)}
-    always: list[tuple[Any, ...]] = []
-    while unmet:
-        always.append(max(every, key=lambda combination: len(unmet.intersection(pairs_in(combination)))))
-        unmet.difference_update(pairs_in(always[-1]))
-    return nightly_but(always, every)
-
-
-def pairs_in(combination: tuple[Any, ...]) -> list[tuple[tuple[int, Any], ...]]:
-    return list(combinations(enumerate(combination), 2))

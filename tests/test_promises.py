@@ -24,6 +24,7 @@ MANUALS = [
     ".github/CONTRIBUTING.md",
 ]  # fmt: skip
 
+pytestmark = pytest.mark.xdist_group("promises")  # one process reads the marks of all tests
 kept_promises = cache(promises)  # the modules of all tests are parsed once
 
 

@@ -127,6 +127,7 @@ def test_the_version_is_that_of_the_project() -> None:
     assert rowmill.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
+@pytest.mark.xdist_group("house")  # the process that has parsed all modules
 def test_nothing_imports_it() -> None:
     from tests.infra.test_layout import MODULES, imports
 

@@ -32,7 +32,8 @@ def imports(path: Path) -> frozenset[str]:
     """Full dotted names of what a module imports anywhere in it; those for type checkers only do not count."""
     for_type_checkers = {
         id(inner) for node in house.nodes(path)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name | ast.Attribute)
+        and ast.unparse(node.test).endswith("TYPE_CHECKING")
         for statement in node.body for inner in ast.walk(statement)
     }  # fmt: skip
     names: set[str] = set()

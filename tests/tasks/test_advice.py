@@ -17,6 +17,7 @@ from rowmill import Dataset, ops
 
 from tasks.errors import RowmillError
 from tasks.ops.base import Operator
+from tests.infra import house
 from tests.tasks.ops.fitting import transformed
 
 TIMES = [datetime.datetime(2026, 1, day) for day in range(1, 5)]
@@ -257,15 +258,16 @@ TRIED = {  # modules whose advice names a setting of the source with its value: 
 }  # fmt: skip
 
 
+@pytest.mark.xdist_group("house")  # the process that has parsed all modules
 def test_every_setting_with_a_value_in_advice_is_tried() -> None:
     """In the texts of the code, documents of functions aside, a setting with a value is advice."""
     root, advising = Path(__file__).parents[2], set()
     for path in (path for folder in ("tasks", "flows", "infra") for path in (root / folder).rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
+        documents = {id(node.value) for node in house.nodes(path) if isinstance(node, ast.Expr)}
+        for node in house.nodes(path):
             text = node.value if isinstance(node, ast.Constant) and id(node) not in documents else ""
-            calls = isinstance(node, ast.Call) and ast.unparse(node.func) == "schema_advice"
+            called = node.func if isinstance(node, ast.Call) else None
+            calls = isinstance(called, ast.Name) and called.id == "schema_advice"
             if calls or (isinstance(text, str) and re.search(r"\bsource\.(?!path|split|valid)\w+: ", text)):
                 advising.add(str(path.relative_to(root)))
     assert advising == TRIED
