@@ -116,8 +116,7 @@ def test_a_run_names_the_function_that_ended_its_worker_with_partition_and_file(
 ) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "my_module.py").write_text(FUNCTION)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "lib"), python_path()]))
-    monkeypatch.syspath_prepend(tmp_path / "lib")
+    monkeypatch.syspath_prepend(tmp_path / "lib")  # which workers inherit; with another PYTHONPATH they were no forks
     job = job_of(tmp_path, run={"retries": 0})
     pq.write_table(pa.table({"x": [1, 77], "name": ["a", "b"], "label": [0, 1]}), tmp_path / "in" / "0.parquet")
     job["features"] = [{"columns": ["x"], "ops": [{"op": "Lambda", "function": "my_module:ends", "name": "y"}]}]
