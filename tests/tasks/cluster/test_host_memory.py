@@ -14,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from infra.workers import forkserver
 from tasks.cluster.dask_pool import workers_at
 from tasks.cluster.transfer import host_memory
 from tasks.core import lent_bytes
 from tasks.engines.cpu.order import Pieces, cut
 from tasks.shuffle.pieces import PackedPieces, PartitionPieces, packed_ranges
+from tests.clusters import IMPORTS
 
 ROWS = 300_000
 SUM = int(np.arange(ROWS)[ROWS - ROWS // 2 :].sum())  # of the numbers that `packed` has
@@ -52,9 +54,10 @@ def lender(pipe: Any) -> None:
 @pytest.fixture
 def lent() -> Iterator[tuple[Any, list[Any]]]:
     """(the connection to a process, what it says of two results that it holds)."""
-    spawn = multiprocessing.get_context("spawn")
-    pipe, theirs = spawn.Pipe()
-    process = spawn.Process(target=lender, args=(theirs,))
+    forkserver.start(IMPORTS.tasks)  # that of the workers, which has imported what is needed
+    forks = multiprocessing.get_context("forkserver")
+    pipe, theirs = forks.Pipe()
+    process = forks.Process(target=lender, args=(theirs,))
     process.start()
     theirs.close()
     yield process, pipe.recv()
@@ -64,6 +67,7 @@ def lent() -> Iterator[tuple[Any, list[Any]]]:
 
 
 @pytest.mark.system
+@pytest.mark.xdist_group("determinism")
 def test_another_process_copies_what_is_lent(lent: Any) -> None:
     process, dumped = lent
     for header, frames in dumped:
@@ -75,6 +79,7 @@ def test_another_process_copies_what_is_lent(lent: Any) -> None:
 
 
 @pytest.mark.system
+@pytest.mark.xdist_group("determinism")
 def test_a_process_that_is_gone_is_a_lost_worker(lent: Any) -> None:
     process, ((header, frames), *_) = lent
     with pytest.raises(ConnectionResetError, match="is gone"):  # another one has its number
@@ -119,6 +124,7 @@ def test_nothing_is_offered_where_the_kernel_forbids_to_read(monkeypatch: pytest
 
 
 @pytest.mark.system
+@pytest.mark.xdist_group("determinism")
 def test_what_is_forbidden_later_is_an_error_that_says_so(lent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_memory, "_copied", lambda *_: -errno.EPERM)
     with pytest.raises(PermissionError, match="cannot be read"):
@@ -190,6 +196,7 @@ def kill_who_lends() -> None:
 
 
 @pytest.mark.system
+@pytest.mark.xdist_group("determinism")
 def test_a_worker_that_is_killed_while_it_is_read_is_a_lost_one(two_workers_of_this_test: Any) -> None:
     client = two_workers_of_this_test
     one, other = sorted(workers_at(client))
