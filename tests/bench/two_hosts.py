@@ -136,9 +136,10 @@ def worker(host: Host, gpus: str, address: str, folder: Path, engine: str, lends
 
 def measure(
     hosts: Sequence[Host], folder: Path, runs: Sequence[dict[str, Any]], engine: str = "pandas", protocol: str = "tls",
-    lends: bool = True,
+    lends: bool = True, options: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """A scheduler, a Prefect server and the flow on the first host, a worker on each; what `session` prints."""
+    """A scheduler, a Prefect server and the flow on the first host, a worker with these options on each; what `session`
+    prints."""
     folder.mkdir(parents=True, exist_ok=True)
     first, port, server_port = hosts[0], free_port(), free_port()
     apart = hosts[0] != hosts[1]
@@ -152,7 +153,8 @@ def measure(
               "--port", str(server_port), "--no-services"]  # fmt: skip
     places = [(host, str(number)) for number, host in enumerate(hosts)]
     places = [(first, "0,1")] if engine == "cudf" and not apart else places
-    workers = [(host, worker(host, gpus, address, folder, engine, lends) + connection) for host, gpus in places]
+    ours = [*connection, *options]
+    workers = [(host, worker(host, gpus, address, folder, engine, lends) + ours) for host, gpus in places]
     paths = [str(ROOT), f"{ROOT}/flows/public", *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {"PYTHONPATH": os.pathsep.join(paths), "DASK_LOGGING__DISTRIBUTED": "error",
                  "PREFECT_HOME": str(folder / "prefect"),
