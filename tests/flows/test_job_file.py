@@ -15,7 +15,7 @@ from flows.job.job import Job
 from flows.job.parameters import job_maker
 from tasks.errors import JobError
 from tasks.manifest import Manifest
-from tests.flows.runs import run_flow, run_on
+from tests.flows.runs import call
 
 pytestmark = pytest.mark.xdist_group("flows")
 
@@ -154,11 +154,11 @@ def test_a_job_file_outside_of_the_allowed_roots_is_not_read(folder: Path, monke
 
 @pytest.mark.promise("A deployment of `preprocess` or `fit` may name a job file")
 @pytest.mark.promise("A recipe or a job file is enough")
-def test_preprocess_and_fit_take_a_job_file(folder: Path, prefect_server: Any, cluster: Any) -> None:
+def test_preprocess_and_fit_take_a_job_file(folder: Path, run_alone: Any) -> None:
     from flows.fit import fit
 
-    (out,) = run_flow({"job": "job.yaml", "output": {"path": str(folder / "here"), "files": 1}}, cluster)
-    fitted = run_on(fit, {"job": "job.yaml", "output": {"path": str(folder / "fitted")}}, cluster)
+    (out,) = run_alone({"job": "job.yaml", "output": {"path": str(folder / "here"), "files": 1}})
+    fitted = call(fit, {"job": "job.yaml", "output": {"path": str(folder / "fitted")}})
 
     assert Manifest.load(out).rows == {"in": 4, "dropped": 1, "added": 0, "out": 3}
     assert Manifest.load(out).data["seed"] == 5

@@ -101,9 +101,7 @@ def test_the_shipped_deployments_that_make_them_say_so() -> None:
 
 
 @pytest.mark.promise("a mistyped path is an error")
-def test_a_mistyped_path_is_an_error_with_near_names_and_nothing_is_made(
-    tmp_path: Path, prefect_server: Any, cluster: Any
-) -> None:
+def test_a_mistyped_path_is_an_error_with_near_names_and_nothing_is_made(tmp_path: Path, run_alone: Any) -> None:
     make_sample("toy", tmp_path / "data" / "december", 10)
     data = {
         "recipe": "toy",
@@ -111,7 +109,7 @@ def test_a_mistyped_path_is_an_error_with_near_names_and_nothing_is_made(
         "output": {"path": str(tmp_path / "o")},
     }
     with pytest.raises(Exception, match=r"(?s)there is no input.*has no 'decmber', did you mean 'december'\?"):
-        run_flow(data, cluster)
+        run_alone(data)
     with pytest.raises(JobError, match="there is no input"):
         preview(make_job(data))
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["december"]

@@ -219,7 +219,7 @@ def test_a_job_from_a_form_that_cannot_be_right_is_a_failed_run(tmp_path: Path, 
 
 
 def test_a_source_becomes_train_valid_and_test_and_the_log_counts_what_is_left_out(
-    tmp_path: Path, prefect_server: Any, cluster: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, run_alone: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = {
         "path": str(logs(tmp_path / "data", 0, 1000, files=3)),
@@ -228,7 +228,7 @@ def test_a_source_becomes_train_valid_and_test_and_the_log_counts_what_is_left_o
         "split": {"by": "time", "column": "number", "valid": 0.25, "test": 0.25},
         "downsample": {"where": "label == 0", "fraction": 0.25},
     }
-    folders = run_flow(job(tmp_path, **source), cluster)
+    folders = run_alone(job(tmp_path, **source))
     numbers = [sorted(rows_of(folder)["number"].to_pylist()) for folder in folders]
 
     assert folders == [tmp_path / "out" / name for name in ("train", "valid", "test")]

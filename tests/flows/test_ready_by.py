@@ -190,22 +190,22 @@ def test_a_run_says_once_that_it_will_be_late_and_which_stage_grew(
 @pytest.mark.promise("Without three earlier nights nothing is expected: a run is late when its time is over")
 @pytest.mark.parametrize(("number", "hours"), [(0, 2), (2, 2), (3, 5)])
 def test_a_run_without_history_or_in_time_says_nothing(
-    tmp_path: Path, state: Path, engine: str, cluster: Any, number: int, hours: int, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, state: Path, engine: str, run_here: Any, number: int, hours: int, monkeypatch: pytest.MonkeyPatch,
     caplog: Any,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(late, "WAKE_SECONDS", 0.02)
     data = job_of(tmp_path, hours)
     plant(state, data, engine, number, transform=1.0)
-    run_on(preprocess, data, cluster)
+    run_here(data)
     assert "run.ready_by" not in caplog.text
 
 
 @pytest.mark.promise("Without three earlier nights nothing is expected: a run is late when its time is over")
 def test_a_run_whose_time_is_over_is_late_also_without_history(
-    tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    tmp_path: Path, run_here: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.setattr(late, "deadline", lambda *_: datetime(2026, 11, 22, 6, tzinfo=UTC))
     monkeypatch.setattr(late, "WAKE_SECONDS", 3600)  # nothing looks before the run has ended
-    run_on(preprocess, job_of(tmp_path, 2), cluster)
+    run_here(job_of(tmp_path, 2))
     [text] = [record.getMessage() for record in caplog.records if "06:00" in record.getMessage()]
     assert text.startswith("the run is late: it ended at ")
