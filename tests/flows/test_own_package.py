@@ -17,9 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from rowmill.cli import app
 from rowmill.testing import check_operator
-from typer.testing import CliRunner
 
 from flows.job.job import make_job
 from infra.workers import forkserver
@@ -32,6 +30,7 @@ from tasks.ops.installed import entries
 from tasks.ops.user_code import VARIABLE
 from tasks.workflow import Workflow
 from tests.clusters import IMPORTS
+from tests.commands import rowmill
 from tests.conftest import python_path
 from tests.flows.runs import rows_of, run_flow
 from tests.frames import to_list
@@ -114,8 +113,7 @@ def test_the_job_of_the_page_runs_on_workers_of_its_own_cluster(
     job = yaml.safe_load(JOB)
     job["source"]["path"] = str(tmp_path / "data.parquet")
     job["output"] = {"path": str(tmp_path / "out"), "shuffle": "none", "files": 1}
-    where = Cluster(kind="cuda", workers=1) if engine == "cudf" else Cluster(kind="cpu", workers=2)
-    with make_cluster(where) as cluster:
+    with make_cluster(Cluster(kind="cuda" if engine == "cudf" else "cpu", workers=1)) as cluster:
         (out,) = run_flow(job, cluster)
 
     assert rows_of(out).to_pydict() == SHARES
@@ -166,9 +164,9 @@ def test_help_looks_at_no_package(shares: Path) -> None:
 @pytest.mark.system
 @pytest.mark.promise("`rowmill ops` lists the operator with its package")
 def test_ops_lists_and_explains_it(shares: Path) -> None:
-    listed = CliRunner().invoke(app, ["ops"], env={"COLUMNS": "200"}).output
+    listed = rowmill("ops").output
     assert re.search(r"ShareOfLargest +merged +shares 1\.0 +x / the largest x of the training rows", listed)
-    explained = CliRunner().invoke(app, ["ops", "Ratio"], env={"COLUMNS": "200"}).output
+    explained = rowmill("ops", "Ratio").output
     assert "whole" in explained
     assert "{op: Ratio}" in explained
 
@@ -204,7 +202,7 @@ def test_a_broken_package_is_named_with_its_entry_point_and_the_cure(
     assert refused.value.what == "the operators of the package shares cannot be used"
     assert refused.value.where == f"package shares 1.0, entry point Own = {points['Own']} of rowmill.operators"
     assert "pip install --upgrade shares" in refused.value.do
-    shown = CliRunner().invoke(app, ["ops"], env={"COLUMNS": "200"})
+    shown = rowmill("ops")
     assert shown.exit_code == 0
     assert "the operators of the package shares cannot be used" in shown.output
 
@@ -227,7 +225,7 @@ def test_the_name_of_a_built_in_operator_is_refused(points: dict[str, str], inst
     with pytest.raises(HostError, match="the name of a built-in one"):
         make_operator("Clip" if "Clip" in points else "Own")
     assert make_operator("shares.operators:Clip").to_json() == {"op": "shares.operators:Clip"}
-    assert "pip uninstall shares" in CliRunner().invoke(app, ["ops"], env={"COLUMNS": "200"}).output
+    assert "pip uninstall shares" in rowmill("ops").output
 
 
 @pytest.mark.system

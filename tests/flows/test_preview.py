@@ -11,14 +11,13 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from dask.system import CPU_COUNT
-from rowmill.cli import app
-from typer.testing import CliRunner
 
 from flows.job import run_history as history
 from flows.job.job import make_application, make_job
 from flows.preview.job_preview import Preview, preview
 from flows.preview.preview_text import markdown, sections
 from tasks.errors import JobError
+from tests.commands import rowmill
 from tests.flows.runs import key_of, run_flow
 from tests.running import section_of
 from tests.stages import run_stages
@@ -154,7 +153,7 @@ def test_what_would_be_refused_comes_first(folder: Path, monkeypatch: pytest.Mon
 def test_the_command_ends_with_0_or_with_1_when_the_run_would_be_refused(folder: Path) -> None:
     (folder / "job.yaml").write_text(str(job()))
     before = everything(folder)
-    good = CliRunner().invoke(app, ["preview", "job.yaml", "--rows", "2"], env={"COLUMNS": "120"})
+    good = rowmill("preview", "job.yaml", "--rows", "2", COLUMNS="120")
     assert good.exit_code == 0, good.output
     for said in ("nothing is written", "Columns out", "exchange in memory", "Time  not known"):
         assert said in good.output
@@ -162,15 +161,15 @@ def test_the_command_ends_with_0_or_with_1_when_the_run_would_be_refused(folder:
     assert [line.split() for line in before_rows if line] == [
         ["number", "x", "word", "label"], ["0", "0", "to", "0"], ["1", "1", "be", "1"],
     ]  # fmt: skip
-    narrow = CliRunner().invoke(app, ["preview", "job.yaml", "--rows", "2"], env={"COLUMNS": "20"}).output
+    narrow = rowmill("preview", "job.yaml", "--rows", "2", COLUMNS="20").output
     assert ["column", "row", "1", "row", "2"] in [line.split() for line in narrow.splitlines()]
     assert everything(folder) == before
     (folder / "out").mkdir()
     (folder / "out" / "mine.txt").write_text("mine")
-    refused = CliRunner().invoke(app, ["preview", "job.yaml"], env={"COLUMNS": "120"})
+    refused = rowmill("preview", "job.yaml", COLUMNS="120")
     assert refused.exit_code == 1
     assert "the output already exists" in refused.output
-    wrong = CliRunner().invoke(app, ["preview", "job.yaml", "--set", "source.path=nowhere"])
+    wrong = rowmill("preview", "job.yaml", "--set", "source.path=nowhere")
     assert wrong.exit_code == 1
     assert "there is no input" in wrong.output
 
