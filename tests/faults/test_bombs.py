@@ -166,8 +166,9 @@ class Reader:
         environment = {**os.environ, "PYTHONPATH": python_path(), "MALLOC_ARENA_MAX": "1"}  # one arena for all threads
         self.log = log
         with log.open("w") as errors:
+            # From Python 3.12 on a fork of a process with threads, such as those of NumPy, prints a warning.
             self.process = subprocess.Popen(
-                [sys.executable, "-c", READ], env=environment, text=True,
+                [sys.executable, "-W", "ignore::DeprecationWarning", "-c", READ], env=environment, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
             )  # fmt: skip
 
