@@ -63,6 +63,7 @@ os.environ |= {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT1S",  # between two looks at automations that wait for silence
     "DO_NOT_TRACK": "1",
 }
 (SESSION / "home").mkdir(exist_ok=True)

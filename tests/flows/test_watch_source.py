@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
+from rowmill.cli import app
+from typer.testing import CliRunner
 
-from tests.conftest import python_path
 from tests.infra.elsewhere import until
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -67,21 +66,19 @@ def test_files_are_announced_again_by_a_command(folder: Path, api: Any) -> None:
         (folder / "in" / name).write_text("x\n1\n")
     assert watched().is_completed()
     until(lambda: events_of(api, folder / "in"), "the event")
-    command = [sys.executable, "-P", "-m", "rowmill", "announce"]
 
-    def announced(*paths: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"PYTHONPATH": python_path()}
-        return subprocess.run([*command, *paths], env=environment, text=True, capture_output=True, check=False)
+    def announced(*paths: str) -> Result:
+        return CliRunner().invoke(app, ["announce", *paths])
 
     done = announced("in/a.csv", "in/b.csv")
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "announced 1 event(s) rowmill.data.arrived")
-    assert announced("in").returncode == 0
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "announced 1 event(s) rowmill.data.arrived")
+    assert announced("in").exit_code == 0
     until(lambda: events_of(api, folder / "in") == [["a.csv", "b.csv"]] * 3, "the events")
-    assert announced("in/a.csv", "in", "in/a.csv").returncode == 0  # each file once
+    assert announced("in/a.csv", "in", "in/a.csv").exit_code == 0  # each file once
     until(lambda: events_of(api, folder / "in") == [["a.csv", "b.csv"]] * 4, "the events")
     assert "correct the path" in announced("in/c.csv").stderr
     refused = announced("in/notes.txt")
-    assert refused.returncode == 1
+    assert refused.exit_code == 1
     assert "no data is there to announce" in refused.stderr
 
 

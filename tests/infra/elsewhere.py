@@ -51,7 +51,7 @@ def eventually(fact: Callable[[], Any], seconds: float = 180) -> Any:
     began = time.monotonic()
     deadline = began + seconds
     while not (said := fact()) and (now := time.monotonic()) < deadline:
-        time.sleep(min(max(0.1, 4 * (now - began)), 1.0))
+        time.sleep(min(max(0.1, 9 * (now - began)), 1.0))
         began = time.monotonic()
     return said
 

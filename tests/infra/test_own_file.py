@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +11,13 @@ import yaml
 
 from flows.commands.serve import doubtful_jobs
 from infra.orchestration.deployment_file import FOLDER, complete, read_file
+from tasks.storage.staging import Staging
 from tests.infra.elsewhere import until
-from tests.infra.test_deployments import ON_CPU, SMALL, ended, final_state, folder_with_decoys, started
+from tests.infra.operations import POOL, SMALL, deploy, final_state, folder_with_decoys
+from tests.running import section_of
 
 pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.slow]
-POOL = "rowmill-own"
 ENTRY, WATCH = "flows.preprocess.preprocess", "flows.watch_source.watch_source"
-JOB = {"recipe": "toy", "source": SMALL, "cluster": ON_CPU}
-
-
-@pytest.fixture(scope="module")
-def worker(api: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A process worker of the pool, started elsewhere; its log."""
-    folder = tmp_path_factory.mktemp("worker")
-    process = started(folder, "prefect", "worker", "start", "--pool", POOL, "--type", "process")
-    yield folder / "log.txt"
-    process.terminate()
-    ended(process)
-
-
-def job(output: str) -> dict[str, Any]:
-    return {**JOB, "output": {"path": output, "on_existing": "replace"}}
-
-
-def deployed(folder: Path, deployments: list[dict[str, Any]], *arguments: str, **top: Any) -> str:
-    """What `rowmill deploy --file own.yaml` says, called in the folder."""
-    (folder / "own.yaml").write_text(yaml.safe_dump({**top, "deployments": deployments}))
-    (folder / "log.txt").unlink(missing_ok=True)
-    process = started(folder, "rowmill", "deploy", "--pool", POOL, "--file", "own.yaml", *arguments)
-    assert ended(process) == 0, (folder / "log.txt").read_text()
-    return (folder / "log.txt").read_text()
 
 
 def state_of(api: Any, name: str, worker: Path) -> tuple[str, Any]:
@@ -51,24 +27,30 @@ def state_of(api: Any, name: str, worker: Path) -> tuple[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def home(api: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def own(api: Any, cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which a file of deployments was registered, with decoys in it; log.txt is what was said."""
-    folder = folder_with_decoys(tmp_path_factory.mktemp("own"))
+    folder, where = folder_with_decoys(tmp_path_factory.mktemp("own")), section_of(cluster)
+
+    def job(output: str) -> dict[str, Any]:
+        return {"recipe": "toy", "source": SMALL, "cluster": where, "run": {"lock": "wait"},
+                "output": {"path": output, "on_existing": "replace"}}  # fmt: skip
+
     here = [{"prefect.deployments.steps.set_working_directory": {"directory": "."}}]
     nowhere = [{"prefect.deployments.steps.run_shell_script": {"script": "true"}}]  # a step that rowmill leaves alone
-    deployed(folder, [
+    text = deploy(folder, [
         {"name": "own", "entrypoint": ENTRY, "parameters": job("out/own")},
         {"name": "here", "entrypoint": ENTRY, "parameters": job("out/here"), "pull": here},
         {"name": "nowhere", "entrypoint": ENTRY, "parameters": job("out/nowhere"), "pull": nowhere},
         {"name": "nowhere", "entrypoint": WATCH, "parameters": {"path": "."}, "pull": nowhere},
         {"name": "looks", "entrypoint": WATCH, "parameters": {"path": "."}},
     ])  # fmt: skip
+    (folder / "log.txt").write_text(text)
     return folder
 
 
-def test_the_command_says_how_far_it_is(home: Path) -> None:
-    lines = (home / "log.txt").read_text().splitlines()
-    begun = lines.index("registering 5 deployment(s) of own.yaml for the pool rowmill-own")
+def test_the_command_says_how_far_it_is(own: Path) -> None:
+    lines = (own / "log.txt").read_text().splitlines()
+    begun = lines.index("registering 5 deployment(s) of own.yaml for the pool rowmill-test")
     names = ["preprocess/own", "preprocess/here", "preprocess/nowhere", "watch-source/nowhere", "watch-source/looks"]
     assert lines[begun + 1 : begun + 6] == [f"deployed {name}" for name in names]
 
@@ -77,17 +59,17 @@ def test_the_command_says_how_far_it_is(home: Path) -> None:
     "A file needs the key `deployments:` only: `deploy` adds the pull step, the environment and the tag `rowmill`"
 )
 @pytest.mark.parametrize("name", ["own", "here"])
-def test_a_file_of_deployments_alone_is_enough(name: str, home: Path, api: Any, worker: Path) -> None:
+def test_a_file_of_deployments_alone_is_enough(name: str, own: Path, api: Any, worker: Path) -> None:
     state, run = state_of(api, f"preprocess/{name}", worker)
     assert state == "Completed", run.state.message
-    assert json.loads((home / "out" / name / "_manifest.json").read_text())["run"] == str(run.id)
+    assert json.loads((own / "out" / name / "_manifest.json").read_text())["run"] == str(run.id)
     assert sorted(run.tags) == ["made-up-data", "rowmill"]  # its data are a sample
 
 
 @pytest.mark.promise("a run that would write into a temporary folder of Prefect is refused")
 @pytest.mark.parametrize(("flow", "key"), [("preprocess", "output.path"), ("watch-source", "state")])
 def test_an_output_in_a_temporary_folder_of_prefect_is_refused(
-    flow: str, key: str, home: Path, api: Any, worker: Path
+    flow: str, key: str, own: Path, api: Any, worker: Path
 ) -> None:
     state, run = state_of(api, f"{flow}/nowhere", worker)
     assert state == "Failed"
@@ -96,19 +78,20 @@ def test_an_output_in_a_temporary_folder_of_prefect_is_refused(
 
 
 @pytest.mark.promise("looks at watched folders have the queue `light`, and wait for no job")
-def test_the_watch_does_not_wait_behind_a_long_job(home: Path, api: Any, worker: Path) -> None:
+def test_the_watch_does_not_wait_behind_a_long_job(own: Path, api: Any, worker: Path) -> None:
     from prefect.states import Cancelling
 
-    own = api.read_deployment_by_name("preprocess/own")
-    sections = {"source": {"path": "big", "sample": {"rows": 20_000_000}}, "output": {"path": "out/big"}}
-    long, next_ = (api.create_flow_run_from_deployment(own.id, parameters=sections) for _ in range(2))
-    until(lambda: api.read_flow_run(long.id).state_name == "Running", "the job runs")
-    assert state_of(api, "watch-source/looks", worker)[0] == "Completed"
-    assert api.read_flow_run(long.id).state_name == "Running"
-    assert api.read_flow_run(next_.id).state_name in ("Scheduled", "Late")
-    api.delete_flow_run(next_.id)
-    api.set_flow_run_state(long.id, Cancelling())
-    assert final_state(api, long.id, worker) == "Cancelled"
+    deployment = api.read_deployment_by_name("preprocess/own")
+    with Staging(own / "out/long").locked():  # for which the job waits
+        given = {"output": {"path": "out/long"}}
+        long, next_ = (api.create_flow_run_from_deployment(deployment.id, parameters=given) for _ in range(2))
+        until(lambda: api.read_flow_run(long.id).state_name == "Running", "the job runs")
+        assert state_of(api, "watch-source/looks", worker)[0] == "Completed"
+        assert api.read_flow_run(long.id).state_name == "Running"
+        assert api.read_flow_run(next_.id).state_name in ("Scheduled", "Late")
+        api.delete_flow_run(next_.id)
+        api.set_flow_run_state(long.id, Cancelling())
+        assert final_state(api, long.id, worker) == "Cancelled"
 
 
 @pytest.mark.promise("names those that are not in the file any more; `--prune` removes them")
@@ -116,21 +99,22 @@ def test_what_left_the_file_is_named_and_pruned(tmp_path: Path, api: Any) -> Non
     def names() -> set[str]:
         return {d.name for d in api.read_deployments(limit=200)}
 
-    arrived = {"type": "event", "name": "of-leaves", "expect": ["rowmill.data.arrived"]}
+    arrived = {"type": "event", "name": "of-leaves", "expect": ["rowmill.data.arrived"],
+               "match": {"prefect.resource.id": f"rowmill.source.{tmp_path}/*"}}  # fmt: skip
     stays = {"name": "stays", "entrypoint": ENTRY}
     leaves = {"name": "leaves", "entrypoint": ENTRY, "triggers": [arrived]}
     other = tmp_path / "other"
     other.mkdir()
-    deployed(other, [{"name": "of-another-file", "entrypoint": ENTRY}])
-    assert "leaves" in deployed(tmp_path, [stays, leaves])
+    deploy(other, [{"name": "of-another-file", "entrypoint": ENTRY}])
+    assert "leaves" in deploy(tmp_path, [stays, leaves])
 
-    text = deployed(tmp_path, [stays])
+    text = deploy(tmp_path, [stays])
     assert "left     preprocess/leaves is no longer in the file: it stays" in text
     assert "--prune removes it" in text
     assert "preprocess/of-another-file" in text.split("also     ")[1]
     assert {"stays", "leaves", "of-another-file"} <= names()
 
-    assert "left     preprocess/leaves is no longer in the file: removed" in deployed(tmp_path, [stays], "--prune")
+    assert "left     preprocess/leaves is no longer in the file: removed" in deploy(tmp_path, [stays], "--prune")
     assert {"stays", "of-another-file"} <= names()
     assert "leaves" not in names()
     assert not api.read_automations_by_name("of-leaves")
@@ -196,11 +180,11 @@ def test_the_folder_of_a_run(spec: dict[str, Any], pull: Any, folder: str | None
 @pytest.mark.promise("`deploy` for another pool moves it there and says so")
 def test_a_file_deployed_for_another_pool_is_moved_and_the_folder_is_printed(tmp_path: Path, api: Any) -> None:
     moves = [{"name": "moves", "entrypoint": ENTRY, "parameters": {"job": "jobs/none.yaml"}}]
-    first = deployed(tmp_path, moves)
+    first = deploy(tmp_path, moves)
     assert f"folder   {tmp_path}, unless the file names another" in first
     assert "check    preprocess/moves: jobs/none.yaml is not here" in first
-    assert "moved" not in deployed(tmp_path, moves)
-    text = deployed(tmp_path, moves, "--pool", "rowmill-other")
+    assert "moved" not in deploy(tmp_path, moves)
+    text = deploy(tmp_path, moves, "--pool", "rowmill-other")
     assert f"moved    preprocess/moves from the pool {POOL}: a deployment is in one pool" in text
     assert api.read_deployment_by_name("preprocess/moves").work_pool_name == "rowmill-other"
 
