@@ -103,8 +103,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 # The groups of tests that take a minute or more, in the order in which workers begin them: those that wait for most of
 # their minutes run beside those that compute, and all other tests fill the rest. Clusters come first: their tests need
 # a fork server with the variables of the session, and the first cluster of a process begins it.
-GROUPS = ("clusters", "deployments", "killed-flow", "flows", "faults", "rounds", "cli", "gate", "backfill", "server",
-          "postgresql", "determinism")  # fmt: skip
+GROUPS = ("clusters", "deployments", "browser", "killed-flow", "flows", "faults", "rounds", "cli", "gate", "backfill",
+          "server", "postgresql", "determinism")  # fmt: skip
 
 
 def place_of(item: pytest.Item) -> int:

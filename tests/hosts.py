@@ -14,6 +14,20 @@ import yaml
 
 from tests.conftest import free_port, python_path
 
+# `rowmill` whose runs are forks of one process that has loaded what they import: for tests that are not about the
+# process of a run. Prefect's runner would give each an interpreter of its own. And it keeps no automations, which a
+# server of many tests would look at for each of their events.
+FORKING = """
+import multiprocessing
+from multiprocessing import context
+from infra.orchestration import deployments
+from rowmill.cli import main
+
+deployments.keep_automations = lambda notify: None
+multiprocessing.set_forkserver_preload(["prefect.flow_engine", "flows.preprocess", "flows.refit"])
+context._concrete_contexts["spawn"] = multiprocessing.get_context("forkserver")
+main()
+"""
 START = "from infra.orchestration.server import ensure_server; print(ensure_server().api_url)"
 
 
@@ -40,6 +54,10 @@ class Host:
 
     def rowmill(self, *arguments: str) -> subprocess.Popen[str]:
         return self.start("-m", "rowmill", *arguments)
+
+    def serve(self) -> subprocess.Popen[str]:
+        """Serve the deployment; its runs are forks of one process."""
+        return self.start("-c", FORKING, "serve", "--file", "nights.yaml")
 
     def start_server(self) -> None:
         assert self.start("-c", START).wait(150) == 0, self.log

@@ -1,4 +1,4 @@
-"""A real Chromium, and a real `rowmill serve` that offers deployments on the session's server."""
+"""A real Chromium, and a real `rowmill serve` that offers deployments on the session's server: one of each."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
+from flows.job.access import CLUSTERS
+from tests.browser.deployments import deployments, make_days
 from tests.conftest import python_path
+from tests.hosts import FORKING
+from tests.infra.elsewhere import until
+from tests.running import section_of
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -26,30 +30,27 @@ ARGUMENTS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """A headless Chromium with a profile of its own. For a module, since Playwright keeps an event loop meanwhile."""
+    """A headless Chromium with a profile of its own. For this folder only: Playwright keeps an event loop meanwhile."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.skip("no Chromium on this host: apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=path, args=ARGUMENTS, headless=True)
-        yield running
+        # One profile, as a person has it: what the pages load is loaded once.
+        context = running.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC")
+        context.set_default_timeout(60_000)  # the patience that two busy cores need
+        yield context
         running.close()
 
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    with new_page(browser) as opened:
+    """An empty page."""
+    with browser.new_page() as opened:
         yield opened
-
-
-def new_page(browser: Any) -> Any:
-    """An empty page of a context of its own, with the patience that two busy cores need."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC")
-    context.set_default_timeout(60_000)
-    return context.new_page()
 
 
 @pytest.fixture(scope="session")
@@ -70,59 +71,68 @@ def keep() -> Callable[[Any, str], None]:
     return save
 
 
-@pytest.fixture(scope="module")
-def serve(prefect_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[list[Any]], Path]]:
-    """Starts `rowmill serve` with deployments, in a folder that is returned, and stops it in the end."""
-    started: list[subprocess.Popen[bytes]] = []
+class Served(NamedTuple):
+    """Where `rowmill serve` works, its deployments by name, and the page of the server."""
 
-    def start(deployments: list[Any]) -> Path:
-        folder = tmp_path_factory.mktemp("served")
-        (folder / "deployments.yaml").write_text(yaml.safe_dump({"deployments": deployments}))
-        command = [sys.executable, "-P", "-c", "from rowmill.cli import main; main()"]
-        environment = os.environ | {
-            "PYTHONPATH": python_path(),
-            "PREFECT_API_URL": prefect_server.api_url,
-            "PREFECT_RUNNER_POLL_FREQUENCY": "1",
-            "PYTHONWARNINGS": "ignore",
-        }
-        with (folder / "serve.log").open("wb") as log:
-            serving = subprocess.Popen(
-                [*command, "serve", "--file", "deployments.yaml", "--limit", "2"],
-                cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        started.append(serving)
-        names = [f"{spec['entrypoint'].rpartition('.')[2]}/{spec['name']}" for spec in deployments]
-        wait_for(lambda: serving.poll() is not None or all(map(is_offered, names)), 90)
-        assert serving.poll() is None, (folder / "serve.log").read_text()
-        return folder
+    folder: Path
+    deployments: dict[str, Any]
+    url: str
 
-    yield start
-    for serving in started:
+
+@pytest.fixture(scope="package")
+def served(prefect_server: Any, cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One `rowmill serve` of all deployments of these tests. Their runs are forks that use the session's cluster."""
+    from prefect import get_client
+
+    folder = tmp_path_factory.mktemp("served")
+    make_days(folder)
+    specs = deployments(folder, section_of(cluster))
+    (folder / "deployments.yaml").write_text(yaml.safe_dump({"deployments": specs}))
+    environment = os.environ | {
+        "PYTHONPATH": python_path(), "PYTHONWARNINGS": "ignore", "PREFECT_API_URL": prefect_server.api_url,
+        "PREFECT_RUNNER_POLL_FREQUENCY": "1", CLUSTERS: cluster.scheduler_address,
+    }  # fmt: skip
+    command = [sys.executable, "-P", "-c", FORKING, "serve", "--file", "deployments.yaml", "--limit", "2"]
+    with (folder / "serve.log").open("wb") as log:
+        serving = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        with get_client(sync_client=True) as client:
+            names = {spec["name"]: f"{spec['entrypoint'].rpartition('.')[2]}/{spec['name']}" for spec in specs}
+            until(lambda: serving.poll() is not None or are_served(client, names.values()), "all are served")
+            assert serving.poll() is None, (folder / "serve.log").read_text()
+            found = {name: client.read_deployment_by_name(full_name) for name, full_name in names.items()}
+        yield Served(folder, found, prefect_server.ui_url)
+    finally:
         serving.send_signal(signal.SIGTERM)
         try:
-            serving.wait(30)
+            serving.wait(60)
         except subprocess.TimeoutExpired:
             os.killpg(serving.pid, signal.SIGKILL)
             serving.wait(10)
 
 
-def is_offered(name: str) -> bool:
-    """Whether the server has a deployment that somebody serves."""
-    from prefect import get_client
+def are_served(client: Any, names: Iterable[str]) -> bool:
+    """Whether the server has deployments of these names that somebody serves."""
     from prefect.exceptions import ObjectNotFound
 
+    try:
+        return all(client.read_deployment_by_name(name).status == "READY" for name in names)
+    except ObjectNotFound:
+        return False
+
+
+@pytest.fixture(scope="package")
+def nightly(served: Served) -> Any:
+    """The id of a run of the deployment toy that was given the seed alone."""
+    from prefect import get_client
+
     with get_client(sync_client=True) as client:
-        try:
-            return client.read_deployment_by_name(name).status == "READY"
-        except ObjectNotFound:
-            return False
+        run = client.create_flow_run_from_deployment(served.deployments["toy"].id, parameters={"output": {"seed": 1}})
+    return run.id
 
 
-def wait_for(done: Callable[[], Any], seconds: float) -> Any:
-    """What `done` says once that is something; TimeoutError after the given seconds."""
-    deadline = time.monotonic() + seconds
-    while not (found := done()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds} s")
-        time.sleep(0.2)
-    return found
+def final(api: Any, run_id: Any) -> Any:
+    """The run, when it has ended."""
+    return until(lambda: (run := api.read_flow_run(run_id)).state.is_final() and run, f"run {run_id} has ended")

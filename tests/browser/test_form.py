@@ -4,50 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tasks.manifest import Manifest
-from tests.browser.conftest import new_page, wait_for
+from tests.browser.conftest import Served, final
 from tests.flows.runs import key_of, rows_of
+from tests.infra.elsewhere import until
 
-pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(600)]
-PATIENCE = 200  # seconds that a run may take on cores that do much else; it takes ten
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)]
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")
-SAMPLE = {"path": "shop/train", "valid": "shop/valid", "sample": {"name": "ecommerce", "rows": 3000}}
-DEPLOYMENTS = [
-    {
-        "name": "by-hand",
-        "entrypoint": "flows.preprocess.preprocess",
-        "parameters": {"source": SAMPLE, "cluster": {"kind": "cpu", "threads_per_worker": 2}},
-    },
-    {
-        "name": "nightly",
-        "entrypoint": "flows.preprocess.preprocess",
-        "parameters": {
-            "recipe": "toy",
-            "source": {"path": "toy", "sample": {"rows": 2000}},
-            "output": {"path": "nightly", "files": 2},
-            "cluster": {"kind": "cpu", "threads_per_worker": 2},
-        },
-    },
-]
 REPORT = [
     "Stages", "Throughput and memory", "Workflow", "Source columns", "Output columns", "Learned", "Embeddings", "Files",
     "Job",
 ]  # fmt: skip
 NONSENSE = "- columns: [price]\n  ops:\n    - {op: FillMissing}\n    - {op: Normalise}\n"
-
-
-class Served(NamedTuple):
-    """Where `rowmill serve` works, its deployments by name, and the page of the server."""
-
-    folder: Path
-    deployments: dict[str, Any]
-    url: str
 
 
 class ByForm(NamedTuple):
@@ -56,28 +29,13 @@ class ByForm(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def served(serve: Callable[[list[Any]], Path], api: Any, prefect_server: Any) -> Served:
-    folder = serve(DEPLOYMENTS)
-    names = [spec["name"] for spec in DEPLOYMENTS]
-    found = {name: api.read_deployment_by_name(f"preprocess/{name}") for name in names}
-    return Served(folder, found, prefect_server.ui_url)
-
-
-@pytest.fixture(scope="module")
-def nightly(served: Served, api: Any) -> Any:
-    """A run of the deployment nightly that was given the seed alone."""
-    run = api.create_flow_run_from_deployment(served.deployments["nightly"].id, parameters={"output": {"seed": 1}})
-    return run.id
-
-
-@pytest.fixture(scope="module")
 def by_form(served: Served, nightly: Any, browser: Any, api: Any, keep: Any) -> ByForm:
     """From the first page of the server to the finished run, by clicks and typed text only."""
     output = served.folder / "out by hand"
-    with new_page(browser) as page:
+    with browser.new_page() as page:
         page.goto(served.url)
         page.get_by_role("link", name="Deployments").first.click()
-        page.get_by_role("link", name="by-hand").first.click()
+        page.get_by_role("link", name="by-form").first.click()
         page.get_by_role("button", name="Run", exact=True).click()
         page.get_by_role("menuitem", name="Custom run").click()
         page.get_by_label("recipe").click()
@@ -95,7 +53,7 @@ def by_form(served: Served, nightly: Any, browser: Any, api: Any, keep: Any) -> 
         keep(page, "form")
         submit(page, "shop-by-hand")
         find_run(page, api, "shop-by-hand", output)
-        run = wait_for(lambda: final(api, page.url.partition("?")[0].rpartition("/")[2]), PATIENCE)
+        run = final(api, page.url.partition("?")[0].rpartition("/")[2])
         page.get_by_text("Completed", exact=True).first.wait_for()
     return ByForm(run, output)
 
@@ -111,7 +69,7 @@ def group(inside: Any, name: str) -> Any:
     return inside.locator("div.group").filter(has=inside.page.locator("label", has_text=label)).last
 
 
-def open_form(page: Any, served: Served, deployment: str = "by-hand") -> None:
+def open_form(page: Any, served: Served, deployment: str = "by-form") -> None:
     page.goto(f"{served.url}/v2/deployments/deployment/{served.deployments[deployment].id}/run")
     page.get_by_label("recipe").wait_for()
 
@@ -149,13 +107,7 @@ def find_run(page: Any, api: Any, name: str, output: Path) -> None:
     page.wait_for_url("**/runs/flow-run/*")  # a page that is slow still has the address of the list
 
 
-def final(api: Any, run_id: Any) -> Any:
-    """The run, when it has ended."""
-    run = api.read_flow_run(run_id)
-    return run if run.state.is_final() else None
-
-
-def runs_of(api: Any, served: Served, deployment: str = "by-hand") -> list[Any]:
+def runs_of(api: Any, served: Served, deployment: str = "by-form") -> list[Any]:
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 
     chosen = DeploymentFilter(id=DeploymentFilterId(any_=[served.deployments[deployment].id]))
@@ -195,7 +147,7 @@ def test_a_person_runs_the_ecommerce_recipe_from_the_form(by_form: ByForm) -> No
 def test_a_run_that_names_one_key_of_a_section_keeps_the_others_of_its_deployment(
     served: Served, nightly: Any, api: Any
 ) -> None:
-    wait_for(lambda: final(api, nightly), PATIENCE)
+    final(api, nightly)
     manifest = Manifest.load(served.folder / "nightly")
 
     assert api.read_flow_run(nightly).parameters["output"] == {"seed": 1}
@@ -241,7 +193,7 @@ def test_a_key_holds_the_artifacts_of_the_runs_to_one_output(
 ) -> None:
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-    wait_for(lambda: final(api, nightly), PATIENCE)
+    final(api, nightly)
     for run, output in ((by_form.run.id, by_form.output), (nightly, served.folder / "nightly")):
         key = f"{key_of(output)}-ingest-summary"
         found = api.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
@@ -259,13 +211,13 @@ def test_a_misspelt_operator_is_a_failed_run_that_names_the_line(
     field(page, "output", "Path").fill(str(served.folder / "never"))
     submit(page, "nonsense")
     find_run(page, api, "nonsense", served.folder / "never")
-    run = wait_for(lambda: final(api, page.url.partition("?")[0].rpartition("/")[2]), PATIENCE)
+    run = final(api, page.url.partition("?")[0].rpartition("/")[2])
     page.get_by_role("tab", name="Details").click()
     page.get_by_text("did not generate any task").wait_for()
     page.get_by_text("unknown operator 'Normalise'").first.scroll_into_view_if_needed()
     keep(page, "nonsense")
 
-    for text in (run.state.message, wait_for(lambda: texts(api, run), PATIENCE)):
+    for text in (run.state.message, until(lambda: texts(api, run), "the log of the run")):
         assert "unknown operator 'Normalise'" in text
         assert "features[0].ops[1] (line 4 of features)" in text
         assert "did you mean 'Normalize'" in text
@@ -315,7 +267,7 @@ def test_a_number_out_of_range_is_refused_at_its_field(served: Served, page: Any
 
 
 def test_the_form_begins_with_what_the_deployment_says(served: Served, page: Any) -> None:
-    open_form(page, served, "nightly")
+    open_form(page, served, "toy")
 
     assert page.get_by_label("recipe").inner_text() == "toy"
     assert field(page, "source", "Path").input_value() == "toy"

@@ -3,94 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
-from functools import cache
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tasks.manifest import Manifest
-from tests.browser.conftest import wait_for
+from tests.browser.conftest import Served, final
+from tests.browser.deployments import CHANGES, SHORT, day_of, today
 from tests.browser.test_form import field, submit
+from tests.infra.elsewhere import until
 
-pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(900)]
-PATIENCE = 400  # seconds for all runs of a deployment on cores that do much else; each takes ten
-# Half past midnight in each zone, on both sides of a change of the clocks: the run's time, and the day that it reads.
-CHANGES = {
-    "Europe/Berlin": {"2026-03-28T23:30:00Z": "2026-03-28", "2026-03-29T22:30:00Z": "2026-03-29"},
-    "America/New_York": {"2026-11-01T04:30:00Z": "2026-10-31", "2026-11-02T05:30:00Z": "2026-11-01"},
-}
-ONE_WORKER = {"kind": "cpu", "workers": 1, "threads_per_worker": 1}
-SHORT = {"Europe/Berlin": "berlin", "America/New_York": "new-york"}
-
-
-def job(output: str, timezone: str = "UTC", path: str = "in/{date-1}") -> dict[str, Any]:
-    return {
-        "source": {"path": path},
-        "features": [{"columns": ["price"], "ops": [{"op": "Normalize"}]},
-                     {"columns": ["brand"], "ops": [{"op": "Categorify"}]}],
-        "output": {"path": output, "on_existing": "version", "files": 1},
-        "cluster": ONE_WORKER,
-        "run": {"timezone": timezone, "lock": "wait"},
-    }  # fmt: skip
-
-
-def spec(name: str, parameters: dict[str, Any], *schedules: dict[str, Any]) -> dict[str, Any]:
-    entrypoint = "flows.preprocess.preprocess"
-    return {"name": name, "entrypoint": entrypoint, "parameters": parameters, "schedules": list(schedules)}
-
-
-def at_half_past_midnight(timezone: str) -> dict[str, Any]:
-    return {"cron": "30 0 * * *", "timezone": timezone, "slug": "nightly"}
-
-
-@cache
-def today() -> date:
-    """The day on which these tests began."""
-    return datetime.now(UTC).date()
-
-
-class Served(NamedTuple):
-    """Where `rowmill serve` works, its deployments by name, and the page of the server."""
-
-    folder: Path
-    deployments: dict[str, Any]
-    url: str
-
-
-@pytest.fixture(scope="module")
-def served(serve: Callable[[list[Any]], Path], api: Any, prefect_server: Any) -> Served:
-    """Deployments for the nights of the last days, and in two time zones; data of the days that they read."""
-    zones = [spec(SHORT[zone], job(f"out/{SHORT[zone]}", zone), at_half_past_midnight(zone)) for zone in CHANGES]
-    again = {"base": "out/nights", "source": {"path": "in/{date-1}"}, "cluster": ONE_WORKER}
-    refit = {"name": "refit", "entrypoint": "flows.refit.refit", "parameters": again}
-    folder = serve([spec("nights", job("out/nights")), refit, *zones])
-    for number in range(2, 7):
-        day_of(folder, today() - timedelta(days=number), 200 * (9 - number))
-    for days in CHANGES.values():
-        for day in days.values():
-            day_of(folder, date.fromisoformat(day), 50)
-    names = ["nights", *SHORT.values()]
-    known = {name: api.read_deployment_by_name(f"preprocess/{name}") for name in names}
-    known["refit"] = api.read_deployment_by_name("refit/refit")
-    return Served(folder, known, prefect_server.ui_url)
-
-
-def day_of(folder: Path, day: date, rows: int) -> None:
-    """A file of one day, `in/DAY/a.parquet`; later days have more brands."""
-    (path := folder / "in" / day.isoformat()).mkdir(parents=True)
-    brands = [f"brand {n % (20 + day.toordinal() % 50)}" for n in range(rows)]
-    pq.write_table(pa.table({"price": [float(n) for n in range(rows)], "brand": brands}), path / "a.parquet")
-
-
-def final(api: Any, run_id: Any) -> Any:
-    """The run, when it has ended."""
-    run = api.read_flow_run(run_id)
-    return run if run.state.is_final() else None
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(900)]
 
 
 def scheduled(api: Any, deployment: Any, start: str, end: str) -> list[Any]:
@@ -118,7 +43,7 @@ def nights(served: Served, api: Any) -> list[Any]:
         day = (today() - timedelta(days=number)).isoformat()
         parameters = {"run": {"date": day}}
         run = api.create_flow_run_from_deployment(served.deployments["nights"].id, parameters=parameters)
-        runs.append(wait_for(lambda run=run: final(api, run.id), PATIENCE))
+        runs.append(final(api, run.id))
     return runs
 
 
@@ -134,7 +59,7 @@ def test_the_nights_of_a_deployment_stand_side_by_side(
     page.get_by_role("columnheader", name="statistics").wait_for()
     keep(page, "nights")
 
-    table = wait_for(lambda: table_of(page), 60)
+    table = until(lambda: table_of(page), "the table")
     assert [row["day"] for row in table] == [(today() - timedelta(days=n)).isoformat() for n in (0, 1, 2, 3, 5)]
     assert [row["rows"] for row in table] == ["", "1,400", "1,200", "1,000", "600"]
     assert [row["state"] for row in table[1:]] == [f"published: v000{n}" for n in (4, 3, 2, 1)]
@@ -175,7 +100,8 @@ def test_a_refit_by_its_form_learns_a_day_on_top_of_the_last_night(
     page.get_by_text("Parameters", exact=True).scroll_into_view_if_needed()
     keep(page, "refit")
     submit(page, "refit-by-hand")
-    run = wait_for(lambda: next(filter(None, (final(api, run.id) for run in runs_of(api, deployment))), None), PATIENCE)
+    [made] = until(lambda: runs_of(api, deployment), "the run of the form")
+    run = final(api, made.id)
 
     assert run.state_name == "Completed", run.state.message
     manifest = Manifest.load(served.folder / "out/nights")
@@ -195,7 +121,7 @@ def test_a_schedule_reads_the_day_before_over_a_change_of_the_clocks(
     end = datetime.fromisoformat(times[-1]) + timedelta(hours=1)
     runs = scheduled(api, deployment, start.isoformat(), end.isoformat())
     assert [f"{run.expected_start_time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" for run in runs] == times
-    ended = [wait_for(lambda run=run: final(api, run.id), PATIENCE) for run in runs]
+    ended = [final(api, run.id) for run in runs]
 
     assert [run.state_name for run in ended] == ["Completed", "Completed"]
     became = {}

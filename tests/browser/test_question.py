@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser.conftest import wait_for
-from tests.flows.test_gate import BAD, days, job_of, versions
+from tests.browser.conftest import Served, final
+from tests.flows.test_gate import BAD, versions
+from tests.infra.elsewhere import until
 
-pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(600)]
-PATIENCE = 200
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)]
 
 
 @pytest.mark.slow
 def test_a_person_publishes_a_night_by_the_form_of_its_run(
-    tmp_path: Path, serve: Callable[[list[Any]], Path], prefect_server: Any, api: Any, page: Any, keep: Any
+    served: Served, api: Any, page: Any, keep: Any
 ) -> None:
-    days(tmp_path)
-    job = job_of(tmp_path, None, "ask") | {"cluster": {"kind": "cpu", "workers": 1, "threads_per_worker": 1}}
-    serve([{"name": "asks", "entrypoint": "flows.preprocess.preprocess", "parameters": job}])
-    deployment = api.read_deployment_by_name("preprocess/asks")
-    run = api.create_flow_run_from_deployment(deployment.id, parameters={"run": {"date": BAD}})
-
-    def state(*names: str) -> bool:
-        return api.read_flow_run(run.id).state_name in names
-
-    wait_for(lambda: state("Suspended"), PATIENCE)
-    page.goto(f"{prefect_server.ui_url}/runs/flow-run/{run.id}")
+    folder = served.folder / "asks"
+    run = api.create_flow_run_from_deployment(served.deployments["asks"].id, parameters={"run": {"date": BAD}})
+    until(lambda: api.read_flow_run(run.id).state_name == "Suspended", "the run asks")
+    page.goto(f"{served.url}/runs/flow-run/{run.id}")
     page.get_by_role("button", name="Resume").first.click()
     page.get_by_text("Publish the night").first.wait_for()
     page.get_by_text("x: 100 % of 3 values are null").first.wait_for()
@@ -44,7 +35,7 @@ def test_a_person_publishes_a_night_by_the_form_of_its_run(
     choice.click()
     form.locator("textarea").last.fill("ada")
     form.get_by_role("button", name="Submit").click()
-    wait_for(lambda: state("Completed", "Failed", "Crashed"), PATIENCE)
-    assert versions(tmp_path) == {"v0001": BAD}
-    accepted = json.loads((tmp_path / "out/v0001/_gate.json").read_text())["accepted"]
+    final(api, run.id)
+    assert versions(folder) == {"v0001": BAD}
+    accepted = json.loads((folder / "out/v0001/_gate.json").read_text())["accepted"]
     assert accepted[0]["who"] == "ada"
