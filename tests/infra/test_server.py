@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -19,7 +19,8 @@ from tests.conftest import free_port, python_path
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("server")]
 ENSURE = "import json; from infra.orchestration.server import *; print(json.dumps(ensure_server()))"
-STOP = "import json; from infra.orchestration.server import *; print(json.dumps(stop_server()))"
+TWICE = "import json; from infra.orchestration.server import *; print(json.dumps([ensure_server(), ensure_server()]))"
+STOP = "import json; from infra.orchestration.server import *; print(json.dumps([stop_server(), stop_server()]))"
 
 
 def started(code: str, home: Path, **environment: Any) -> subprocess.Popen[str]:
@@ -42,59 +43,62 @@ def refusal(process: subprocess.Popen[str]) -> str:
     return err
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    place = tmp_path_factory.mktemp("prefect-home")
-    yield place
-    answer(started(STOP, place))
-
-
 @pytest.mark.promise("otherwise one on this host. They start it if needed and leave it running")
-def test_two_processes_that_start_at_once_share_one_server_that_outlives_them(home: Path) -> None:
-    port = free_port()
-    both = [started(ENSURE, home, PREFECT_SERVER_API_PORT=port) for _ in range(2)]
-    first, second = (answer(process) for process in both)
+def test_two_processes_that_start_at_once_share_one_server_that_outlives_them(
+    tmp_path: Path, new_prefect_home: Callable[[Path], Path]
+) -> None:
+    home, port = new_prefect_home(tmp_path), free_port()
+    try:
+        both = [started(ENSURE, home, PREFECT_SERVER_API_PORT=port) for _ in range(2)]
+        first, second = (answer(process) for process in both)
 
-    assert first[:2] == second[:2] == [f"http://127.0.0.1:{port}/api", f"http://127.0.0.1:{port}"]
-    assert sorted([first[2], second[2]]) == [False, True]
-    assert httpx.get(f"{first[0]}/health").json() is True
-    assert answer(started(ENSURE, home, PREFECT_SERVER_API_PORT=port)) == [*first[:2], False]
-    assert answer(started(ENSURE, home, PREFECT_API_URL=first[0])) == [*first[:2], False]
-
-    assert answer(started(STOP, home)) is True
+        assert first[:2] == second[:2] == [f"http://127.0.0.1:{port}/api", f"http://127.0.0.1:{port}"]
+        assert sorted([first[2], second[2]]) == [False, True]
+        assert httpx.get(f"{first[0]}/health").json() is True
+        # The first call finds it, and sets PREFECT_API_URL for the second.
+        assert answer(started(TWICE, home, PREFECT_SERVER_API_PORT=port)) == [[*first[:2], False]] * 2
+    finally:
+        stopped = answer(started(STOP, home))
+    assert stopped == [True, False]
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{first[0]}/health")
-    assert answer(started(STOP, home)) is False
 
 
-def test_a_port_taken_by_something_else_is_left_alone_and_the_other_one_remembered(home: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        taken = stranger.getsockname()[1]
-        stranger.settimeout(0)
-        first = answer(started(ENSURE, home, PREFECT_SERVER_API_PORT=taken))
-        second = answer(started(ENSURE, home, PREFECT_SERVER_API_PORT=taken))
-    assert first[0] != f"http://127.0.0.1:{taken}/api"
-    assert (first[2], second[2]) == (True, False)
-    assert first[:2] == second[:2]
+class Started(NamedTuple):
+    """What two processes were told, one after the other, that asked for a server with a password on a port that
+    something else had taken."""
+
+    taken: int
+    first: list[Any]
+    second: list[Any]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, new_prefect_home: Callable[[Path], Path]) -> Iterator[Started]:
+    home = new_prefect_home(tmp_path_factory.mktemp("prefect-home"))
+    secret = {"PREFECT_SERVER_API_AUTH_STRING": "admin:secret", "PREFECT_API_AUTH_STRING": "admin:secret"}
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as stranger:
+            taken = stranger.getsockname()[1]
+            stranger.settimeout(0)
+            first, second = (answer(started(ENSURE, home, PREFECT_SERVER_API_PORT=taken, **secret)) for _ in range(2))
+        yield Started(taken, first, second)
+    finally:
+        answer(started(STOP, home))
+
+
+def test_a_port_taken_by_something_else_is_left_alone_and_the_other_one_remembered(guarded: Started) -> None:
+    assert guarded.first[0] != f"http://127.0.0.1:{guarded.taken}/api"
+    assert (guarded.first[2], guarded.second[2]) == (True, False)
+    assert guarded.first[:2] == guarded.second[:2]
 
 
 @pytest.mark.promise("the page and `prefect` ask for it then")
-def test_a_server_with_a_password_asks_for_it_and_is_used_with_it(
-    tmp_path: Path, new_prefect_home: Callable[[Path], Path]
-) -> None:
-    new_prefect_home(tmp_path)
-    known = {
-        "PREFECT_SERVER_API_PORT": free_port(), "PREFECT_SERVER_API_AUTH_STRING": "admin:secret",
-        "PREFECT_API_AUTH_STRING": "admin:secret",
-    }  # fmt: skip
-    try:
-        first, second = (answer(started(ENSURE, tmp_path, **known)) for _ in range(2))
-        assert (first[:2], first[2], second[2]) == (second[:2], True, False)
-        page = f"{first[0]}/admin/version"
-        assert httpx.get(page).status_code == 401
-        assert httpx.get(page, auth=("admin", "secret")).status_code == 200
-    finally:
-        answer(started(STOP, tmp_path))
+def test_a_server_with_a_password_asks_for_it_and_is_used_with_it(guarded: Started) -> None:
+    page = f"{guarded.first[0]}/admin/version"
+    assert httpx.get(page).status_code == 401
+    assert httpx.get(page, auth=("admin", "secret")).status_code == 200
+    assert (guarded.first[:2], guarded.second[2]) == (guarded.second[:2], False)
 
 
 @pytest.mark.promise("`the configured Prefect server does not answer`")
