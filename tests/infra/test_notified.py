@@ -93,7 +93,7 @@ def make_quick(spec: dict[str, Any]) -> Any:
     from prefect.automations import Automation
 
     trigger, name = spec["trigger"], spec["name"]
-    flow = {"prefect.resource.role": "flow", "prefect.resource.name": ["sleeper", "waiting"]}
+    flow = {"prefect.resource.role": "flow", "prefect.resource.name": "waiting" if "starts" in name else "sleeper"}
     related = [flow, trigger["match_related"]] if "match_related" in trigger else flow
     changed = trigger | {"within": QUICK[name], "match_related": related}
     copy: Any = Automation.model_validate(spec | {"name": f"quick-{name}", "trigger": changed})
@@ -306,7 +306,7 @@ def test_a_run_that_crashes_before_it_begins_is_told(api: Any, sleepers: Path, h
     run = requested(api, "sleeper/gone")
     assert final_state(api, run.id, sleepers) == "Crashed"
     crashed = api.read_flow_run(run.id).state.timestamp.timestamp()
-    when, text = text_of(heard, run.name)
+    when, text = text_of(heard, run.name, "Crashed")
     assert when - crashed < SOON, f"after {when - crashed:.0f} s"
     lines = text.splitlines()
     assert lines[0] == "rowmill: sleeper/gone Crashed"
@@ -322,6 +322,6 @@ def test_a_running_one_whose_process_is_killed_is_told(api: Any, sleepers: Path,
     until(lambda: api.read_flow_run(run.id).state_name == "Running", "it runs")
     os.kill(int(api.read_flow_run(run.id).infrastructure_pid.rpartition(":")[2]), signal.SIGKILL)
     killed = time.time()
-    when, text = text_of(heard, run.name)
+    when, text = text_of(heard, run.name, "Crashed")
     assert when - killed < SOON, f"after {when - killed:.0f} s"
     assert text.startswith("rowmill: sleeper/works Crashed\nwhy: ")
