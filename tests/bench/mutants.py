@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,7 @@ LOADED = ("numpy", "pandas", "pyarrow.compute", "pyarrow.parquet", "pyarrow.data
 # A mutant whose tests take so many times as long as without it, and a minute more, does not end.
 SLOWER = 5
 START_SECONDS = 60
+BROKEN = 70  # exit status of a process whose tests did not begin
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,13 @@ def possible_mutants(file: str) -> Iterator[tuple[int, str, int]]:
 
     source = Path(file).read_text()
     annotations = annotation_lines(source)
-    tree = get_ast(source)
+    nodes = list(ast_nodes(get_ast(source)))
     for name in operator_names():
         operator = get_operator(name)
         if operator.arguments():
             continue
         instance = operator()
-        positions = (start for node in ast_nodes(tree) for start, _ in instance.mutation_positions(node))
+        positions = (start for node in nodes for start, _ in instance.mutation_positions(node))
         for occurrence, start in enumerate(positions):
             if start not in annotations:
                 yield start[0], name, occurrence
@@ -154,7 +156,21 @@ def run_tests(tree: Path, names: list[str], log: Path) -> int:
     import pytest
 
     files = sorted({name.partition("::")[0] for name in names})
-    arguments = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark", "-m", "system or not system"]
+    # Hypothesis, which is loaded already, is a plugin of pytest: its modules are not rewritten.
+    arguments = [
+        "-W",
+        "ignore::pytest.PytestAssertRewriteWarning",
+        "-n",
+        "0",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:benchmark",
+        "-m",
+        "system or not system",
+    ]
     return int(pytest.main([*arguments, *files], plugins=[OnlyThese(names)]))
 
 
@@ -174,12 +190,18 @@ class Tree:
             began = time.monotonic()
             child = os.fork()
             if not child:
-                os._exit(run_tests(self.folder, names, self.log))
+                status = BROKEN
+                try:
+                    status = run_tests(self.folder, names, self.log)
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(status)  # what this process would tidy up is its parent's
             status = wait(child, seconds)
             took = time.monotonic() - began
         if status is None:
             return "timeout", took
-        return {0: "survived", 5: "no test"}.get(status, "killed"), took
+        return {0: "survived", 5: "no test", BROKEN: "broken"}.get(status, "killed"), took
 
     def failed_test(self) -> str:
         """The test that killed the last mutant."""
