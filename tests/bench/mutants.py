@@ -157,20 +157,9 @@ def run_tests(tree: Path, names: list[str], log: Path) -> int:
 
     files = sorted({name.partition("::")[0] for name in names})
     # Hypothesis, which is loaded already, is a plugin of pytest: its modules are not rewritten.
-    arguments = [
-        "-W",
-        "ignore::pytest.PytestAssertRewriteWarning",
-        "-n",
-        "0",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:benchmark",
-        "-m",
-        "system or not system",
-    ]
+    without_warning = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    options = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark"]
+    arguments = [*without_warning, *options, "-m", "system or not system"]
     return int(pytest.main([*arguments, *files], plugins=[OnlyThese(names)]))
 
 
