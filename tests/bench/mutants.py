@@ -1,6 +1,6 @@
 """Would the tests notice? Draws changes of single expressions in lines that tests cover, and runs those tests on each.
 
-    coverage run --branch -m pytest -n 0 -p tests.bench.contexts     # which test covers which line
+    pytest -p tests.bench.contexts && coverage combine     # which test covers which line
     python -m tests.bench.mutants draw .coverage --seed 39 --count 200 --out mutants.json
     python -m tests.bench.mutants run .coverage mutants.json --workers 2 --out result.json
 
