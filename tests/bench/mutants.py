@@ -56,6 +56,15 @@ class Mutant:
     change: str  # the lines that differ, for people
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant, the test that killed it, and the seconds of the last run of its tests."""
+
+    verdict: str
+    by: str
+    seconds: float
+
+
 def annotation_lines(source: str) -> set[tuple[int, int]]:
     """(line, column) of every character of an annotation: a change there changes nothing."""
     places: set[tuple[int, int]] = set()
@@ -193,9 +202,20 @@ class Tree:
         return {0: "survived", 5: "no test", BROKEN: "broken"}.get(status, "killed"), took
 
     def failed_test(self) -> str:
-        """The test that killed the last mutant."""
+        """The node id of the test that failed in the last run; empty where none did."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return next((line for line in lines if line.startswith(("FAILED", "ERROR"))), "")[:200]
+        failed = next((line for line in lines if line.startswith(("FAILED ", "ERROR "))), "")
+        return failed.partition(" ")[2].partition(" - ")[0]
+
+    def judge(self, mutant: Mutant, names: list[str], seconds: float) -> Verdict:
+        """Run the tests of a mutant. A test that fails without the mutant, too, kills nothing."""
+        while names:
+            verdict, took = self.run(mutant, names, seconds)
+            by = self.failed_test() if verdict == "killed" else ""
+            if by not in names or self.run(None, [by], seconds)[0] == "survived":
+                return Verdict(verdict, by, took)
+            names = [name for name in names if name != by]
+        return Verdict("no test", "", 0.0)
 
     @contextlib.contextmanager
     def changed(self, mutant: Mutant | None) -> Iterator[None]:
@@ -252,11 +272,9 @@ def run_share(options: argparse.Namespace) -> None:
             names = lines.get(mutant.file, {}).get(mutant.line, [])
             names.sort(key=lambda name: costs.get(name, 1.0))  # the cheapest first: most mutants end there
             expected = sum(costs.get(name, 1.0) for name in names)
-            verdict, seconds = "no test", 0.0
-            if names:
-                verdict, seconds = tree.run(mutant, names, START_SECONDS + SLOWER * expected)
-            row = asdict(mutant) | {"verdict": verdict, "seconds": round(seconds, 1), "tests": len(names)}
-            print(json.dumps(row | {"by": tree.failed_test()}), file=results, flush=True)
+            verdict = tree.judge(mutant, names, START_SECONDS + SLOWER * expected)
+            row = asdict(mutant) | asdict(verdict) | {"tests": len(names)}
+            print(json.dumps(row), file=results, flush=True)
 
 
 def run_shares(options: argparse.Namespace) -> None:
