@@ -27,7 +27,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -79,8 +79,9 @@ def annotation_lines(source: str) -> set[tuple[int, int]]:
     return places
 
 
-def covered_lines(coverage_file: str) -> dict[str, dict[int, list[str]]]:
-    """File -> line -> node ids of the tests that run it, but those that only import it."""
+def covered_lines(coverage_file: str, files: Container[str] | None = None) -> dict[str, dict[int, list[str]]]:
+    """File -> line -> node ids of the tests that run it, but those that only import it; of `files`, or of all files of
+    the rooms."""
     from coverage import CoverageData
 
     data = CoverageData(coverage_file)
@@ -89,7 +90,8 @@ def covered_lines(coverage_file: str) -> dict[str, dict[int, list[str]]]:
     lines: dict[str, dict[int, list[str]]] = {}
     for path in data.measured_files():
         file = path.removeprefix(root)
-        if file.startswith(tuple(f"{room}/" for room in ROOMS)):
+        wanted = file.startswith(tuple(f"{room}/" for room in ROOMS)) if files is None else file in files
+        if wanted:
             contexts = data.contexts_by_lineno(path)
             lines[file] = {line: sorted(filter(None, tests)) for line, tests in contexts.items() if any(tests)}
     return lines
@@ -263,7 +265,7 @@ def run_share(options: argparse.Namespace) -> None:
     costs = {}
     if options.cost:
         costs = {row["name"]: row["cpu"] for row in json.loads(Path(options.cost).read_text())["tests"]}
-    lines = covered_lines(options.coverage)
+    lines = covered_lines(options.coverage, {mutant.file for mutant in mutants})
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, Path(options.out).open("a") as results:
         tree = Tree(Path(folder))
         for mutant in mutants:
