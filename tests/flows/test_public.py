@@ -5,18 +5,23 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import venv
 import zipfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import rowmill
+from rowmill import Dataset, Workflow
 
 import tasks.ops
 from flows.commands.reference import COMMAND, STUB, stub
+from tests.commands import unchanged
 from tests.conftest import python_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -168,22 +173,44 @@ def test_two_folders_in_pythonpath_are_enough(beside_a_clone: Path) -> None:
     )
 
 
-def environment_in(folder: Path) -> Path:
+def environment_in(folder: Path, libraries: Sequence[str] = LIBRARIES) -> Path:
     """The Python of a new virtual environment with the libraries of this one, but not what is installed in place."""
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
-    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=folder).strip())
-    (site / "libraries.pth").write_text("\n".join([*LIBRARIES, ""]))  # a .pth in there is not read
+    (site_of(python) / "libraries.pth").write_text("\n".join([*libraries, ""]))  # a .pth in there is not read
     return python
+
+
+def site_of(python: Path) -> Path:
+    """The folder of what is installed in a virtual environment."""
+    (site,) = python.parents[1].glob("lib/python*/site-packages")
+    return site
 
 
 def install(python: Path, *what: str | Path) -> None:
     pytest.importorskip("hatchling", reason="needs hatchling: pip install '.[test]'")
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--ignore-installed"]
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--ignore-installed", "--no-compile"]
     run(python, "-m", "pip", "--disable-pip-version-check", "install", *options, *what, cwd=python.parent)
 
 
+@pytest.fixture(scope="module")
+def with_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a virtual environment in which the wheel is installed."""
+    folder = tmp_path_factory.mktemp("wheel")
+    python = environment_in(folder / "venv")
+    install(python, build_wheel(folder))
+    return python
+
+
+def build_wheel(folder: Path) -> Path:
+    builder = pytest.importorskip("hatchling.builders.wheel", reason="needs hatchling: pip install '.[test]'")
+    (wheel,) = builder.WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
+    return Path(wheel)
+
+
 SHIPPED = """
+import warnings
+warnings.simplefilter("ignore")
 from importlib.util import find_spec
 from pathlib import Path
 from flows.job.job import recipes
@@ -199,16 +226,20 @@ print((Path(tasks.__file__).parent / "report" / "page.html.j2").exists())
 
 @pytest.mark.system
 @pytest.mark.slow
+@pytest.mark.xdist_group("wheel")
 @pytest.mark.parametrize("way", ["wheel", "in place"])
-def test_it_installs(way: str, beside_a_clone: Path, tmp_path: Path) -> None:
-    python = environment_in(tmp_path / "venv")
-    install(python, *([ROOT] if way == "wheel" else ["-e", ROOT]))
+def test_it_installs(way: str, beside_a_clone: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if way == "wheel":
+        python = request.getfixturevalue("with_wheel")
+    else:
+        python = environment_in(tmp_path / "venv")
+        install(python, "-e", ROOT)
 
-    answer, public, own, version = run(python, "-c", PROBE, cwd=beside_a_clone).splitlines()
+    answer, public, own, version, *shipped = run(python, "-c", PROBE + SHIPPED, cwd=beside_a_clone).splitlines()
     site = Path(own).parent.parent
     assert (answer, version) == ("[3, 4, 3]", "0.1.0")
     if way == "wheel":
-        assert site.is_relative_to(tmp_path / "venv")
+        assert site.is_relative_to(python.parents[1])
         assert Path(public) == site / "rowmill" / "__init__.py"
         assert not (site / "flows" / "public").exists()
         assert not (site / "tests").exists()
@@ -217,15 +248,12 @@ def test_it_installs(way: str, beside_a_clone: Path, tmp_path: Path) -> None:
 
     assert "Usage: python -m rowmill" in run(python, "-m", "rowmill", "--help", cwd=beside_a_clone)
     assert "Usage: rowmill" in run(python.parent / "rowmill", "--help", cwd=beside_a_clone)
-    shipped = run(python, "-W", "ignore", "-c", SHIPPED, cwd=beside_a_clone).splitlines()
     assert shipped == ["criteo ecommerce pca sequences sessions toy", "preprocess", "preprocess", "True", "True"]
 
 
 @pytest.mark.slow
 def test_the_wheel_has_every_module_and_the_files_they_read(tmp_path: Path) -> None:
-    builder = pytest.importorskip("hatchling.builders.wheel", reason="needs hatchling: pip install '.[test]'")
-    (wheel,) = builder.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    names = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
+    names = {n for n in zipfile.ZipFile(build_wheel(tmp_path)).namelist() if ".dist-info/" not in n}
     kinds = {".py", ".yaml", ".html", ".j2", ".pyi", ".typed"}
     files = [path for room in ("flows", "tasks", "infra") for path in (ROOT / room).rglob("*") if path.suffix in kinds]
     assert names == {str(path.relative_to(PUBLIC if path.is_relative_to(PUBLIC) else ROOT)) for path in files}
@@ -246,18 +274,29 @@ ops.Clp
 """
 
 
+@pytest.fixture(scope="module")
+def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What mypy knows of the standard library, and of modules by their content."""
+    return tmp_path_factory.mktemp("mypy")
+
+
 @pytest.mark.system
 @pytest.mark.slow
+@pytest.mark.xdist_group("wheel")
 @pytest.mark.parametrize("way", ["mypy_path", "wheel"])
-def test_type_checkers_know_it(way: str, tmp_path: Path) -> None:
+def test_type_checkers_know_it(
+    way: str, tmp_path: Path, mypy_cache: Path, request: pytest.FixtureRequest
+) -> None:
     pytest.importorskip("mypy", reason="needs mypy: pip install '.[dev]'")
     (tmp_path / "program.py").write_text(TYPED)
     mypy = [sys.executable, "-m", "mypy", "--ignore-missing-imports", "--follow-imports=silent"]
+    mypy += ["--cache-dir", str(mypy_cache)]
     path = f"{ROOT}{os.pathsep}{PUBLIC}"
-    if way == "wheel":  # what is installed counts only with its py.typed
-        site = next(Path(venv_of(tmp_path)).glob("lib/python*/site-packages"))
-        (site / "libraries.pth").unlink()
-        mypy += ["--python-executable", str(tmp_path / "venv" / "bin" / "python")]
+    if way == "wheel":  # what is installed counts only with its py.typed; mypy looks at no libraries
+        python = environment_in(tmp_path / "venv", libraries=[])
+        shutil.copytree(site_of(request.getfixturevalue("with_wheel")), site_of(python), dirs_exist_ok=True,
+                        ignore=shutil.ignore_patterns("libraries.pth", "__pycache__"))  # fmt: skip
+        mypy += ["--python-executable", str(python)]
         path = ""
     else:
         mypy += ["--no-site-packages"]
@@ -272,11 +311,6 @@ def test_type_checkers_know_it(way: str, tmp_path: Path) -> None:
     assert '"Workflow" has no attribute "transfrom"' in done.stdout
     assert 'Module has no attribute "Clp"' in done.stdout
     assert "Found 2 errors" in done.stdout
-
-
-def venv_of(folder: Path) -> Path:
-    install(environment_in(folder / "venv"), ROOT)
-    return folder / "venv"
 
 
 # workers, and operators of users
@@ -349,15 +383,6 @@ class LessMean(Learned):
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
         return column - fitted["mean"]
 """
-SAVE = """
-import sys
-import pyarrow as pa
-from importlib import import_module
-from rowmill import Dataset, Workflow
-for name in sys.argv[1:]:
-    fitted = Workflow(["x"] >> import_module(name).LessMean()).fit(Dataset(pa.table({"x": [1.0, 3.0]})))
-    fitted.save(f"fitted-{name}")
-"""
 LOAD = """
 import sys
 import pyarrow as pa
@@ -377,6 +402,12 @@ def test_an_operator_file_works_from_a_saved_workflow(tmp_path: Path) -> None:
     for name, imports in IMPORTS.items():
         (tmp_path / f"{name}.py").write_text(OPERATOR.format(imports=imports))
     path = f"{tmp_path}{os.pathsep}{python_path()}"
-    run(sys.executable, "-c", SAVE, *IMPORTS, cwd=tmp_path, PYTHONPATH=path)
+    with unchanged():
+        os.chdir(tmp_path)
+        sys.path.insert(0, str(tmp_path))
+        for name in IMPORTS:
+            operator = importlib.import_module(name).LessMean()
+            fitted = Workflow(["x"] >> operator).fit(Dataset(pa.table({"x": [1.0, 3.0]})))
+            fitted.save(f"fitted-{name}")
     printed = run(sys.executable, "-c", LOAD, *IMPORTS, cwd=tmp_path, PYTHONPATH=path)
     assert printed.splitlines() == ["[3.0, 0.0]"] * 2
