@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import dask.config
-from distributed import Client, Scheduler, SpecCluster, Worker
+from distributed import Client, Nanny, Scheduler, SpecCluster, Worker
+from distributed.core import Status
 from distributed.utils import in_async_call
 
 from flows.run.worker_imports import worker_imports
 from infra.clusters import kinds
 from infra.clusters.model import Cluster
+from infra.workers import forkserver
 
 IMPORTS = worker_imports("flows.preprocess")
 ON_LOOPBACK = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
@@ -36,6 +38,19 @@ class ThreadWorker(Worker):
         if self._client:
             await self._client._close()
         return await super().close(*args, **options)
+
+
+class ForkingNanny(Nanny):
+    """A nanny whose workers are forks of the workers' fork server: they begin at once, where a new Python imports for
+    seconds what they need."""
+
+    def __init__(self, *arguments: Any, env: Mapping[str, str] | None = None, **options: Any) -> None:
+        forked = forkserver.use(IMPORTS.tasks)["env"]
+        super().__init__(*arguments, env={**forked, **(env or {})}, **options)
+
+    async def instantiate(self) -> Status:
+        with dask.config.set({forkserver.METHOD: "forkserver"}):
+            return await super().instantiate()
 
 
 @contextmanager

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -41,6 +43,34 @@ def processes(commands: Sequence[list[str]], folder: Path, **more: str) -> Itera
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(20)
+
+
+def fork_dask(words: Sequence[str], folder: Path, **more: str) -> Any:
+    """Dask's command with these words as a running process: a fork of the workers' fork server, which has imported what
+    a worker needs, with the folder, variables and settings of a process elsewhere."""
+    from infra.workers import forkserver
+    from tests.clusters import IMPORTS
+
+    forkserver.start(IMPORTS.tasks)
+    forks = multiprocessing.get_context("forkserver")
+    process = forks.Process(target=run_dask, args=(list(words), str(folder), environment(**more)))
+    process.start()
+    return process
+
+
+def run_dask(words: list[str], folder: str, variables: Mapping[str, str]) -> None:
+    import dask.config
+    from dask.cli import run_cli
+    from distributed.config import initialize_logging
+
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    warnings.simplefilter("ignore")
+    dask.config.refresh()
+    initialize_logging(dask.config.config)
+    sys.argv = ["dask", *words]
+    run_cli()
 
 
 def eventually(fact: Callable[[], Any], seconds: float = 180) -> Any:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,7 +27,7 @@ from tasks.manifest import Manifest
 from tests.clusters import IMPORTS, make_cluster
 from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
-from tests.infra.elsewhere import digests, environment, eventually, run_job
+from tests.infra.elsewhere import digests, eventually, fork_dask, run_job
 
 dask_kubernetes = pytest.importorskip("dask_kubernetes", reason="needs dask-kubernetes: pip install '.[test]'")
 jsonschema = pytest.importorskip("jsonschema")
@@ -197,7 +195,7 @@ class Api(ThreadingHTTPServer):
         self.posted: list[dict[str, Any]] = []
         self.folder, self.crd = folder, crd
         self.objects: dict[str, dict[str, Any]] = {}
-        self.pods: list[subprocess.Popen[bytes]] = []
+        self.pods: list[Any] = []
         self.port, self.works = free_port(), True
 
     def start_pods(self) -> None:
@@ -221,15 +219,15 @@ class Api(ThreadingHTTPServer):
             known["DASK_SCHEDULER_ADDRESS"] = f"tls://127.0.0.1:{self.port}"
             swap = {"8786": str(self.port), "127.0.0.1:8787": "127.0.0.1:0", "$(DASK_WORKER_NAME)": f"worker-{number}"}
             arguments = [swap.get(word, word) for word in container["args"][1:]]
-            command = [sys.executable, "-W", "ignore", "-m", "dask", *arguments, *more]
-            self.pods.append(subprocess.Popen(command, cwd=self.folder, env=environment(**known)))
+            self.pods.append(fork_dask([*arguments, *more], self.folder, **known))
         cluster["status"] = {"phase": "Running"}
 
     def stop_pods(self) -> None:
         for process in reversed(self.pods):
             process.terminate()
         for process in self.pods:
-            process.wait(20)
+            process.join(20)
+            assert process.exitcode is not None
         self.pods.clear()
 
 
@@ -436,7 +434,6 @@ class ClassApi(Api):
     """The same for KubeCluster: its pods have no certificates, and one worker runs at first."""
 
     complete = 1
-    stand_in: Sequence[str] = ()  # a command instead of Dask's
 
     def stop_pods(self) -> None:
         for process in self.pods:
@@ -450,8 +447,7 @@ class ClassApi(Api):
             words = [word.replace("8786", str(self.port)) for word in container["args"][1:]]
             known = {entry["name"]: entry["value"] for entry in container.get("env", [])}
             more = [f"tcp://127.0.0.1:{self.port}"] if role == "worker" else []
-            command = [sys.executable, "-W", "ignore", "-m", "dask", *words, *more, "--host", "127.0.0.1"]
-            self.pods.append(subprocess.Popen(self.stand_in or command, cwd=self.folder, env=environment(**known)))
+            self.pods.append(fork_dask([*words, *more, "--host", "127.0.0.1"], self.folder, **known))
         cluster["status"] = {"phase": "Running"}
 
 
@@ -506,7 +502,6 @@ def test_pods_of_a_class_that_does_not_start_are_removed(class_api: ClassApi, mo
         raise TimeoutError("no service")
 
     monkeypatch.setattr(kubecluster, "wait_for_service", never)
-    class_api.stand_in = ["sleep", "600"]
     with pytest.raises(GiveUpError, match="the cluster could not be started") as caught:
         make_cluster(Cluster(**own_pods()))
     assert "no service" in caught.value.why

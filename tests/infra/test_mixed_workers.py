@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as csv
 import pytest
-from distributed import Client, Nanny, get_task_stream
+from distributed import Client, get_task_stream
 
+from flows.job.job import load_job
 from infra.clusters import resolve
 from infra.clusters.expected import expected
 from infra.clusters.model import STAGES, Cluster
@@ -21,12 +22,13 @@ from tasks.cluster.dask_pool import workers_at
 from tasks.errors import GiveUpError
 from tasks.job.request import Request
 from tasks.manifest import Manifest
-from tests.clusters import ON_LOOPBACK, start_threads
+from tests.clusters import ON_LOOPBACK, ForkingNanny, start_threads
 from tests.conftest import free_port
 from tests.faults import chaos
-from tests.faults.jobs import BLOCK, plan_chaos
+from tests.faults.jobs import BLOCK, make_job, plan_chaos
 from tests.faults.jobs import STAGES as FAULTS
 from tests.infra.elsewhere import DASK, digests, processes, run_job
+from tests.stages import run_stages
 
 OF_STAGE = {"_each": "ingest", "_parse_block": "ingest", "observe": "statistics", "merge": "statistics",
             "cut_partition": "transform", "scratch_partition": "transform", "write_part": "shuffle_write",
@@ -65,11 +67,10 @@ def on_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def of_one_kind(text: Path, tmp_path_factory: pytest.TempPathFactory, prefect_server: Any) -> Any:
-    """The digests of the same job on workers of one kind."""
+def of_one_kind(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The digests of the same job in this process."""
     out = tmp_path_factory.mktemp("one") / "out"
-    cluster, source = {"kind": "cpu", "threads_per_worker": 2}, {"path": str(text), "parse_once": False}
-    assert run_job(text, out, cluster, source=source).is_completed()
+    run_stages(load_job(make_job(text, out, source={"parse_once": False})).request("pandas"))
     return digests(out)
 
 
@@ -138,7 +139,7 @@ def test_the_only_worker_that_fits_is_replaced(text: Path, tmp_path: Path, on_co
     plan = plan_chaos(tmp_path / "plan.json", [{"at": FAULTS["transform"]}])
     options = {**ON_LOOPBACK, "nthreads": 1, "resources": {"operators": 1}, "preload": ["tests.faults.chaos"],
                "env": {chaos.VARIABLE: str(plan)}}  # fmt: skip
-    dies = {"cls": Nanny, "options": options}
+    dies = {"cls": ForkingNanny, "options": options}
     with start_threads([{"parsing": 1}], dies=dies) as cluster, Client(cluster, set_as_default=False) as client:
         before = set(workers_at(client))
         assert run_job(text, tmp_path / "out", at(client, RESOURCES), run={"exchange": "memory"}).is_completed()
