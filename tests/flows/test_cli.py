@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,10 @@ from typer.testing import CliRunner
 
 from tests.commands import rowmill
 from tests.conftest import python_path
+from tests.faults import chaos
+from tests.faults.jobs import STAGES, plan_chaos
 from tests.flows.runs import rows_of
-from tests.infra.elsewhere import eventually
+from tests.infra.elsewhere import eventually, until
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("cli")]
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,9 +39,9 @@ def typed(*words: Any, folder: Path | None = None) -> Any:
     return rowmill(*words, folder=folder, COLUMNS="120")
 
 
-def started(folder: Path, *words: Any) -> subprocess.Popen[str]:
+def started(folder: Path, *words: Any, **variables: str) -> subprocess.Popen[str]:
     """A command in a process of its own, in a folder, without a terminal."""
-    environment = {**os.environ, "PYTHONPATH": python_path(), "COLUMNS": "120"}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "COLUMNS": "120", **variables}
     command = [*ROWMILL, *(str(word) for word in words)]
     pipe = subprocess.PIPE
     return subprocess.Popen(
@@ -410,12 +411,16 @@ def test_demo_replaces_its_own_earlier_output(tmp_path: Path, stages_here: None,
 def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(
     tmp_path: Path, prefect_server: Any, stages_here: None
 ) -> None:
-    typed("sample", "toy", "--rows", 500_000, "--path", tmp_path / "data" / "toy")
-    process = started(tmp_path, "run", "toy")
+    typed("sample", "toy", "--rows", 2_000, "--path", tmp_path / "data" / "toy")
+    plan = plan_chaos(tmp_path / "chaos.json", [{"at": STAGES["transform"], "do": "hold"}])
+    preloads = repr([chaos.__name__])
+    process = started(
+        tmp_path, "run", "toy", **{chaos.VARIABLE: str(plan), "DASK_DISTRIBUTED__WORKER__PRELOAD": preloads}
+    )
     staging = tmp_path / "out" / ".toy.rowmill"
-    deadline = time.monotonic() + 100
-    while not (staging / "plan.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    held = tmp_path / "chaos.held"
+    until(lambda: held.exists() or process.poll() is not None, "a worker is held in transform")
+    assert (staging / "plan.json").exists()
     children = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)
     code, _, err = ended(process)
@@ -429,24 +434,27 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(
     assert typed("run", "toy", folder=tmp_path).exit_code == 0
 
 
-def test_a_stop_is_understood_where_a_library_makes_an_error_of_it() -> None:
-    code = """
-import os, signal
-from flows.commands.stop_command import stoppable
-for name in ("SIGINT", "SIGTERM"):
-    if child := os.fork():
-        print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        continue
-    with stoppable([]):
+@pytest.mark.parametrize(("number", "expected", "code"), [
+    (signal.SIGINT, KeyboardInterrupt, None), (signal.SIGTERM, SystemExit, 143),
+])  # fmt: skip
+def test_a_stop_is_understood_where_a_library_makes_an_error_of_it(
+    number: signal.Signals, expected: type[BaseException], code: int | None
+) -> None:
+    from flows.commands.stop_command import stoppable
+
+    def be_stopped() -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Prefect does, with one of its own
         try:
-            signal.raise_signal(getattr(signal, name))
+            signal.raise_signal(number)
         except BaseException:
             raise ValueError("cannot serialize: KeyboardInterrupt") from None
-"""
-    done = subprocess.run([sys.executable, "-uc", code], cwd=ROOT, text=True, capture_output=True, timeout=240)
-    assert done.stdout.splitlines() == [f"SIGINT {-signal.SIGINT}", "SIGTERM 143"], done.stderr
-    assert "ValueError" not in done.stderr
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(expected) as caught, stoppable([]):
+        be_stopped()
+    assert getattr(caught.value, "code", None) == code
+    assert caught.value.__suppress_context__  # nobody is shown the ValueError
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 # learning and applying apart
