@@ -1,18 +1,19 @@
-"""The stages of a job one after another in this process, without Prefect, for tests of what they do."""
+"""The stages of a job one after another, without Prefect, for tests of what they do."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tasks.cluster.local_pool import LocalPool
+from tasks.cluster.pool import Pool
 from tasks.job.request import PlanOf, Request
 from tasks.report.html import ReportWriter
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 
 
-def run_stages(request: Request, threads: int = 2) -> list[Any]:
-    """Ingest to commit; the results of the stages."""
-    pool = LocalPool(threads)
+def run_stages(request: Request, threads: int = 2, pool: Pool | None = None) -> list[Any]:
+    """Ingest to commit, on threads of this process or on a pool; the results of the stages."""
+    pool = pool or LocalPool(threads)
     with request.staging.locked():
         results: list[Any] = [ingest.ingest(request, pool)]
         if not request.fitted:

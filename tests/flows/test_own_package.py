@@ -22,6 +22,7 @@ from rowmill.testing import check_operator
 from flows.job.job import make_job
 from infra.workers import forkserver
 from tasks import ops
+from tasks.cluster.dask_pool import DaskPool
 from tasks.dataset import Dataset
 from tasks.errors import HostError, JobError
 from tasks.job.fingerprints import users_code
@@ -32,8 +33,9 @@ from tasks.workflow import Workflow
 from tests.clusters import IMPORTS
 from tests.commands import rowmill
 from tests.conftest import python_path
-from tests.flows.runs import rows_of, run_flow
+from tests.flows.runs import rows_of
 from tests.frames import to_list
+from tests.stages import run_stages
 from tests.tasks.ops.fitting import learned, transformed
 
 pytestmark = pytest.mark.xdist_group("faults")
@@ -104,17 +106,21 @@ def test_the_operators_of_the_page_learn_in_pieces(shares: Path, engine: str) ->
 @pytest.mark.system
 @pytest.mark.promise("a job says `op: ShareOfLargest`, in a file, in the form or in a deployment")
 def test_the_job_of_the_page_runs_on_workers_of_its_own_cluster(
-    shares: Path, tmp_path: Path, prefect_server: Any, engine: str
+    shares: Path, tmp_path: Path, engine: str
 ) -> None:
+    from distributed import Client
+
     from infra.clusters.model import Cluster
     from tests.clusters import make_cluster
 
     pq.write_table(pa.table(TABLE), tmp_path / "data.parquet")
     job = yaml.safe_load(JOB)
     job["source"]["path"] = str(tmp_path / "data.parquet")
-    job["output"] = {"path": str(tmp_path / "out"), "shuffle": "none", "files": 1}
-    with make_cluster(Cluster(kind="cuda" if engine == "cudf" else "cpu", workers=1)) as cluster:
-        (out,) = run_flow(job, cluster)
+    out = tmp_path / "out"
+    job["output"] = {"path": str(out), "shuffle": "none", "files": 1}
+    asked = Cluster(kind="cuda" if engine == "cudf" else "cpu", workers=1)
+    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():
+        run_stages(make_job(job).request(engine), pool=DaskPool(client))
 
     assert rows_of(out).to_pydict() == SHARES
     assert "shares.operators:ShareOfLargest" in (out / "_workflow" / "workflow.json").read_text()

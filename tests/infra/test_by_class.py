@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -34,9 +35,11 @@ from tasks.dataset import Dataset
 from tasks.errors import GiveUpError, JobError
 from tasks.manifest import Manifest
 from tasks.stages.ingest import _planned
-from tests.clusters import IMPORTS, ON_LOOPBACK, make_cluster
+from tests.clusters import IMPORTS, ON_LOOPBACK, ThreadWorker, make_cluster, start_threads
 from tests.faults.jobs import BLOCK, digests, make_data, make_job
 from tests.infra.elsewhere import DASK, ROOT, commands_with, environment, eventually, processes, run_job
+from tests.infra.own_cluster import OwnCluster
+from tests.stages import run_stages
 
 dask_jobqueue = pytest.importorskip("dask_jobqueue", reason="needs dask-jobqueue: pip install '.[test]'")
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
@@ -97,19 +100,27 @@ def test_a_run_on_workers_from_a_queue(
 
 @pytest.mark.promise("the exchange is then on disk, and the rows are the same", "infra/README.md#on-a-cluster")
 def test_workers_that_come_and_go_in_the_middle_of_a_run_give_the_same_rows(
-    tmp_path: Path, prefect_server: Any
+    tmp_path: Path, prefect_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = make_data(tmp_path / "in", files=8)
+    """The same job has its rows from the stages in this process."""
+    data = make_data(tmp_path / "in")
     breathing = {"cluster_class": "tests.infra.own_cluster.OwnCluster",
                  "cluster_kwargs": {"n_workers": 1, "threads_per_worker": 1, "memory_limit": "1GB"},
-                 "adapt_kwargs": {"minimum": 1, "maximum": 3}}  # fmt: skip
-    for name, cluster in (("one", {"kind": "cpu"}), ("three", breathing)):
-        op = {"op": "tests.infra.own_cluster:Breathes", "scales": name == "three"}
-        features = [{"columns": ["row"], "ops": [op]}, {"columns": ["name"], "ops": [{"op": "Categorify"}]}]
-        run = {"retries": 6}  # a worker that goes may be the one that has the stage
-        assert run_job(data, tmp_path / name, cluster, features=features, run=run).is_completed()
-    assert digests(tmp_path / "one") == digests(tmp_path / "three")
-    assert Manifest.load(tmp_path / "three").data["exchange"] == "disk"
+                 "adapt_kwargs": {"minimum": 1, "maximum": 2}}  # fmt: skip
+
+    def features(scales: bool) -> list[dict[str, Any]]:
+        op = {"op": "tests.infra.own_cluster:Breathes", "scales": scales}
+        return [{"columns": ["row"], "ops": [op]}, {"columns": ["name"], "ops": [{"op": "Categorify"}]}]
+
+    run_stages(load_job(make_job(data, tmp_path / "here", features=features(False))).request("pandas"))
+    sizes: list[int] = []
+    scale_once = OwnCluster.scale_once
+    monkeypatch.setattr(OwnCluster, "scale_once", lambda *asked: sizes.append(scale_once(*asked)) or sizes[-1])
+    run = {"retries": 2}  # a worker that goes may be the one that has the stage
+    assert run_job(data, tmp_path / "two", breathing, features=features(True), run=run).is_completed()
+    assert [size for size, _ in groupby(sizes)] == [2, 1]
+    assert digests(tmp_path / "here") == digests(tmp_path / "two")
+    assert Manifest.load(tmp_path / "two").data["exchange"] == "disk"
 
 
 CONNECTS = "--interface lo --protocol tls:// --tls-ca-file CA --tls-cert CERT --tls-key KEY"
@@ -306,12 +317,12 @@ def test_workers_that_are_added_later_leave_no_thread_limit_in_this_process() ->
     opened = RunningCluster()
     with patch.dict(os.environ):
         os.environ.pop("OMP_NUM_THREADS", None)
-        arguments = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+        arguments = {"n_workers": 0, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
         asked = Cluster(cluster_class="distributed.LocalCluster", cluster_kwargs=arguments)
         by_class.open_class(opened, asked, IMPORTS)
         with Client(opened, set_as_default=False) as client:
-            opened.scaled.scale(2)
-            client.wait_for_workers(2, timeout=240)
+            opened.scaled.scale(1)
+            client.wait_for_workers(1, timeout=240)
         opened.close()
         assert "OMP_NUM_THREADS" not in os.environ
 
@@ -452,11 +463,9 @@ def test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker(tmp_path: P
     """The workers have 1 GB and 4 GB: of 0.003 a partition has two of the four row groups, not all."""
     data = make_data(tmp_path / "in")
     limits = {"small": "1GB", "large": "4GB"}
-    workers = {name: {"cls": "distributed.Nanny", "options": {"memory_limit": limit, "nthreads": 1, **ON_LOOPBACK}}
+    workers = {name: {"cls": ThreadWorker, "options": {"memory_limit": limit, "nthreads": 1, **ON_LOOPBACK}}
                for name, limit in limits.items()}  # fmt: skip
-    arguments = {"workers": workers, "scheduler": {"cls": "distributed.Scheduler", "options": ON_LOOPBACK}}
-    asked = Cluster(cluster_class="distributed.SpecCluster", cluster_kwargs=arguments, workers=2)
-    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
+    with start_threads([], **workers) as cluster, Client(cluster, set_as_default=False) as client:
         pool = DaskPool(client)
         assert (pool.smallest_memory, pool.memory) == (10**9, 5 * 10**9)
         seen = {}

@@ -34,8 +34,8 @@ from tests.faults.seeds import nightly
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("determinism")]
 
-ROWS, ROW_GROUP = 52_000, 2_000
-BLOCKS = 26  # every row group is one, so that each worker has several partitions without millions of rows
+ROWS, ROW_GROUP = 28_000, 2_000
+BLOCKS = 14  # every row group is one, so that each worker has several partitions without millions of rows
 
 
 # Each worker, exchange and size of partitions with each other; the other combinations run nightly.
