@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import copy
 import gzip
 import io
 import lzma
@@ -76,8 +77,20 @@ def gzipped_lines(folder: Path) -> Path:
 def zipped_lines(folder: Path) -> Path:
     path = folder / "rows.csv"  # without the suffix of a zip file
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for number in range(80):
-            archive.writestr(f"{number}.csv", b"a,b\n" + b"1,2\n" * 2**21)
+        archive.writestr("00.csv", b"a,b\n" + b"1,2\n" * 2**21)
+        (first,), file = archive.filelist, archive.fp
+        assert file is not None
+        file.flush()
+        packed = path.read_bytes()
+        for number in range(1, 80):  # the same bytes under other names: they are compressed once
+            other = copy.copy(first)
+            other.filename, other.header_offset = f"{number:02}.csv", file.tell()
+            file.write(packed.replace(b"00.csv", other.filename.encode(), 1))
+            archive.filelist.append(other)
+        archive.start_dir = file.tell()
+    with zipfile.ZipFile(path) as archive:
+        assert sum(info.file_size for info in archive.infolist()) > 640 * 2**20
+        assert len(archive.read("79.csv")) == first.file_size
     return path
 
 

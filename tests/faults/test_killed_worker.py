@@ -145,9 +145,7 @@ def test_a_worker_killed_in_every_attempt_is_a_failed_run_that_can_be_resumed(
     assert "run the same job again: what is done is kept" in state.message
     assert not (tmp_path / "out").exists()
 
-    faults()
-    state = run_flow(make_job(data, tmp_path / "out"))
-    assert task_runs(state, QUIET) == QUIET
+    assert go(make_job(data, tmp_path / "out"), "pandas") == ["ingest", "statistics"]
     assert digests(tmp_path / "out") == expected
     assert not (tmp_path / ".out.rowmill").exists()
 

@@ -116,10 +116,11 @@ def test_halves_write_the_same_bytes_and_are_counted(
 
 
 def test_the_flow_answers_with_halves_on_the_workers_of_a_cluster(
-    tmp_path: Path, prefect_server: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, faults: Callable[..., None], in_small_blocks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = make_source(tmp_path / "in", 26, 65_536)  # a thread has twelve partitions: of two blocks, one more
-    job = small_job(source, tmp_path / "quiet", output={"row_group_size": 10_000})
+    faults()  # but every row group is a block on the workers, too
+    source = make_source(tmp_path / "in", 26, 1024)  # a thread has twelve partitions: of two blocks, one more
+    job = small_job(source, tmp_path / "quiet", output={"row_group_size": 320})
     run_stages(job_of(job).request("pandas"))
     faults = "statistics:0:1,transform:0:1,transform:2:1,shuffle_write:0:1,shuffle_write:3:2"
     monkeypatch.setenv(out_of_memory.VARIABLE, faults)
