@@ -225,7 +225,7 @@ def test_a_reader_finds_an_output_at_any_moment_and_never_two_mixed(tmp_path: Pa
     replace("0")
     command = [sys.executable, "-c", READER, str(out), str(tmp_path / "stop")]
     readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    for number in range(1, 150):
+    for number in range(1, 50):
         replace(str(number))
     (tmp_path / "stop").touch()
     for reader in readers:

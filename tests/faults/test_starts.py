@@ -21,6 +21,7 @@ from tests.clusters import make_cluster
 from tests.conftest import python_path
 from tests.faults import chaos
 from tests.faults.jobs import plan_chaos
+from tests.infra.elsewhere import until
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 AT_START = "infra.workers.preload:dask_setup"
@@ -36,12 +37,23 @@ def deaths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 @pytest.mark.parametrize("how", ["kill", "fall"])
-def test_a_worker_that_dies_once_while_it_starts_is_started_again(
-    how: str, deaths: Callable[..., None], caplog: pytest.LogCaptureFixture
+def test_a_worker_that_dies_once_while_it_starts_is_started_again_and_keeps_its_way_to_stderr(
+    how: str, deaths: Callable[..., None], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    lines: list[str] = []
+
+    def say(text: str) -> int:
+        return os.write(2, text.encode())
+
+    def is_read() -> bool:
+        lines.append(capfd.readouterr().err)
+        return "a line of the worker" in "".join(lines)
+
     deaths({"at": AT_START, "do": how})
     with make_cluster(ONE) as cluster, Client(cluster, set_as_default=False) as client:
         assert client.submit(sum, [1, 2]).result(timeout=120) == 3
+        client.run(say, "a line of the worker\n")
+        until(is_read, "the worker's line is in stderr")
     assert [r.getMessage() for r in caplog.records if "workers died while they started (attempt 1 of 3)" in r.message]
 
 
@@ -118,16 +130,3 @@ def test_a_thread_that_dies_for_want_of_memory_ends_the_command(tmp_path: Path) 
     )  # fmt: skip
     assert done.returncode != 0
     assert "there is no memory left for this process" in done.stderr
-
-
-def test_workers_keep_their_way_to_stderr_after_a_second_start(
-    deaths: Callable[..., None], capfd: pytest.CaptureFixture[str]
-) -> None:
-    def say(text: str) -> int:
-        return os.write(2, text.encode())
-
-    deaths({"at": AT_START, "do": "fall"})
-    with make_cluster(ONE) as cluster, Client(cluster, set_as_default=False) as client:
-        client.run(say, "a line of the worker\n")
-        time.sleep(1)
-    assert "a line of the worker" in capfd.readouterr().err
