@@ -19,7 +19,6 @@ import dask.config
 import psutil
 import pytest
 from distributed import Client, SpecCluster
-from distributed.protocol.serialize import dask_serialize
 from pydantic import ValidationError
 
 from flows.job.job import load_job
@@ -115,7 +114,12 @@ def test_workers_that_come_and_go_in_the_middle_of_a_run_give_the_same_rows(
     run_stages(load_job(make_job(data, tmp_path / "here", features=features(False))).request("pandas"))
     sizes: list[int] = []
     scale_once = OwnCluster.scale_once
-    monkeypatch.setattr(OwnCluster, "scale_once", lambda *asked: sizes.append(scale_once(*asked)) or sizes[-1])
+
+    def note_size(cluster: OwnCluster, bound: int) -> int:
+        sizes.append(scale_once(cluster, bound))
+        return sizes[-1]
+
+    monkeypatch.setattr(OwnCluster, "scale_once", note_size)
     run = {"retries": 2}  # a worker that goes may be the one that has the stage
     assert run_job(data, tmp_path / "two", breathing, features=features(True), run=run).is_completed()
     assert [size for size, _ in groupby(sizes)] == [2, 1]
@@ -284,17 +288,22 @@ def test_the_classes_that_errors_name_exist(name: str) -> None:
     assert by_class.check_class(Cluster(cluster_class=name, cluster_kwargs={"cores": 1, "memory": "1GB", **own}))
 
 
-def of_worker(dask_worker: Any) -> dict[str, Any]:
-    from tasks.engines.task_result import TaskResult
-
-    return {"pause": dask_worker.memory_manager.memory_pause_fraction, "switch": sys.getswitchinterval(),
-            "shuffle": dask.config.get("dataframe.shuffle.method"),
-            "transfers": TaskResult in dask_serialize._lookup}  # fmt: skip
-
-
 @pytest.mark.promise("A plugin of Dask sets up every worker, also those that join later")
 def test_workers_of_any_class_are_set_up_also_those_that_join_later(tmp_path: Path) -> None:
     """`dask worker` starts them, with nothing of rowmill in its command and its settings."""
+
+    def of_worker(dask_worker: Any) -> dict[str, Any]:  # sent by value: no worker imports this module
+        import sys
+
+        import dask.config
+        from distributed.protocol.serialize import dask_serialize
+
+        from tasks.engines.task_result import TaskResult
+
+        return {"pause": dask_worker.memory_manager.memory_pause_fraction, "switch": sys.getswitchinterval(),
+                "shuffle": dask.config.get("dataframe.shuffle.method"),
+                "transfers": TaskResult in dask_serialize._lookup}  # fmt: skip
+
     plain = {"PYTHONPATH": str(ROOT)}
     arguments = {"n_workers": 0, "protocol": "tcp", "host": "127.0.0.1"}
     opened = RunningCluster()
