@@ -18,14 +18,12 @@ from tests.conftest import free_port, python_path
 # process of a run. Prefect's runner would give each an interpreter of its own. And it keeps no automations, which a
 # server of many tests would look at for each of their events.
 FORKING = """
-import multiprocessing
-from multiprocessing import context
 from infra.orchestration import deployments
 from rowmill.cli import main
+from tests.forking import fork_runs
 
 deployments.keep_automations = lambda notify: None
-multiprocessing.set_forkserver_preload(["prefect.flow_engine", "flows.preprocess", "flows.refit"])
-context._concrete_contexts["spawn"] = multiprocessing.get_context("forkserver")
+fork_runs()
 main()
 """
 START = "from infra.orchestration.server import ensure_server; print(ensure_server().api_url)"

@@ -11,19 +11,15 @@ import os
 import runpy
 import sys
 import warnings
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from tests.forking import begin_forking
+
 OWN = "in a process of its own"
 MARK = "ROWMILL_TEST_FORKED"  # a variable of a run that is a fork
-PRELOADED = ["prefect.flow_engine", "prefect.runner._workspace_supervisor", "flows.preprocess", "flows.refit",
-             "flows.train", "flows.watch_source"]  # fmt: skip
-
-forks = get_context("forkserver")
-
-
 def main() -> None:
+    forks = begin_forking()
     import prefect.workers.process
     from prefect.cli import app
     from prefect.runner import _starter_engine, _workspace_starter
@@ -50,13 +46,12 @@ def main() -> None:
 
     prefect.workers.process.WorkspaceResolvingEngineCommandStarter = Starter  # type: ignore[misc]
     _starter_engine.run_process = start_run  # type: ignore[assignment]
-    forks.set_forkserver_preload(PRELOADED)
     app()
 
 
 def prepare_and_run(config: str, environment: dict[str, str], folder: Path) -> None:
-    """What `python -m prefect.runner._workspace_supervisor CONFIG` does: the steps that a deployment names, and then the
-    engine, which Prefect begins as another program in the same process."""
+    """What `python -m prefect.runner._workspace_supervisor CONFIG` does: the steps that a deployment names, and then
+    the engine, which Prefect begins as another program in the same process."""
     from prefect.runner import _workspace_supervisor as supervisor
 
     os.setsid()

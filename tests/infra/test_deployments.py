@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 from datetime import UTC, datetime, timedelta
@@ -17,9 +18,11 @@ from infra.orchestration import deployments
 from infra.orchestration.deployment_file import read_file
 from tasks.errors import GiveUpError, JobError
 from tasks.storage.staging import Staging
+from tests.commands import rowmill
 from tests.conftest import python_path
 from tests.flows.runs import rows_of
 from tests.infra.elsewhere import until
+from tests.infra.forking_worker import OWN
 from tests.infra.operations import (
     POOL,
     SMALL,
@@ -94,7 +97,8 @@ def test_a_worker_picks_up_a_scheduled_run(home: Path, worker: Path, api: Any, c
     given = {"output": {"seed": 1}, "source": SMALL, "cluster": section_of(cluster)}
     nightly = api.read_deployment_by_name("preprocess/nightly")
     soon = datetime.now(UTC) + timedelta(seconds=1)
-    run = api.create_flow_run_from_deployment(nightly.id, parameters=given, state=Scheduled(scheduled_time=soon))
+    scheduled = Scheduled(scheduled_time=soon)
+    run = api.create_flow_run_from_deployment(nightly.id, parameters=given, state=scheduled, name=OWN)
 
     assert final_state(api, run.id, worker) == "Completed"
     manifest = json.loads((home / "out/nightly/v0001/_manifest.json").read_text())
@@ -129,21 +133,25 @@ def test_an_event_starts_a_run_on_the_new_files(home: Path, worker: Path, api: A
     "one at a time (`--limit`; a look at a watched folder waits for no job), each in a process of its own"
 )
 @pytest.mark.promise("Ctrl-C or SIGTERM cancels what runs and pauses the schedules; the next start resumes them")
-def test_serve_runs_one_at_a_time_and_ends_cleanly(tmp_path: Path, api: Any, cluster: Any) -> None:
+def test_serve_runs_one_at_a_time_and_ends_cleanly(
+    tmp_path: Path, api: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = {"name": "served", "entrypoint": "flows.preprocess.preprocess", "tags": ["rowmill"],
             "parameters": {"recipe": "toy", "source": SMALL, "output": {"path": "out", "on_existing": "replace"}},
             "schedules": [{"cron": "0 3 * * *", "timezone": "Asia/Tokyo", "slug": "early"}]}  # fmt: skip
     folder = folder_with_decoys(tmp_path / "here")
     watch = {"name": "served", "entrypoint": "flows.watch_source.watch_source", "parameters": {"path": "."}}
     (folder / "own.yaml").write_text(yaml.safe_dump({"deployments": [spec, watch]}))
-    process = started(folder, "rowmill", "serve", "--file", "own.yaml", **{CLUSTERS: cluster.scheduler_address})
+    monkeypatch.setattr("flows.job.access.serving_limits", list)  # they would hold for all of this process
+    monkeypatch.setattr(logging.getLogger("prefect.runner"), "filters", [])
+    process = started(folder, "tests.forking", "serve", "--file", "own.yaml", **{CLUSTERS: cluster.scheduler_address})
     try:
         served = until(lambda: _named(api, "preprocess/served"), "the deployment is there")
         small = {"output": {"seed": 7}, "cluster": section_of(cluster)}
         first = api.create_flow_run_from_deployment(served.id, parameters=small)
-        other = started(folder, "rowmill", "serve", "--file", "own.yaml")
-        assert ended(other) == 1
-        assert f"preprocess/served already\n  where: process {process.pid}\n" in (folder / "log.txt").read_text()
+        other = rowmill("serve", "--file", "own.yaml", folder=folder)
+        assert other.exit_code == 1
+        assert f"preprocess/served already\n  where: process {process.pid}\n" in other.output
         assert not api.read_deployment(served.id).paused
         until(lambda: api.read_flow_run(first.id).state_name != "Scheduled", "the first run is taken")
         long = {"output": {"path": "long"}, "run": {"lock": "wait"}}

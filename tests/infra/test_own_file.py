@@ -13,6 +13,7 @@ from flows.commands.serve import doubtful_jobs
 from infra.orchestration.deployment_file import FOLDER, complete, read_file
 from tasks.storage.staging import Staging
 from tests.infra.elsewhere import until
+from tests.infra.forking_worker import OWN
 from tests.infra.operations import POOL, SMALL, deploy, final_state, folder_with_decoys
 from tests.running import section_of
 
@@ -20,9 +21,9 @@ pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.slow]
 ENTRY, WATCH = "flows.preprocess.preprocess", "flows.watch_source.watch_source"
 
 
-def state_of(api: Any, name: str, worker: Path) -> tuple[str, Any]:
+def state_of(api: Any, name: str, worker: Path, called: str | None = None) -> tuple[str, Any]:
     deployment = api.read_deployment_by_name(name)
-    run = api.create_flow_run_from_deployment(deployment.id)
+    run = api.create_flow_run_from_deployment(deployment.id, name=called)
     return final_state(api, run.id, worker), api.read_flow_run(run.id)
 
 
@@ -58,9 +59,11 @@ def test_the_command_says_how_far_it_is(own: Path) -> None:
 @pytest.mark.promise(
     "A file needs the key `deployments:` only: `deploy` adds the pull step, the environment and the tag `rowmill`"
 )
-@pytest.mark.parametrize("name", ["own", "here"])
-def test_a_file_of_deployments_alone_is_enough(name: str, own: Path, api: Any, worker: Path) -> None:
-    state, run = state_of(api, f"preprocess/{name}", worker)
+@pytest.mark.parametrize(("name", "called"), [("own", OWN), ("here", None)], ids=["own", "here"])
+def test_a_file_of_deployments_alone_is_enough(
+    name: str, called: str | None, own: Path, api: Any, worker: Path
+) -> None:
+    state, run = state_of(api, f"preprocess/{name}", worker, called)
     assert state == "Completed", run.state.message
     assert json.loads((own / "out" / name / "_manifest.json").read_text())["run"] == str(run.id)
     assert sorted(run.tags) == ["made-up-data", "rowmill"]  # its data are a sample
