@@ -17,7 +17,7 @@ from infra.orchestration.deployment_file import FILE, read_file
 from tasks.errors import GateAskedError, GateStoppedError, JobError
 from tasks.storage.discarded import mark
 from tests.faults.jobs import make_data, make_job
-from tests.flows.runs import key_of, run_on
+from tests.flows.runs import have_stages_here, key_of, run_any, run_on
 from tests.infra.elsewhere import until
 from tests.infra.operations import deploy, final_state, paused_pool, runs_of
 
@@ -56,27 +56,28 @@ def job_of(folder: Path, day: str, level: str = "warn") -> dict[str, Any]:
 @pytest.mark.promise("starts once for each version", "flows/OPERATIONS.md#when-it-is-published")
 @pytest.mark.promise("It never starts for a night that failed, was refused or waits")
 def test_each_version_is_trained_on_once(
-    folder: Path, api: Any, cluster: Any, worker: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, api: Any, worker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from prefect import tags
     from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
     from prefect.events import emit_event
 
     first, second, third = DAYS
+    have_stages_here(monkeypatch)
     with paused_pool(api):  # until it is clear which trainings there are
         with monkeypatch.context() as patch:
             patch.setattr(outbox, "mark_sent", lambda *_: None)
-            run_on(preprocess, job_of(folder, first), cluster)  # the event is sent, and not marked
-        run_on(preprocess, job_of(folder, second), cluster)  # this start sends it again
+            run_any(preprocess, job_of(folder, first))  # the event is sent, and not marked
+        run_any(preprocess, job_of(folder, second))  # this start sends it again
         with tags(BACKFILL):
-            run_on(preprocess, job_of(folder, third), cluster)
-            run_on(preprocess, job_of(folder, third), cluster)  # it is published already
+            run_any(preprocess, job_of(folder, third))
+            run_any(preprocess, job_of(folder, third))  # it is published already
         with pytest.raises(JobError, match="there are no data"):
-            run_on(preprocess, job_of(folder, MISSING), cluster)
+            run_any(preprocess, job_of(folder, MISSING))
         with pytest.raises(GateStoppedError):
-            run_on(preprocess, job_of(folder, NULLS, "stop"), cluster)
+            run_any(preprocess, job_of(folder, NULLS, "stop"))
         with pytest.raises(GateAskedError):
-            run_on(preprocess, job_of(folder, NULLS, "ask"), cluster)
+            run_any(preprocess, job_of(folder, NULLS, "ask"))
         resource = {"prefect.resource.id": f"rowmill.output.{slug_of(folder)}", "rowmill.version": "vlast"}
         emit_event("rowmill.output.published", resource, payload={"path": "none", "version": "vlast"})
 
