@@ -8,19 +8,21 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from prefect.context import refresh_global_settings_context
 
-from infra.orchestration.server import flow_run_url
+from infra.orchestration.server import ServerInfo, ensure_server, flow_run_url, stop_server
+from tasks.errors import GiveUpError
+from tests.commands import unchanged
 from tests.conftest import free_port, python_path
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("server")]
 ENSURE = "import json; from infra.orchestration.server import *; print(json.dumps(ensure_server()))"
-TWICE = "import json; from infra.orchestration.server import *; print(json.dumps([ensure_server(), ensure_server()]))"
-STOP = "import json; from infra.orchestration.server import *; print(json.dumps([stop_server(), stop_server()]))"
 
 
 def started(code: str, home: Path, **environment: Any) -> subprocess.Popen[str]:
@@ -43,54 +45,60 @@ def refusal(process: subprocess.Popen[str]) -> str:
     return err
 
 
-@pytest.mark.promise("otherwise one on this host. They start it if needed and leave it running")
-def test_two_processes_that_start_at_once_share_one_server_that_outlives_them(
-    tmp_path: Path, new_prefect_home: Callable[[Path], Path]
-) -> None:
-    home, port = new_prefect_home(tmp_path), free_port()
-    try:
-        both = [started(ENSURE, home, PREFECT_SERVER_API_PORT=port) for _ in range(2)]
-        first, second = (answer(process) for process in both)
-
-        assert first[:2] == second[:2] == [f"http://127.0.0.1:{port}/api", f"http://127.0.0.1:{port}"]
-        assert sorted([first[2], second[2]]) == [False, True]
-        assert httpx.get(f"{first[0]}/health").json() is True
-        # The first call finds it, and sets PREFECT_API_URL for the second.
-        assert answer(started(TWICE, home, PREFECT_SERVER_API_PORT=port)) == [[*first[:2], False]] * 2
-    finally:
-        stopped = answer(started(STOP, home))
-    assert stopped == [True, False]
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{first[0]}/health")
+@contextmanager
+def knowing(home: Path, **variables: Any) -> Iterator[None]:
+    """Let this process know this home only, as one that imported Prefect before."""
+    with unchanged():
+        for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+            del os.environ[name]
+        os.environ.update({"PREFECT_HOME": str(home)} | {name: str(value) for name, value in variables.items()})
+        refresh_global_settings_context()
+        yield
 
 
 class Started(NamedTuple):
-    """What two processes were told, one after the other, that asked for a server with a password on a port that
-    something else had taken."""
+    """What processes were told that asked for a server with a password on a port that something else had taken: two at
+    once, and one after them, twice."""
 
     taken: int
     first: list[Any]
     second: list[Any]
+    later: list[ServerInfo]
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, new_prefect_home: Callable[[Path], Path]) -> Iterator[Started]:
     home = new_prefect_home(tmp_path_factory.mktemp("prefect-home"))
-    secret = {"PREFECT_SERVER_API_AUTH_STRING": "admin:secret", "PREFECT_API_AUTH_STRING": "admin:secret"}
+    known = {"PREFECT_SERVER_API_AUTH_STRING": "admin:secret", "PREFECT_API_AUTH_STRING": "admin:secret"}
     try:
         with socket.create_server(("127.0.0.1", 0)) as stranger:
             taken = stranger.getsockname()[1]
             stranger.settimeout(0)
-            first, second = (answer(started(ENSURE, home, PREFECT_SERVER_API_PORT=taken, **secret)) for _ in range(2))
-        yield Started(taken, first, second)
+            both = [started(ENSURE, home, PREFECT_SERVER_API_PORT=taken, **known) for _ in range(2)]
+            first, second = (answer(process) for process in both)
+            with knowing(home, PREFECT_SERVER_API_PORT=taken, **known):
+                # The first call finds it, and sets PREFECT_API_URL for the second.
+                later = [ensure_server(), ensure_server()]
+        yield Started(taken, first, second, later)
     finally:
-        answer(started(STOP, home))
+        with knowing(home):
+            stopped = [stop_server(), stop_server()]
+    assert stopped == [True, False]
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{first[0]}/health")
+
+
+@pytest.mark.promise("otherwise one on this host. They start it if needed and leave it running")
+def test_two_processes_that_start_at_once_share_one_server_that_outlives_them(guarded: Started) -> None:
+    assert guarded.first[:2] == guarded.second[:2]
+    assert sorted([guarded.first[2], guarded.second[2]]) == [False, True]
+    assert httpx.get(f"{guarded.first[0]}/health").json() is True
+    assert [[*found] for found in guarded.later] == [[*guarded.first[:2], False]] * 2
 
 
 def test_a_port_taken_by_something_else_is_left_alone_and_the_other_one_remembered(guarded: Started) -> None:
     assert guarded.first[0] != f"http://127.0.0.1:{guarded.taken}/api"
-    assert (guarded.first[2], guarded.second[2]) == (True, False)
-    assert guarded.first[:2] == guarded.second[:2]
+    assert guarded.first[:2] == [*guarded.later[0][:2]]
 
 
 @pytest.mark.promise("the page and `prefect` ask for it then")
@@ -98,15 +106,16 @@ def test_a_server_with_a_password_asks_for_it_and_is_used_with_it(guarded: Start
     page = f"{guarded.first[0]}/admin/version"
     assert httpx.get(page).status_code == 401
     assert httpx.get(page, auth=("admin", "secret")).status_code == 200
-    assert (guarded.first[:2], guarded.second[2]) == (guarded.second[:2], False)
+    assert (guarded.first[0], guarded.later[0].started) == (guarded.later[0].api_url, False)
 
 
 @pytest.mark.promise("`the configured Prefect server does not answer`")
 def test_a_configured_server_that_does_not_answer_is_never_replaced(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}/api"
-    message = refusal(started(ENSURE, tmp_path, PREFECT_API_URL=url))
-    assert "the configured Prefect server does not answer" in message
-    assert f"PREFECT_API_URL = {url}" in message
+    with knowing(tmp_path, PREFECT_API_URL=url), pytest.raises(GiveUpError) as refused:
+        ensure_server()
+    assert "the configured Prefect server does not answer" in str(refused.value)
+    assert f"PREFECT_API_URL = {url}" in str(refused.value)
     assert not (tmp_path / "rowmill-server.json").exists()
 
 
@@ -122,6 +131,8 @@ def test_settings_reach_a_process_that_imported_prefect_before(prefect_server: A
 
     settings = get_current_settings()
     assert settings.api.url == prefect_server.api_url == os.environ["PREFECT_API_URL"]
+    port = os.environ["PREFECT_SERVER_API_PORT"]  # which was free
+    assert prefect_server[:2] == (f"http://127.0.0.1:{port}/api", f"http://127.0.0.1:{port}")
     assert settings.server.analytics_enabled is False
     assert settings.server.ephemeral.enabled is False
 
