@@ -35,7 +35,10 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 if __name__ == "__main__":
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         from flows.preprocess import preprocess
-        print(json.dumps(preprocess(**json.loads(sys.argv[1]))))
+        from tests.clusters import start_threads
+        from tests.running import section_of
+        with start_threads([{}, {}]) as cluster:
+            print(json.dumps(preprocess(**json.loads(sys.argv[1]) | {"cluster": section_of(cluster)})))
 """
 
 
