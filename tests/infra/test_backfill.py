@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from tasks.errors import GiveUpError, JobError
 from tasks.storage.discarded import mark
 from tasks.storage.retention import drop_versions
 from tasks.storage.staging import Staging
+from tests.commands import rowmill
 from tests.hosts import Host
 from tests.infra.elsewhere import until
 from tests.running import section_of
@@ -433,24 +435,31 @@ def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(
     new_prefect_home(host.home)
     host.start_server()
     serving = host.serve()
-    command = ("backfill", "preprocess/nights", "--from", DAYS[0], "--to", DAYS[-1])
-    try:
-        until(lambda: "press Ctrl-C to stop" in host.log, "serve")
-        first = host.rowmill(*command, "--missing")
-        until(lambda: len(host.days()) >= 1, "the first day")
-        assert f"3 day(s) of the schedule have no published output\n{', '.join(DAYS)}\n" in host.log
-        killed(first)  # the host of the command is gone
-        second = host.rowmill(*command)
+    words = ("backfill", "preprocess/nights", "--from", DAYS[0], "--to", DAYS[-1])
+    variables = {"PREFECT_HOME": str(host.home), "PREFECT_API_URL": host.api_url}
+
+    def restart_server() -> subprocess.Popen[str]:
         until(lambda: len(host.days()) >= 2, "the second day")
         host.kill_server()
         host.start_server()
-        if serving.poll() is not None:  # Prefect's runner ends when a server is away for long
-            serving = host.serve()
-        assert second.wait(600) == 0, host.log
+        return host.serve() if serving.poll() is not None else serving  # Prefect's runner may end without a server
+
+    try:
+        until(lambda: "press Ctrl-C to stop" in host.log, "serve")
+        first = host.rowmill(*words, "--missing")
+        until(lambda: len(host.days()) >= 1, "the first day")
+        assert f"3 day(s) of the schedule have no published output\n{', '.join(DAYS)}\n" in host.log
+        killed(first)  # the host of the command is gone
+        with ThreadPoolExecutor() as beside:
+            restarted = beside.submit(restart_server)
+            second = rowmill(*words, folder=tmp_path, **variables)
+            serving = restarted.result()
+        assert second.exit_code == 0, second.output + host.log
         assert host.days() == DAYS
-        assert host.rowmill(*command).wait(240) == 0
+        third = rowmill(*words, folder=tmp_path, **variables)
+        assert third.exit_code == 0, third.output
         assert host.days() == DAYS
-        assert "3 day(s), 3 of them are published" in host.log
+        assert "3 day(s), 3 of them are published" in third.output
         table = httpx.get(f"{host.api_url}/artifacts/rowmill-nights-preprocess-nights/latest").json()["data"]
         assert table.startswith("**")  # this month has no run
     finally:
