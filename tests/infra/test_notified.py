@@ -37,15 +37,16 @@ import sys, time
 from prefect import flow, tags
 from flows.job.run_labels import label_host; from flows.run import signs_of_life
 
-@flow(name="sleeper", flow_run_name=sys.argv[1])
-def sleeper():
+@flow(name="sleeper")
+def sleeper(seconds: float):
     label_host()
     signs_of_life.SECONDS = 1.0
     with signs_of_life.signs_of_life("/data/out"):
-        time.sleep(float(sys.argv[2]))
+        time.sleep(seconds)
 
 with tags("rowmill"):
-    sleeper()
+    for name, seconds in zip(sys.argv[1:], (3.0, 600.0)):
+        sleeper.with_options(flow_run_name=name)(seconds)
 """
 
 
@@ -123,11 +124,12 @@ def text_of(heard: list[tuple[float, str]], run: str, about: str = "") -> tuple[
     return until(told, f"{run} is told")
 
 
-def sleeping(folder: Path, name: str, seconds: float) -> subprocess.Popen[bytes]:
-    """A process that runs the flow `sleeper`, with a sign of life each second; its run is called `name`."""
+def sleeping(folder: Path, *names: str) -> subprocess.Popen[bytes]:
+    """A process that runs the flow `sleeper` twice, with a sign of life each second: for a moment, and for long. The
+    runs have these names."""
     (folder / "sleeper.py").write_text(SLEEPER)
     environment = os.environ | {"PYTHONPATH": python_path()}
-    command = [sys.executable, "-P", str(folder / "sleeper.py"), name, str(seconds)]
+    command = [sys.executable, "-P", str(folder / "sleeper.py"), *names]
     return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 
 
@@ -172,14 +174,13 @@ def silent(api: Any, heard: list[Any], tmp_path_factory: pytest.TempPathFactory)
     taken = api.create_flow_run(waiting, name=unique("taken"), tags=["rowmill"], state=Scheduled())
     api.set_flow_run_state(taken.id, Pending())
     folder, names = tmp_path_factory.mktemp("sleeper"), (unique("finishes"), unique("dies"))
-    finishes, dies = sleeping(folder, names[0], 3), sleeping(folder, names[1], 600)
+    process = sleeping(folder, *names)
     try:
-        assert finishes.wait(120) == 0
         dead = until(lambda: run_called(api, names[1]), "the run is there")
         until(lambda: signs_of(api, dead) > 1, "signs of life")
     finally:
-        dies.kill()
-        dies.wait()
+        process.kill()
+        process.wait()
     return Silent(run_called(api, names[0]), dead, time.time(), taken)
 
 

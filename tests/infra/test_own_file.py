@@ -98,7 +98,8 @@ def test_the_watch_does_not_wait_behind_a_long_job(own: Path, api: Any, worker: 
 
 
 @pytest.mark.promise("names those that are not in the file any more; `--prune` removes them")
-def test_what_left_the_file_is_named_and_pruned(tmp_path: Path, api: Any) -> None:
+@pytest.mark.promise("`deploy` for another pool moves it there and says so")
+def test_what_left_the_file_is_named_and_pruned_and_what_has_another_pool_is_moved(tmp_path: Path, api: Any) -> None:
     def names() -> set[str]:
         return {d.name for d in api.read_deployments(limit=200)}
 
@@ -106,21 +107,30 @@ def test_what_left_the_file_is_named_and_pruned(tmp_path: Path, api: Any) -> Non
                "match": {"prefect.resource.id": f"rowmill.source.{tmp_path}/*"}}  # fmt: skip
     stays = {"name": "stays", "entrypoint": ENTRY}
     leaves = {"name": "leaves", "entrypoint": ENTRY, "triggers": [arrived]}
+    moves = {"name": "moves", "entrypoint": ENTRY, "parameters": {"job": "jobs/none.yaml"}}
     other = tmp_path / "other"
     other.mkdir()
     deploy(other, [{"name": "of-another-file", "entrypoint": ENTRY}])
-    assert "leaves" in deploy(tmp_path, [stays, leaves])
+    first = deploy(tmp_path, [stays, leaves, moves])
+    assert "leaves" in first
+    assert f"folder   {tmp_path}, unless the file names another" in first
+    assert "check    preprocess/moves: jobs/none.yaml is not here" in first
 
-    text = deploy(tmp_path, [stays])
+    text = deploy(tmp_path, [stays, moves])
+    assert "moved" not in text
     assert "left     preprocess/leaves is no longer in the file: it stays" in text
     assert "--prune removes it" in text
     assert "preprocess/of-another-file" in text.split("also     ")[1]
     assert {"stays", "leaves", "of-another-file"} <= names()
 
-    assert "left     preprocess/leaves is no longer in the file: removed" in deploy(tmp_path, [stays], "--prune")
+    assert "left     preprocess/leaves is no longer in the file: removed" in deploy(tmp_path, [stays, moves], "--prune")
     assert {"stays", "of-another-file"} <= names()
     assert "leaves" not in names()
     assert not api.read_automations_by_name("of-leaves")
+
+    text = deploy(tmp_path, [moves], "--pool", "rowmill-other")
+    assert f"moved    preprocess/moves from the pool {POOL}: a deployment is in one pool" in text
+    assert api.read_deployment_by_name("preprocess/moves").work_pool_name == "rowmill-other"
 
 
 @pytest.mark.promise("A start names the deployments that have left the file since the last one")
@@ -178,18 +188,6 @@ def test_the_folder_of_a_run(spec: dict[str, Any], pull: Any, folder: str | None
     environment = spec["work_pool"]["job_variables"]["env"]
     assert environment.get("ROWMILL_FOLDER") == folder
     assert environment["PYTHONSAFEPATH"] == "1"
-
-
-@pytest.mark.promise("`deploy` for another pool moves it there and says so")
-def test_a_file_deployed_for_another_pool_is_moved_and_the_folder_is_printed(tmp_path: Path, api: Any) -> None:
-    moves = [{"name": "moves", "entrypoint": ENTRY, "parameters": {"job": "jobs/none.yaml"}}]
-    first = deploy(tmp_path, moves)
-    assert f"folder   {tmp_path}, unless the file names another" in first
-    assert "check    preprocess/moves: jobs/none.yaml is not here" in first
-    assert "moved" not in deploy(tmp_path, moves)
-    text = deploy(tmp_path, moves, "--pool", "rowmill-other")
-    assert f"moved    preprocess/moves from the pool {POOL}: a deployment is in one pool" in text
-    assert api.read_deployment_by_name("preprocess/moves").work_pool_name == "rowmill-other"
 
 
 @pytest.mark.promise("It loads the job files that are on this host, and names those that are not valid")
