@@ -23,6 +23,7 @@ from tests.running import section_of
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+VIEWPORT = {"width": 1280, "height": 900}
 # Nothing is fetched from outside, neither by the browser itself nor by the pages.
 ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -40,27 +41,38 @@ def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=path, args=ARGUMENTS, headless=True)
         # One profile, as a person has it: what the pages load is loaded once.
-        context = running.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC")
+        context = running.new_context(viewport=VIEWPORT, locale="en-GB", timezone_id="UTC")
         context.set_default_timeout(60_000)  # the patience that two busy cores need
         yield context
         running.close()
 
 
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    """An empty page."""
+@pytest.fixture(scope="package")
+def tab(browser: Any) -> Iterator[Any]:
+    """The one page of all tests: what a new one loads and compiles costs more than most tests."""
     with browser.new_page() as opened:
         yield opened
 
 
-@pytest.fixture(scope="session")
-def keep() -> Callable[[Any, str], None]:
-    """Saves what a page shows as a small PNG for the README, where ROWMILL_SCREENSHOTS is set."""
+@pytest.fixture
+def page(tab: Any) -> Iterator[Any]:
+    """An empty page."""
+    yield tab
+    tab.goto("about:blank")
+    tab.set_viewport_size(VIEWPORT)
+    tab.emulate_media(media="null")
 
-    def save(page: Any, name: str) -> None:
+
+@pytest.fixture(scope="session")
+def keep() -> Callable[..., None]:
+    """Saves what a page shows as a small PNG for the README, where ROWMILL_SCREENSHOTS is set; after so many
+    milliseconds where it is still being drawn."""
+
+    def save(page: Any, name: str, after: float = 0) -> None:
         if os.environ.get("ROWMILL_SCREENSHOTS"):
             from PIL import Image
 
+            page.wait_for_timeout(after)
             path = SCREENSHOTS / f"{name}.png"
             path.parent.mkdir(exist_ok=True)
             page.screenshot(path=path)

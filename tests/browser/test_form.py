@@ -29,33 +29,32 @@ class ByForm(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def by_form(served: Served, nightly: Any, browser: Any, api: Any, keep: Any) -> ByForm:
+def by_form(served: Served, nightly: Any, tab: Any, api: Any, keep: Any) -> ByForm:
     """From the first page of the server to the finished run, by clicks and typed text only."""
     output = served.folder / "out by hand"
-    with browser.new_page() as page:
-        page.goto(served.url)
-        page.get_by_role("link", name="Deployments").first.click()
-        page.get_by_role("link", name="by-form").first.click()
-        page.get_by_role("button", name="Run", exact=True).click()
-        page.get_by_role("menuitem", name="Custom run").click()
-        page.get_by_label("recipe").click()
-        page.get_by_role("option", name="ecommerce").click()
-        field(page, "output", "Path").fill(str(output))
-        field(page, "output", "Seed").fill("7")
-        field(page, "output", "Files").fill("3")
-        field(page, "run", "Date").fill("2026-11-22")
-        field(page, "run", "Timezone").fill("Europe/Berlin")
-        group(group(page.locator("body"), "run"), "If Empty").locator("fieldset button").first.click()
-        page.get_by_role("option", name="skip").click()
-        group(page.locator("body"), "run").scroll_into_view_if_needed()
-        keep(page, "form-date")
-        page.get_by_text("Parameters", exact=True).scroll_into_view_if_needed()
-        keep(page, "form")
-        submit(page, "shop-by-hand")
-        find_run(page, api, "shop-by-hand", output)
-        run = final(api, page.url.partition("?")[0].rpartition("/")[2])
-        page.get_by_text("Completed", exact=True).first.wait_for()
-    return ByForm(run, output)
+    tab.goto(served.url)
+    tab.get_by_role("link", name="Deployments").first.click()
+    tab.get_by_role("link", name="by-form").first.click()
+    tab.get_by_role("button", name="Run", exact=True).click()
+    tab.get_by_role("menuitem", name="Custom run").click()
+    tab.get_by_label("recipe").click()
+    tab.get_by_role("option", name="ecommerce").click()
+    field(tab, "output", "Path").fill(str(output))
+    field(tab, "output", "Seed").fill("7")
+    field(tab, "output", "Files").fill("3")
+    field(tab, "run", "Date").fill("2026-11-22")
+    field(tab, "run", "Timezone").fill("Europe/Berlin")
+    group(group(tab.locator("body"), "run"), "If Empty").locator("fieldset button").first.click()
+    tab.get_by_role("option", name="skip").click()
+    group(tab.locator("body"), "run").scroll_into_view_if_needed()
+    keep(tab, "form-date")
+    tab.get_by_text("Parameters", exact=True).scroll_into_view_if_needed()
+    keep(tab, "form")
+    submit(tab, "shop-by-hand")
+    find_run(tab, api, "shop-by-hand", output)
+    run_id = tab.url.partition("?")[0].rpartition("/")[2]
+    tab.goto("about:blank")
+    return ByForm(final(api, run_id), output)
 
 
 def field(page: Any, section: str, name: str) -> Any:
@@ -157,10 +156,10 @@ def test_a_run_that_names_one_key_of_a_section_keeps_the_others_of_its_deploymen
 def test_the_page_of_the_run_shows_its_stages(by_form: ByForm, served: Served, page: Any, api: Any, keep: Any) -> None:
     page.goto(f"{served.url}/v2/runs/flow-run/{by_form.run.id}")
     page.get_by_text("6 Task runs").wait_for()
+    page.get_by_text("Completed", exact=True).first.wait_for()
     page.get_by_text("Beginning flow run").first.wait_for()
     page.locator("canvas").first.wait_for()
-    page.wait_for_timeout(1500)  # the graph is drawn, not laid out as text
-    keep(page, "run")
+    keep(page, "run", 1500)  # the graph is drawn, not laid out as text
     page.get_by_role("tab", name="Task Runs").click()
     for task in ("ingest", "statistics", "transform train", "transform valid", "shuffle_write train"):
         page.get_by_role("link", name=task, exact=True).wait_for()
