@@ -12,17 +12,18 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rowmill.cli import app
-from typer.testing import CliRunner
+from prefect.exceptions import ObjectNotFound
 
 from flows.commands.console import ASKED, STOPPED
 from flows.commands.discard import discarded, restored
 from flows.job.nights_table import judged_of
+from flows.run import questions
 from flows.run.questions import form_text
 from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestionError
 from tasks.gate.question import Question, answered, read_question, write_question
@@ -30,7 +31,8 @@ from tasks.manifest import Manifest
 from tasks.report.phrases import escaped
 from tasks.storage.discarded import is_discarded
 from tasks.storage.staging import Staging
-from tests.flows.runs import key_of, rows_of
+from tests.commands import rowmill, same_variables
+from tests.flows.runs import execute, key_of, rows_of
 from tests.hosts import Host
 from tests.infra.elsewhere import until
 
@@ -96,10 +98,10 @@ def artifact(api: Any, key: str) -> Any:
 
 @pytest.mark.promise("`_gate.json` of the output; the manifest has `gate: pass`, `warn` or `published by hand`")
 def test_a_finding_warns_in_log_artifact_manifest_and_output(
-    tmp_path: Path, run: Any, api: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, run_here: Any, api: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     days(tmp_path)
-    [first], [out] = run(job_of(tmp_path, GOOD, "warn")), run(job_of(tmp_path, BAD, "warn"))
+    [first], [out] = run_here(job_of(tmp_path, GOOD, "warn")), run_here(job_of(tmp_path, BAD, "warn"))
 
     assert (Manifest.load(first).data["gate"], Manifest.load(out).data["gate"]) == ("pass", "warn")
     assert f"gate: {FOUND}" in caplog.text
@@ -115,7 +117,7 @@ def test_a_finding_warns_in_log_artifact_manifest_and_output(
     [row] = [row for row in rows if row["check"] == "contract"]
     assert (row["column"], row["yesterday"], row["today"]) == ("x", "0.1", "1")
     assert (row["figure"], row["threshold"], row["then"]) == ("1", "0.1", "warn")
-    result = CliRunner().invoke(app, ["verify", str(out)])
+    result = rowmill("verify", out)
     assert result.exit_code == 0, result.output
 
 
@@ -123,11 +125,11 @@ def test_a_finding_warns_in_log_artifact_manifest_and_output(
     "the run is Failed; the last good version and `_latest` stay as they are; the event `rowmill.gate.stopped` has "
     "columns and figures"
 )
-def test_a_finding_stops_before_anything_is_shuffled(tmp_path: Path, run: Any, api: Any) -> None:
+def test_a_finding_stops_before_anything_is_shuffled(tmp_path: Path, run_here: Any, api: Any) -> None:
     days(tmp_path)
-    run(job_of(tmp_path, GOOD, "stop"))
+    run_here(job_of(tmp_path, GOOD, "stop"))
     with pytest.raises(GateStoppedError, match="the gate stopped the run of 2026-11-22 to out") as caught:
-        run(job_of(tmp_path, BAD, "stop"))
+        run_here(job_of(tmp_path, BAD, "stop"))
 
     assert FOUND in str(caught.value)
     assert versions(tmp_path) == {"v0001": GOOD}
@@ -145,46 +147,46 @@ def test_a_finding_stops_before_anything_is_shuffled(tmp_path: Path, run: Any, a
     payload = until(events, "the event")[0]["payload"]
     assert (payload["columns"][0], payload["date"], payload["stage"]) == ("x", BAD, "statistics")
     assert (payload["findings"][0]["check"], payload["findings"][0]["figure"]) == ("contract", 1.0)
-    run(job_of(tmp_path, NEXT, "stop"))  # a night that was stopped is in nobody's way
+    run_here(job_of(tmp_path, NEXT, "stop"))  # a night that was stopped is in nobody's way
     assert versions(tmp_path) == {"v0001": GOOD, "v0002": NEXT}
 
 
-def test_a_night_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path, run: Any) -> None:
+def test_a_night_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path, run_here: Any) -> None:
     days(tmp_path)
     with pytest.raises(GateStoppedError):
-        run(job_of(tmp_path, BAD, "stop"))
+        run_here(job_of(tmp_path, BAD, "stop"))
     learned = (staging_of(tmp_path) / "state/state.json").stat().st_mtime_ns
     assert learned
-    [out] = run(job_of(tmp_path, BAD, "warn"))
+    [out] = run_here(job_of(tmp_path, BAD, "warn"))
     assert Manifest.load(out).data["gate"] == "warn"
     assert not staging_of(tmp_path).exists()
 
 
 @pytest.mark.promise("and again before the rename")
-def test_what_only_the_whole_profile_shows_stops_before_the_rename(tmp_path: Path, run: Any) -> None:
+def test_what_only_the_whole_profile_shows_stops_before_the_rename(tmp_path: Path, run_alone: Any) -> None:
     days(tmp_path, ("day",))
     with pytest.raises(GateStoppedError, match="day: 100 %"):
-        run(job_of(tmp_path, BAD, "stop"))
+        run_alone(job_of(tmp_path, BAD, "stop"))
     assert (staging_of(tmp_path) / "parts").exists()
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.promise("A finding names the files in which its change begins")
-def test_a_change_that_begins_in_the_third_of_five_files(tmp_path: Path, run: Any, api: Any) -> None:
+def test_a_change_that_begins_in_the_third_of_five_files(tmp_path: Path, run_here: Any, api: Any) -> None:
     (folder := tmp_path / "in/2026-11-21").mkdir(parents=True)
     for number in range(5):
         x = pa.array([1.0, 2.0, None if number >= 2 else 3.0])
         pq.write_table(pa.table({"x": x, "day": ["2026-11-21"] * 3}), folder / f"{number}.parquet")
     begins = f"the change begins in {folder}/2.parquet and 2 other files"
     with pytest.raises(GateStoppedError, match=begins):
-        run(job_of(tmp_path, BAD, "stop"))
+        run_here(job_of(tmp_path, BAD, "stop"))
     with pytest.raises(GateAskedError, match=begins):
-        run(job_of(tmp_path, BAD, "ask"))
+        run_here(job_of(tmp_path, BAD, "ask"))
     question = read_question(staging_of(tmp_path))
     assert question is not None
     assert escaped(begins) in form_text(question)
-    assert CliRunner().invoke(app, ["discard", str(tmp_path / "out")]).exit_code == 0
-    [out] = run(job_of(tmp_path, BAD, "warn", report=True))
+    assert rowmill("discard", tmp_path / "out").exit_code == 0
+    [out] = run_here(job_of(tmp_path, BAD, "warn", report=True))
     rows = json.loads(artifact(api, f"{key_of(out.parent)}-gate-table").data)
     files = ", ".join(f"{folder}/{number}.parquet" for number in (2, 3, 4))
     assert {row["begins in"] for row in rows if row["check"] == "contract"} == {files}
@@ -198,66 +200,65 @@ def test_a_change_that_begins_in_the_third_of_five_files(tmp_path: Path, run: An
 @pytest.mark.promise("rowmill publish OUT | rowmill discard OUT")
 @pytest.mark.promise("it ends with exit status 5, and `rowmill publish OUT` finishes it")
 def test_a_run_at_a_shell_leaves_its_work_and_publish_finishes_it(
-    tmp_path: Path, prefect_server: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, prefect_server: Any, stages_here: None
 ) -> None:
     days(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    data = job_of(tmp_path, None, "ask") | {"cluster": {"kind": "cpu", "workers": 1, "threads_per_worker": 1}}
-    (tmp_path / "job.yaml").write_text(json.dumps(data))
-    runner = CliRunner()
-    asked = runner.invoke(app, ["run", "job.yaml", "--date", BAD])
+    (tmp_path / "job.yaml").write_text(json.dumps(job_of(tmp_path, None, "ask")))
+    asked = rowmill("run", "job.yaml", "--date", BAD, folder=tmp_path)
 
     assert asked.exit_code == ASKED
     assert not (tmp_path / "out").exists()
-    again = runner.invoke(app, ["run", "job.yaml", "--date", NEXT])
+    again = rowmill("run", "job.yaml", "--date", NEXT, folder=tmp_path)
     assert again.exit_code == 1
     assert f"the night {BAD} of {tmp_path}/out waits for an answer" in again.output + again.stderr
     assert f"rowmill publish {tmp_path}/out" in again.stderr
-    kept = runner.invoke(app, ["clean", str(tmp_path)])
+    kept = rowmill("clean", tmp_path, folder=tmp_path)
     assert "waits for an answer" in kept.output
     assert read_question(staging_of(tmp_path)) is not None
 
-    done = runner.invoke(app, ["publish", "out", "--who", "ada"])
+    done = rowmill("publish", "out", "--who", "ada", folder=tmp_path)
     assert done.exit_code == 0, done.output + done.stderr
     assert versions(tmp_path) == {"v0001": BAD}
     noted = json.loads((tmp_path / "out/v0001/_gate.json").read_text())
     assert (noted["gate"], noted["accepted"][0]["who"]) == ("published by hand", "ada")
     assert Manifest.load(tmp_path / "out").data["gate"] == "published by hand"
     assert not staging_of(tmp_path).exists()
-    late = runner.invoke(app, ["publish", "out"])
+    late = rowmill("publish", "out", folder=tmp_path)
     assert "nothing waits for an answer here" in late.stderr
 
-    stopped = runner.invoke(app, ["run", "job.yaml", "--date", BAD, "--set", "checks.contract.level=stop"])
+    stopped = rowmill("run", "job.yaml", "--date", BAD, "--set", "checks.contract.level=stop", folder=tmp_path)
     assert stopped.exit_code == STOPPED
 
 
 @pytest.mark.promise("rowmill publish OUT | rowmill discard OUT")
-def test_discard_at_a_shell_removes_the_work(tmp_path: Path, run: Any) -> None:
+def test_discard_at_a_shell_removes_the_work(tmp_path: Path, run_alone: Any, prefect_server: Any) -> None:
     days(tmp_path)
     with pytest.raises(GateAskedError, match="asks whether to publish the night 2026-11-22"):
-        run(job_of(tmp_path, BAD, "ask"))
-    result = CliRunner().invoke(app, ["discard", str(tmp_path / "out")])
+        run_alone(job_of(tmp_path, BAD, "ask"))
+    result = rowmill("discard", tmp_path / "out")
     assert result.exit_code == 0, result.stderr
     assert not staging_of(tmp_path).exists()
-    run(job_of(tmp_path, NEXT, "ask"))
+    run_alone(job_of(tmp_path, NEXT, "ask"))
     assert versions(tmp_path) == {"v0001": NEXT}
 
 
 @pytest.mark.parametrize("answer", ["publish", "discard"])
-def test_a_night_in_a_scratch_folder_is_answered_by_its_output_alone(tmp_path: Path, run: Any, answer: str) -> None:
+def test_a_night_in_a_scratch_folder_is_answered_by_its_output_alone(
+    tmp_path: Path, run_alone: Any, prefect_server: Any, answer: str
+) -> None:
     days(tmp_path)
-    run(job_of(tmp_path, GOOD, "ask"))
+    run_alone(job_of(tmp_path, GOOD, "ask"))
     with pytest.raises(GateAskedError):
-        run(job_of(tmp_path, BAD, "ask", scratch=str(tmp_path / "scratch")))
+        run_alone(job_of(tmp_path, BAD, "ask", scratch=str(tmp_path / "scratch")))
     for elsewhere in ({}, {"scratch": str(tmp_path / "other")}):  # no second night beside it
         with pytest.raises(OpenQuestionError, match=f"the night {BAD} of {tmp_path}/out waits for an answer"):
-            run(job_of(tmp_path, NEXT, "ask", **elsewhere))
-    kept = CliRunner().invoke(app, ["clean", "--older-than", "1s", str(tmp_path / "out")])
+            run_alone(job_of(tmp_path, NEXT, "ask", **elsewhere))
+    kept = rowmill("clean", "--older-than", "1s", tmp_path / "out")
     assert "waits for an answer" in kept.output
     assert len(list((tmp_path / "scratch").rglob("question.json"))) == 1
 
     words = ["--scratch", str(tmp_path / "wrong")] if answer == "discard" else []  # the note is right
-    result = CliRunner().invoke(app, [answer, str(tmp_path / "out"), *words])
+    result = rowmill(answer, tmp_path / "out", *words)
 
     assert result.exit_code == 0, result.output + result.stderr
     assert [*versions(tmp_path).values()] == ([GOOD, BAD] if answer == "publish" else [GOOD])
@@ -267,34 +268,34 @@ def test_a_night_in_a_scratch_folder_is_answered_by_its_output_alone(tmp_path: P
 
 
 def test_a_night_whose_scratch_folder_is_gone_is_said(
-    tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, run_alone: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     days(tmp_path)
     data = job_of(tmp_path, BAD, "ask", scratch=str(tmp_path / "scratch"))
     data["output"]["on_existing"] = "replace"
-    run({**data, "run": {**data["run"], "date": GOOD}})
+    run_alone({**data, "run": {**data["run"], "date": GOOD}})
     with pytest.raises(GateAskedError):
-        run(data)
+        run_alone(data)
     shutil.rmtree(tmp_path / "scratch")
     for words in ([], ["--scratch", str(tmp_path / "scratch")]):
-        result = CliRunner().invoke(app, ["discard", str(tmp_path / "out"), *words])
+        result = rowmill("discard", tmp_path / "out", *words)
         assert (result.exit_code, "the folder in which a night waited is gone" in result.stderr) == (1, True)
     assert not is_discarded(tmp_path / "out")  # the good night of before
 
-    run({**data, "run": {**data["run"], "date": NEXT}})
+    run_alone({**data, "run": {**data["run"], "date": NEXT}})
     assert f"a night of {tmp_path}/out waited for an answer in {tmp_path}/scratch" in caplog.text
-    nothing = CliRunner().invoke(app, ["discard", str(tmp_path / "out"), "--scratch", str(tmp_path / "scratch")])
+    nothing = rowmill("discard", tmp_path / "out", "--scratch", tmp_path / "scratch")
     assert (nothing.exit_code, "nothing waits for an answer here" in nothing.stderr) == (1, True)
     assert not is_discarded(tmp_path / "out")
-    assert CliRunner().invoke(app, ["discard", str(tmp_path / "out")]).exit_code == 0
+    assert rowmill("discard", tmp_path / "out").exit_code == 0
     assert is_discarded(tmp_path / "out")
 
 
 @pytest.mark.promise("The first answer counts, for the rows that were judged: other rows are judged anew")
-def test_a_question_is_answered_once(tmp_path: Path, run: Any) -> None:
+def test_a_question_is_answered_once(tmp_path: Path, run_alone: Any) -> None:
     days(tmp_path)
     with pytest.raises(GateAskedError):
-        run(job_of(tmp_path, BAD, "ask"))
+        run_alone(job_of(tmp_path, BAD, "ask"))
     folder = staging_of(tmp_path)
     first = answered(folder, "publish", "ada")
     assert answered(folder, "publish", "bob") == first
@@ -302,34 +303,34 @@ def test_a_question_is_answered_once(tmp_path: Path, run: Any) -> None:
     with pytest.raises(JobError, match="is already answered: publish"):
         answered(folder, "discard", "bob")
     with Staging(tmp_path / "out").locked():  # the run goes on with the answer
-        late = CliRunner().invoke(app, ["discard", str(tmp_path / "out")])
+        late = rowmill("discard", tmp_path / "out")
         assert (late.exit_code, "is already answered: publish" in late.stderr) == (1, True)
         assert f"`rowmill publish {tmp_path}/out` finishes it" in late.stderr
-    [out] = run(job_of(tmp_path, BAD, "ask"))  # any run of that night goes on with it
+    [out] = run_alone(job_of(tmp_path, BAD, "ask"))  # any run of that night goes on with it
     assert Manifest.load(out).data["gate"] == "published by hand"
 
 
 @pytest.mark.promise("The first answer counts, for the rows that were judged: other rows are judged anew")
-def test_an_answer_holds_for_the_rows_that_were_judged(tmp_path: Path, run: Any) -> None:
+def test_an_answer_holds_for_the_rows_that_were_judged(tmp_path: Path, run_alone: Any) -> None:
     days(tmp_path)
     with pytest.raises(GateAskedError):
-        run(job_of(tmp_path, BAD, "ask"))
+        run_alone(job_of(tmp_path, BAD, "ask"))
     answered(staging_of(tmp_path), "publish", "ada")
     table = pa.table({"x": pa.nulls(4, pa.float64()), "day": ["other"] * 4})
     pq.write_table(table, tmp_path / "in/2026-11-21/a.parquet")
     with pytest.raises(GateAskedError):
-        run(job_of(tmp_path, BAD, "ask"))
+        run_alone(job_of(tmp_path, BAD, "ask"))
 
 
-def test_the_gate_asks_again_of_what_it_did_not_know(tmp_path: Path, run: Any) -> None:
+def test_the_gate_asks_again_of_what_it_did_not_know(tmp_path: Path, run_alone: Any) -> None:
     days(tmp_path, ("x", "day"))
     with pytest.raises(GateAskedError, match="x: 100 %"):
-        run(job_of(tmp_path, BAD, "ask"))
+        run_alone(job_of(tmp_path, BAD, "ask"))
     answered(staging_of(tmp_path), "publish", "ada")
     with pytest.raises(GateAskedError, match="day: 100 %"):
-        run(job_of(tmp_path, BAD, "ask"))
+        run_alone(job_of(tmp_path, BAD, "ask"))
     answered(staging_of(tmp_path), "publish", "bob")
-    [out] = run(job_of(tmp_path, BAD, "ask"))
+    [out] = run_alone(job_of(tmp_path, BAD, "ask"))
     assert [entry["who"] for entry in json.loads((out / "_gate.json").read_text())["accepted"]] == ["ada", "bob"]
     assert rows_of(out).num_rows == 3
 
@@ -343,47 +344,165 @@ def expire(folder: Path) -> Question:
 
 
 @pytest.mark.promise("after `run.ask_timeout` the run is stopped")
-def test_a_question_that_nobody_answers_ends_in_stop(tmp_path: Path, run: Any) -> None:
+def test_a_question_that_nobody_answers_ends_in_stop(tmp_path: Path, run_alone: Any) -> None:
     days(tmp_path)
     with pytest.raises(GateAskedError):
-        run(job_of(tmp_path, BAD, "ask", ask_timeout="20h"))
+        run_alone(job_of(tmp_path, BAD, "ask", ask_timeout="20h"))
     question = expire(staging_of(tmp_path))
     hours = datetime.fromisoformat(question.until) - datetime.fromisoformat(question.asked_at)
     assert hours == timedelta(hours=20)
-    late = CliRunner().invoke(app, ["publish", str(tmp_path / "out")])
+    late = rowmill("publish", tmp_path / "out")
     assert "its run was stopped" in late.stderr
-    run(job_of(tmp_path, NEXT, "ask"))
+    run_alone(job_of(tmp_path, NEXT, "ask"))
     assert versions(tmp_path) == {"v0001": NEXT}
 
 
-def test_python_does_not_touch_what_waits(tmp_path: Path, run: Any) -> None:
+def test_python_does_not_touch_what_waits(tmp_path: Path, run_alone: Any) -> None:
     from tasks.dataset import Dataset
     from tasks.ops.continuous import Normalize
     from tasks.workflow import Workflow
 
     days(tmp_path)
     with pytest.raises(GateAskedError):
-        run(job_of(tmp_path, BAD, "ask"))
+        run_alone(job_of(tmp_path, BAD, "ask"))
     dataset = Dataset(str(tmp_path / "in/2026-11-20"))
     workflow = Workflow(["x"] >> Normalize())
     with pytest.raises(OpenQuestionError, match="waits for an answer"):
         workflow.fit_transform(dataset).to_parquet(str(tmp_path / "out"))
 
 
-# Ask, in runs of a deployment: a server of the test's own
+# Ask, in runs of a deployment
+
+
+class Deployment:
+    """A deployment over days whose gate asks, at the session's server; its runs are executed in this process."""
+
+    def __init__(self, folder: Path, api: Any) -> None:
+        from flows.preprocess import preprocess
+
+        days(folder)
+        self.folder, self.api, self.flow = folder, api, preprocess
+        job = job_of(folder, None, "ask")
+        self.id = api.create_deployment(api.create_flow(preprocess), f"nights of {folder.name}", parameters=job)
+
+    def begin(self, day: str, **run: Any) -> UUID:
+        """A run of a day, executed until it ends or pauses."""
+        parameters = {"run": {"report": False, "date": day, **run}}
+        flow_run = self.api.create_flow_run_from_deployment(self.id, parameters=parameters)
+        self.go_on(flow_run.id)
+        return UUID(str(flow_run.id))
+
+    def go_on(self, run: UUID) -> Any:
+        """Execute a run as the process does that a runner starts for it; its state then."""
+        execute(self.flow, self.api.read_flow_run(run))
+        return self.state(run)
+
+    def state(self, run: UUID) -> Any:
+        return self.api.read_flow_run(run).state
+
+    def command(self, *words: str) -> Any:
+        return rowmill(*words, folder=self.folder)
+
+    def publish(self) -> str:
+        """What `publish` says that finishes the night that waits."""
+        before = len(versions(self.folder))
+        done = self.command("publish", "out")
+        assert done.exit_code == 0, done.output
+        assert len(versions(self.folder)) == before + 1
+        return str(done.output)
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, api: Any, stages_here: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    monkeypatch.chdir(tmp_path)
+    deployment = Deployment(tmp_path, api)
+    yield deployment
+    with suppress(ObjectNotFound):
+        api.delete_deployment(deployment.id)
+
+
+@pytest.mark.promise(
+    "the next night fails and names the question with the commands that answer it, or waits with `run.lock: wait`"
+)
+def test_a_night_waits_for_the_answer_to_the_night_before(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without run.lock: wait night 2 fails; with it it is scheduled again and holds no place; a shell answers."""
+    first, out = deployment.begin(BAD), deployment.folder / "out"
+    assert deployment.state(first).name == "Suspended"
+    message = deployment.state(deployment.begin(NEXT)).message
+    assert f"the night {BAD} of {out} waits for an answer" in message
+    assert f"rowmill publish {out}, or rowmill discard" in message
+    assert staging_of(deployment.folder).exists()
+
+    monkeypatch.setattr(questions, "AGAIN_SECONDS", 1.0)
+    second = deployment.begin(NEXT, lock="wait")
+    waiting = deployment.state(second)
+    assert (waiting.name, waiting.is_scheduled()) == ("AwaitingAnswer", True)
+    assert f"the night {BAD}" in waiting.message
+    command = deployment.command("discard", "out", "--who", "ada", "--why", "a bad day")
+    assert command.exit_code == 0, command.output
+    ended = deployment.go_on(first)
+    assert ended.name == "Cancelled"
+    assert "was discarded by ada: a bad day" in ended.message
+    assert deployment.go_on(second).name == "Completed"
+    assert versions(deployment.folder) == {"v0001": NEXT}
+    again = deployment.command("discard", "out")
+    assert again.exit_code == 1
+    assert "an output of several versions is not discarded as a whole" in again.stderr
+
+
+@pytest.mark.promise("after `run.ask_timeout` the run is stopped")
+def test_a_run_that_nobody_answers_in_time_fails(deployment: Deployment) -> None:
+    first = deployment.begin(BAD, ask_timeout="4s")
+    until(lambda: deployment.state(first).name == "Failed", "the run fails")
+    assert "never resumed" in deployment.state(first).message
+    late = deployment.command("publish", "out")
+    assert late.exit_code == 1
+    assert "no answer came within run.ask_timeout" in late.stderr
+    assert deployment.state(deployment.begin(NEXT)).name == "Completed"
+    assert versions(deployment.folder) == {"v0001": NEXT}
+
+
+def test_a_shell_publishes_where_the_run_is_gone(deployment: Deployment) -> None:
+    first = deployment.begin(BAD)
+    assert deployment.state(first).name == "Suspended"
+    deployment.api.delete_flow_run(first)
+    assert "the run that asks is gone from the server" in deployment.publish()
+
+
+def test_a_shell_publishes_where_the_deployment_is_gone(deployment: Deployment) -> None:
+    """Nothing would go on with the run."""
+    first = deployment.begin(BAD)
+    assert deployment.state(first).name == "Suspended"
+    deployment.api.delete_deployment(deployment.id)
+    assert "the deployment of the run that asks is gone" in deployment.publish()
+    assert deployment.state(first).is_cancelled()
 
 
 class Asking(Host):
-    """A folder with days, a deployment over them whose gate asks, and `rowmill serve`."""
+    """A folder with days, a deployment over them whose gate asks, a server of its own and `rowmill serve`."""
 
     def __init__(self, folder: Path) -> None:
         job = job_of(folder, None, "ask") | {"cluster": {"kind": "cpu", "workers": 1, "threads_per_worker": 1}}
-        super().__init__(folder, job, poll_seconds=2)
+        super().__init__(folder, job, poll_seconds=1)
         self.serving: subprocess.Popen[str] | None = None
 
-    def serve(self) -> None:
+    def start_server(self) -> None:
+        """As a command of this host does."""
+        from prefect.context import refresh_global_settings_context
+
+        from infra.orchestration.server import ensure_server
+
+        with same_variables():
+            os.environ.pop("PREFECT_API_URL", None)
+            os.environ.update(self.environment)
+            refresh_global_settings_context()
+            assert ensure_server().api_url == self.api_url
+
+    def begin_serving(self) -> None:
         before = self.log.count("press Ctrl-C to stop")
-        self.serving = self.rowmill("serve", "--file", "nights.yaml")
+        self.serving = self.serve()
         until(lambda: self.log.count("press Ctrl-C to stop") > before, "serve")
         until(self.is_offered, "the deployment")
 
@@ -410,15 +529,6 @@ class Asking(Host):
     def deployment(self) -> Any:
         return self.api("GET", "/deployments/name/preprocess/nights")
 
-    def publish_without(self, run: str, gone: str) -> None:
-        """Publish the night of a suspended run after something of the server was deleted, by its path in the API."""
-        self.wait(run, "Suspended")
-        self.api("DELETE", gone)
-        before = len(versions(self.folder))
-        command = self.rowmill("publish", "out")
-        assert command.wait(240) == 0, self.log
-        assert len(versions(self.folder)) == before + 1
-
     def begin(self, day: str, **run: Any) -> str:
         body = {"parameters": {"run": {"date": day, **run}}}
         return str(self.api("POST", f"/deployments/{self.deployment()['id']}/create_flow_run", json=body)["id"])
@@ -439,24 +549,23 @@ class Asking(Host):
         return self.api("POST", f"/flow_runs/{flow_run}/resume", json=body)
 
     def workers(self) -> list[int]:
-        """Processes of runs: below `serve`, that is what a run holds."""
+        """Processes of runs: below the fork server of `serve`, that is a run and what it holds."""
         assert self.serving is not None
         numbers = []
-        for child in psutil.Process(self.serving.pid).children(recursive=True):
+        for child in psutil.Process(self.serving.pid).children():
             with suppress(psutil.Error):  # it ends at this moment
-                if "resource_tracker" not in " ".join(child.cmdline()):
-                    numbers.append(child.pid)
+                numbers += [one.pid for one in child.children(recursive=True)]
         return numbers
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory, new_prefect_home: Callable[[Path], Path]) -> Iterator[Asking]:
-    host = Asking(tmp_path_factory.mktemp("host"))
+@pytest.fixture
+def host(tmp_path: Path, new_prefect_home: Callable[[Path], Path]) -> Iterator[Asking]:
+    host = Asking(tmp_path)
     new_prefect_home(host.home)
     days(host.folder)
     host.start_server()
     try:
-        host.serve()
+        host.begin_serving()
         yield host
     finally:
         host.stop_serving(signal.SIGTERM)
@@ -464,14 +573,12 @@ def host(tmp_path_factory: pytest.TempPathFactory, new_prefect_home: Callable[[P
 
 
 @pytest.mark.promise("**A run of a deployment that asks** pauses in Prefect")
-@pytest.mark.promise(
-    "the next night fails and names the question with the commands that answer it, or waits with `run.lock: wait`"
-)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_of_a_deployment_pauses_over_restarts_and_publishes(host: Asking) -> None:
-    """Night 2 fails while night 1 waits, and names it; server and host are restarted meanwhile."""
+    """Server and host are restarted meanwhile; and the process that serves ends as otherwise without its deployment."""
     first = host.begin(BAD)
+    until(host.workers, "a process of the run")
     state = host.wait(first, "Suspended")
     until(lambda: not host.workers(), "no process of the run is left")
     question = read_question(staging_of(host.folder))
@@ -483,17 +590,11 @@ def test_a_run_of_a_deployment_pauses_over_restarts_and_publishes(host: Asking) 
     assert FOUND in form
     assert f"/artifacts/key/preprocess-{key_of(host.folder / 'out').removeprefix('preprocess-')}-gate" in form
 
-    second = host.begin(NEXT)
-    message = host.wait(second, "Failed")["message"]
-    assert f"the night {BAD} of {host.folder}/out waits for an answer" in message
-    assert f"rowmill publish {host.folder}/out, or rowmill discard" in message
-    assert staging_of(host.folder).exists()
-
     learned = (staging_of(host.folder) / "state/state.json").stat().st_mtime_ns
     host.stop_serving(signal.SIGKILL)
     host.kill_server()
     host.start_server()
-    host.serve()
+    host.begin_serving()
     assert host.state(first)["name"] == "Suspended"
     assert host.answer(first, "publish")["status"] == "ACCEPT"
     assert host.answer(first, "discard")["status"] == "ABORT"
@@ -505,80 +606,21 @@ def test_a_run_of_a_deployment_pauses_over_restarts_and_publishes(host: Asking) 
     assert Manifest.load(out).data["stages"]["statistics"]["rows"] == 3
     assert learned
 
-
-@pytest.mark.promise(
-    "the next night fails and names the question with the commands that answer it, or waits with `run.lock: wait`"
-)
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_night_waits_for_the_answer_to_the_night_before(host: Asking) -> None:
-    """With run.lock: wait night 2 is scheduled again and holds no place; a shell answers discard."""
-    before = len(versions(host.folder))
-    first = host.begin(BAD)
-    host.wait(first, "Suspended")
-    second = host.begin(NEXT, lock="wait")
-    assert f"the night {BAD}" in host.wait(second, "AwaitingAnswer")["message"]
-    until(lambda: not host.workers(), "no process waits")
-
-    command = host.rowmill("discard", "out", "--who", "ada", "--why", "a bad day")
-    assert command.wait(240) == 0, host.log
-    state = host.wait(first, "Cancelled")
-    assert "was discarded by ada: a bad day" in state["message"]
-    host.wait(second, "Completed")
-    assert len(versions(host.folder)) == before + 1
-    assert [*versions(host.folder).values()][-1] == NEXT
-    again = host.rowmill("discard", "out")
-    assert again.wait(60) == 1
-    assert "an output of several versions is not discarded as a whole" in host.log
-
-
-@pytest.mark.promise("after `run.ask_timeout` the run is stopped")
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_run_that_nobody_answers_in_time_fails(host: Asking) -> None:
-    first = host.begin(BAD, ask_timeout="4s")
-    host.wait(first, "Failed")
-    state = host.state(first)
-    assert "never resumed" in state["message"]
-    late = host.rowmill("publish", "out")
-    assert late.wait(60) == 1
-    assert "no answer came within run.ask_timeout" in host.log
-    before = len(versions(host.folder))
-    host.wait(host.begin(NEXT), "Completed")
-    assert len(versions(host.folder)) == before + 1
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_shell_publishes_where_the_run_is_gone(host: Asking) -> None:
-    first = host.begin(BAD)
-    host.publish_without(first, f"/flow_runs/{first}")
-    assert "the run that asks is gone from the server" in host.log
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_shell_publishes_where_the_deployment_is_gone(host: Asking) -> None:
-    """Nothing would go on with the run; and the process that served it ends as it does otherwise."""
-    first = host.begin(BAD)
-    host.publish_without(first, f"/deployments/{host.deployment()['id']}")
-    assert "the deployment of the run that asks is gone" in host.log
-    assert host.state(first)["type"] == "CANCELLED"
+    host.api("DELETE", f"/deployments/{host.deployment()['id']}")
     host.stop_serving(signal.SIGINT)
     assert "stopped serving; the schedules are paused" in host.log
-    host.serve()
 
 
 @pytest.mark.promise(
     "Until `checks.nights` (7) good versions are there, thresholds are wide and a finding only warns, except for"
 )
 def test_findings_that_only_warn_say_from_when_they_stop(
-    tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, run_alone: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     days(tmp_path)
     for day in (GOOD, BAD):
         job = job_of(tmp_path, day, "off")
-        run(job | {"checks": {**job["checks"], "on_finding": "stop"}})
+        run_alone(job | {"checks": {**job["checks"], "on_finding": "stop"}})
     line = "only warn, since 1 of 7 good versions are there to compare with; set checks.nulls.level"
     assert line in caplog.text
     assert "(checks.nulls)" in caplog.text
@@ -587,17 +629,17 @@ def test_findings_that_only_warn_say_from_when_they_stop(
 
 @pytest.mark.promise("So do the contract and, from the second night on, `duplicated`, which needs no history")
 def test_a_stop_names_the_findings_that_stop_and_not_those_that_warn(
-    tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, run_alone: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = pa.table({"x": [float(n) if n % 2 else None for n in range(100)], "day": ["2026-11-20"] * 100})
     for day in ("2026-11-20", "2026-11-22"):
         (tmp_path / "in" / day).mkdir(parents=True)
         pq.write_table(rows, tmp_path / "in" / day / "a.parquet")
     checks = {"on_finding": "stop", "contract": {"level": "warn"}}
-    run(job_of(tmp_path, GOOD, "off") | {"checks": checks})
+    run_alone(job_of(tmp_path, GOOD, "off") | {"checks": checks})
     caplog.clear()
     with pytest.raises(GateStoppedError) as caught:
-        run(job_of(tmp_path, NEXT, "off") | {"checks": checks})
+        run_alone(job_of(tmp_path, NEXT, "off") | {"checks": checks})
 
     assert "(checks.contract)" in caplog.text
     assert caught.value.why == (
@@ -608,18 +650,18 @@ def test_a_stop_names_the_findings_that_stop_and_not_those_that_warn(
 
 
 @pytest.mark.promise("A version whose base is discarded, or whose date another good version has, does not come back")
-def test_a_version_comes_back_to_its_place_only(tmp_path: Path, run: Any) -> None:
+def test_a_version_comes_back_to_its_place_only(tmp_path: Path, run_alone: Any) -> None:
     days(tmp_path)
     job = job_of(tmp_path, GOOD, "off")
-    [first] = run(job)
-    [second] = run(job_of(tmp_path, BAD, "off") | {"base": str(tmp_path / "out")})
+    [first] = run_alone(job)
+    [second] = run_alone(job_of(tmp_path, BAD, "off") | {"base": str(tmp_path / "out")})
     assert len(discarded(first, and_later=True)) >= 2
     with pytest.raises(JobError, match=r"(?s)v0001 is discarded, and v0002 was learned.*discard .*v0001 --undo"):
         restored(second)
     restored(first)
     restored(second)
     discarded(second)
-    [again] = run(job_of(tmp_path, BAD, "off") | {"base": str(tmp_path / "out")})
+    [again] = run_alone(job_of(tmp_path, BAD, "off") | {"base": str(tmp_path / "out")})
     with pytest.raises(JobError, match=rf"(?s){again.name} has the rows of {BAD}, too.*discard .*{again.name}"):
         restored(second)
     discarded(again)
