@@ -115,6 +115,18 @@ def call(flow: Any, data: Mapping[str, Any]) -> Any:
     return ended.result() if isinstance(ended, State) else ended
 
 
+def loaded_by_a_run(job: Mapping[str, Any], packages: Sequence[str]) -> list[str]:
+    """The modules of some packages that this process, a fork (`tests.faults.rounds`), has loaded after a run of a job
+    whose stages are its own."""
+    from flows.preprocess import preprocess
+    from infra.orchestration.server import ensure_server
+
+    ensure_server()
+    have_stages_here(pytest.MonkeyPatch())
+    run_any(preprocess, job)
+    return sorted(name for name in sys.modules if name.startswith(tuple(packages)))
+
+
 def completed_tasks(run: str, names: Sequence[str]) -> list[Any]:
     """The task runs of a flow run once all of these names are completed and no other is there; the server hears of
     them some time after they change."""

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -30,10 +27,11 @@ from flows.published.observers import observed
 from flows.run import session
 from tasks.errors import GateAskedError, GateStoppedError, GiveUpError, JobError
 from tasks.manifest import Manifest
-from tests.conftest import free_port, python_path
+from tests.conftest import free_port
 from tests.faults.jobs import make_data, make_job
-from tests.flows.runs import run_on
-from tests.flows.test_gate import BAD, FOUND, GOOD, days, job_of
+from tests.faults.rounds import Rounds
+from tests.flows.runs import loaded_by_a_run, run_any
+from tests.flows.test_gate import BAD, FOUND, GOOD, days, job_of, versions
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("published")]
 SCHEMAS = Path(__file__).parent / "openlineage"
@@ -114,11 +112,11 @@ def told(event: dict[str, Any], output: int = 0) -> dict[str, list[str]]:
 @pytest.mark.promise(
     "sends the lineage of each run as events of OpenLineage", "flows/OPERATIONS.md#lineage-and-metrics"
 )
-def test_a_run_is_told_by_its_begin_and_its_end(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_told_by_its_begin_and_its_end(tmp_path: Path, run_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENLINEAGE_API_KEY", "word")
     days(tmp_path)
     with collector() as (address, got):
-        [out] = run(job_of(tmp_path, GOOD, "stop", lineage=f"http://{address}"))
+        [out] = run_here(job_of(tmp_path, GOOD, "stop", lineage=f"http://{address}"))
     assert [(path, headers["Authorization"]) for path, _, headers in got] == [("/api/v1/lineage", "Bearer word")] * 2
     start, complete = (valid(json.loads(body)) for _, body, _ in got)
     manifest = Manifest.load(out)
@@ -149,13 +147,13 @@ def test_a_run_is_told_by_its_begin_and_its_end(tmp_path: Path, run: Any, monkey
     }  # fmt: skip
 
 
-def test_a_night_that_the_gate_stops_has_failed_assertions(tmp_path: Path, run: Any) -> None:
+def test_a_night_that_the_gate_stops_has_failed_assertions(tmp_path: Path, run_here: Any) -> None:
     days(tmp_path)
     file = tmp_path / "lineage.jsonl"
     with pytest.raises(GateStoppedError):
-        run(job_of(tmp_path, BAD, "stop", lineage=f"file:{file}"))
+        run_here(job_of(tmp_path, BAD, "stop", lineage=f"file:{file}"))
     with pytest.raises(GateAskedError):
-        run(job_of(tmp_path, BAD, "ask", lineage=str(file)))
+        run_here(job_of(tmp_path, BAD, "ask", lineage=str(file)))
     start, failed, again, aborted = lines(file)
     assert [one["eventType"] for one in (start, failed, again, aborted)] == ["START", "FAIL", "START", "ABORT"]
     assert start["run"]["runId"] == failed["run"]["runId"] != again["run"]["runId"]
@@ -165,7 +163,7 @@ def test_a_night_that_the_gate_stops_has_failed_assertions(tmp_path: Path, run: 
     assert failed["outputs"] == []
 
 
-def test_a_refit_names_its_base_and_a_split_its_own_rows(tmp_path: Path, run: Any, cluster: Any) -> None:
+def test_a_refit_names_its_base_and_a_split_its_own_rows(tmp_path: Path, run_here: Any) -> None:
     from flows.apply import apply
     from flows.fit import fit
     from flows.refit import refit
@@ -174,7 +172,7 @@ def test_a_refit_names_its_base_and_a_split_its_own_rows(tmp_path: Path, run: An
     valid_data = str(make_data(tmp_path / "later", files=1, rows=50))
     job = make_job(data, tmp_path / "out", source={"valid": valid_data})
     job = {**job, "output": {**job["output"], "on_existing": "version"}, "run": {"lineage": str(file)}}
-    run(job)
+    run_here(job)
     [_, complete] = lines(file)
     assert [Path(one["name"]).name for one in complete["outputs"]] == ["train", "valid"]
     train, later = told(complete, 0), told(complete, 1)
@@ -184,10 +182,10 @@ def test_a_refit_names_its_base_and_a_split_its_own_rows(tmp_path: Path, run: An
         assert {text.split()[2] for text in texts if "AGGREGATION" not in text} == {"later"}
     out = str(tmp_path / "out")
     new = {"source": {"path": valid_data}, "run": {"lineage": str(file)}}
-    run_on(refit, {"base": out, **new, "output": {"path": out, "on_existing": "version"}}, cluster)
+    run_any(refit, {"base": out, **new, "output": {"path": out, "on_existing": "version"}})
     applied = {"fitted": out, **new, "output": {"path": str(tmp_path / "applied"), "shuffle": "none"}}
-    run_on(apply, applied, cluster)
-    run_on(fit, {**job, "output": {"path": str(tmp_path / "fitted")}}, cluster)
+    run_any(apply, applied)
+    run_any(fit, {**job, "output": {"path": str(tmp_path / "fitted")}})
     ends = [one for one in lines(file) if one["eventType"] == "COMPLETE"]
     assert [one["run"]["facets"]["parent"]["job"]["name"] for one in ends] == ["preprocess", "refit", "apply", "fit"]
     assert [[Path(one["name"]).name for one in end["inputs"]] for end in ends] == [
@@ -281,7 +279,7 @@ def test_figures_lie_in_a_file_of_prometheus_also_of_a_run_that_fails(tmp_path: 
     "A collector that is away costs a run less than a second and no byte", "flows/OPERATIONS.md#lineage-and-metrics"
 )
 def test_a_collector_that_is_away_or_silent_costs_nothing(
-    tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run_here: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
 
@@ -300,7 +298,7 @@ def test_a_collector_that_is_away_or_silent_costs_nothing(
         digests = []
         for port in (None, free_port(), silent.getsockname()[1]):
             to = {"lineage": f"http://127.0.0.1:{port}", "metrics": f"otlp://127.0.0.1:{port}"} if port else {}
-            [out] = run(job_of(tmp_path, GOOD, "stop", **to))
+            [out] = run_here(job_of(tmp_path, GOOD, "stop", **to))
             digests.append([part["xxh3_128"] for part in Manifest.load(out).parts])
             said = [one.getMessage() for one in caplog.records
                     if one.levelname in ("WARNING", "ERROR") and one.name != "asyncio"]  # fmt: skip
@@ -311,28 +309,18 @@ def test_a_collector_that_is_away_or_silent_costs_nothing(
     time.sleep(5)  # until the threads end
 
 
-def test_without_collectors_nothing_is_imported(tmp_path: Path, prefect_server: Any) -> None:
-    script = tmp_path / "run.py"
-    script.write_text(
-        "import json, sys\nfrom pathlib import Path\nfrom flows.preprocess import preprocess\n"
-        "if __name__ == '__main__':\n    preprocess(**json.loads(Path(sys.argv[1]).read_text()))\n"
-        "    print(sorted(name for name in sys.modules if name.startswith("
-        "('openlineage', 'opentelemetry.sdk', 'opentelemetry.exporter', 'flows.published'))))\n"
-    )
+def test_without_collectors_nothing_is_imported(tmp_path: Path, prefect_server: Any, rounds: Rounds) -> None:
     days(tmp_path)
-    job = {**job_of(tmp_path, GOOD, "warn"), "cluster": {"kind": "cpu", "workers": 1}}
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    command = [sys.executable, "-P", str(script), str(tmp_path / "job.json")]
-    environment = os.environ | {"PYTHONPATH": python_path()}
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    packages = ["openlineage", "opentelemetry.sdk", "opentelemetry.exporter", "flows.published"]
+    asked = {"job": job_of(tmp_path, GOOD, "warn"), "packages": packages}
+    ended = rounds.run(f"{loaded_by_a_run.__module__}:{loaded_by_a_run.__name__}", asked)
     modules = ["assets", "events", "observed_run", "observers", "outbox", "unsent"]
-    assert done.stdout.splitlines()[-1] == str(["flows.published", *(f"flows.published.{name}" for name in modules)]), (
-        done.stderr
-    )
+    assert ended.answer == ["flows.published", *(f"flows.published.{name}" for name in modules)], rounds.says()
+    assert versions(tmp_path) == {"v0001": GOOD}
 
 
 def test_a_library_that_is_missing_is_an_error_before_work(
-    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run_here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def version(name: str) -> str:
         raise observers.importlib.metadata.PackageNotFoundError(name)
@@ -340,12 +328,12 @@ def test_a_library_that_is_missing_is_an_error_before_work(
     monkeypatch.setattr(observers.importlib.metadata, "version", version)
     days(tmp_path)
     with pytest.raises(GiveUpError, match=r"openlineage-python is not installed[^$]*rowmill\[lineage\]"):
-        run(job_of(tmp_path, GOOD, "warn", lineage="http://127.0.0.1:1"))
+        run_here(job_of(tmp_path, GOOD, "warn", lineage="http://127.0.0.1:1"))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_in_a_temporary_folder_of_prefect_is_refused(tmp_path: Path, run: Any) -> None:
+def test_a_file_in_a_temporary_folder_of_prefect_is_refused(tmp_path: Path, run_here: Any) -> None:
     days(tmp_path)
     file = tmp_path / "tmpab12cd34prefect" / "run.prom"
     with pytest.raises(JobError, match=r"run\.metrics would be lost"):
-        run(job_of(tmp_path, GOOD, "warn", metrics=f"file:{file}"))
+        run_here(job_of(tmp_path, GOOD, "warn", metrics=f"file:{file}"))
