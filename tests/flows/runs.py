@@ -106,7 +106,9 @@ def call(flow: Any, data: Mapping[str, Any]) -> Any:
         "write_table": lambda *_: None,
         "emit_event": lambda *_, **__: None,
     }
-    with temporary_settings({PREFECT_API_URL: None}), ExitStack() as patched:
+    with ExitStack() as patched:
+        if PREFECT_API_URL.value():  # all settings are made anew for it
+            patched.enter_context(temporary_settings({PREFECT_API_URL: None}))
         for module in [module for name, module in [*sys.modules.items()] if name.startswith("flows.")]:
             for name in functions.keys() & vars(module).keys():
                 if not getattr(module, name).__module__.startswith("tests."):  # a test has replaced it

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import date
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +15,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.commands.diff import diff
 from flows.commands.discard import discarded
+from flows.preprocess import preprocess
 from flows.sample import make_nights
 from tasks.dataset import Dataset
 from tasks.errors import DataError, GateStoppedError
 from tasks.graph.changes import read_changes
 from tasks.graph.saved_workflow import load_fitted
-from tests.flows.runs import run_flow
+from tests.flows.runs import call, have_stages_here, run_flow
 
 MANUAL = (Path(__file__).resolve().parents[2] / "flows" / "NIGHTS.md").read_text()
 STORY = MANUAL.partition("## A nightly job, from the first day to the thirtieth")[2].partition("\n## ")[0]
@@ -36,12 +41,13 @@ def spoiled(file: Path) -> None:
     pq.write_table(table.set_column(place, "price", cents), file)
 
 
-def vocabulary(version: Path, column: str) -> list[Any]:
-    """The values of a column's ids, in their order."""
-    state = load_fitted(version).state
-    (key,) = [key for key in state.values if key.endswith(f"/Categorify/{column}")]
-    table = state.values[key]["values"]
-    return table["v0"].to_pylist()
+def vocabularies(version: Path) -> dict[str, list[Any]]:
+    """The values of each column's ids, in their order."""
+    values, found = load_fitted(version).state.values, {}
+    for column in ("brand", "product_id", "user_id"):
+        (key,) = [key for key in values if key.endswith(f"/Categorify/{column}")]
+        found[column] = values[key]["values"]["v0"].to_pylist()
+    return found
 
 
 @pytest.mark.promise('`Dataset("out/nightly", versions="all")` reads all nights')
@@ -61,9 +67,9 @@ def test_a_nightly_job_from_the_first_day_to_the_thirtieth(
     job = yaml.safe_load(text)
     out = tmp_path / "out" / "nightly"
 
-    def run(day: str) -> Path:
-        (folder,) = run_flow({**job, "run": {**job["run"], "date": day}}, cluster)
-        return folder
+    def run(day: str, of_job: Callable[[dict[str, Any]], list[Any]]) -> Path:
+        (folder,) = of_job({**job, "run": {**job["run"], "date": day}})
+        return Path(folder)
 
     sample, first, second, compared, rest, thirtieth, taken_back, again = COMMANDS
     options = dict(re.findall(r"--(\w+) (\S+)", sample))
@@ -71,18 +77,23 @@ def test_a_nightly_job_from_the_first_day_to_the_thirtieth(
         Path(options["path"]), int(options["nights"]), int(options["rows"]), start=date.fromisoformat(options["start"])
     )
 
-    assert run(DAY.search(first)[1]) == out / "v0001"  # type: ignore[index]
-    assert run(DAY.search(second)[1]) == out / "v0002"  # type: ignore[index]
+    at_server = partial(run_flow, cluster=cluster)
+    assert run(DAY.search(first)[1], at_server) == out / "v0001"  # type: ignore[index]
+    assert run(DAY.search(second)[1], at_server) == out / "v0002"  # type: ignore[index]
     changes = read_changes(out / "v0002" / "_workflow")
     assert changes["base"] == "v0001"
     diff(*(Path(name) for name in compared.split()[2:]))
     assert "ids moved" in capsys.readouterr().out
+
+    have_stages_here(monkeypatch)
+    here = partial(call, preprocess)  # the other nights without Prefect and without the cluster
     with pytest.raises(DataError, match="learned"):
-        run(DAY.search(second)[1])  # type: ignore[index]
+        run(DAY.search(second)[1], here)  # type: ignore[index]
 
     low, high = re.search(r"%02g (\d+) (\d+)", rest).groups()  # type: ignore[union-attr]
-    for day in range(int(low), int(high) + 1):
-        run(f"2026-10-{day:02d}")
+    with temporary_settings({PREFECT_API_URL: None}):  # once, and not for each night
+        for day in range(int(low), int(high) + 1):
+            run(f"2026-10-{day:02d}", here)
     assert (out / "_latest").read_text().strip() == "v0028"
 
     day = DAY.search(thirtieth)[1]  # type: ignore[index]
@@ -90,24 +101,23 @@ def test_a_nightly_job_from_the_first_day_to_the_thirtieth(
     whole = file.read_bytes()
     spoiled(file)
     with pytest.raises(GateStoppedError, match="price"):
-        run(day)
+        run(day, here)
     assert (out / "_latest").read_text().strip() == "v0028"
     file.write_bytes(whole)
-    assert run(day) == out / "v0029"
+    assert run(day, here) == out / "v0029"
 
     path, why = re.search(r"discard (\S+) --why '(.*)'", taken_back).groups()  # type: ignore[union-attr]
     discarded(Path(path), why)
     assert (out / "_latest").read_text().strip() == "v0028"
-    assert run(DAY.search(again)[1]) == out / "v0030"  # type: ignore[index]
+    assert run(DAY.search(again)[1], here) == out / "v0030"  # type: ignore[index]
     assert read_changes(out / "v0030" / "_workflow")["base"] == "v0028"
 
-    for column in ("brand", "product_id", "user_id"):
-        values: list[Any] = []
-        for number in (*range(1, 29), 30):
-            night = vocabulary(out / f"v{number:04d}", column)
-            assert night[: len(values)] == values  # ids of earlier nights are those of later ones
-            values = night
-        assert len(values) > 1.5 * len(vocabulary(out / "v0001", column))
+    nights = [vocabularies(out / f"v{number:04d}") for number in (*range(1, 29), 30)]
+    for earlier, later in pairwise(nights):
+        for column, values in earlier.items():
+            assert later[column][: len(values)] == values  # ids of earlier nights are those of later ones
+    for column, values in nights[-1].items():
+        assert len(values) > 1.5 * len(nights[0][column])
 
     rows = [pq.read_metadata(part).num_rows for part in out.glob("v00*/part-*.parquet")]
     discarded_rows = sum(pq.read_metadata(part).num_rows for part in out.glob("v0029/part-*.parquet"))
