@@ -225,3 +225,12 @@ def client(cluster: Any) -> Iterator[Any]:
 
     with Client(cluster, set_as_default=False) as connected, connected.as_current():
         yield connected
+
+
+@pytest.fixture(scope="session")
+def rounds(prefect_server: Any) -> Iterator[Any]:
+    """Functions in forks of one process that has loaded everything and knows the session's server."""
+    from tests.faults.rounds import Rounds
+
+    with Rounds() as running:
+        yield running

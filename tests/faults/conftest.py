@@ -62,10 +62,3 @@ def in_small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ingest, "make_plan", small_blocks.make_plan)
         yield
-
-
-@pytest.fixture(scope="session")
-def rounds() -> Iterator[Rounds]:
-    """Jobs in forks of one process that has loaded everything."""
-    with Rounds() as running:
-        yield running

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.rounds import Rounds
 from tests.flows.runs import call, have_stages_here, run_any, run_flow
 
 Run = Callable[[dict[str, Any]], list[Path]]
@@ -41,10 +40,3 @@ def run_alone(stages_here: None) -> Run:
     from flows.preprocess import preprocess
 
     return lambda data: [Path(folder) for folder in call(preprocess, data)]
-
-
-@pytest.fixture(scope="session")
-def rounds(prefect_server: Any) -> Iterator[Rounds]:
-    """Functions in forks of one process that has loaded everything and knows the session's server."""
-    with Rounds() as running:
-        yield running

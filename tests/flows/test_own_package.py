@@ -105,9 +105,7 @@ def test_the_operators_of_the_page_learn_in_pieces(shares: Path, engine: str) ->
 
 @pytest.mark.system
 @pytest.mark.promise("a job says `op: ShareOfLargest`, in a file, in the form or in a deployment")
-def test_the_job_of_the_page_runs_on_workers_of_its_own_cluster(
-    shares: Path, tmp_path: Path, engine: str
-) -> None:
+def test_the_job_of_the_page_runs_on_workers_of_its_own_cluster(shares: Path, tmp_path: Path, engine: str) -> None:
     from distributed import Client
 
     from infra.clusters.model import Cluster

@@ -284,9 +284,7 @@ def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.xdist_group("wheel")
 @pytest.mark.parametrize("way", ["mypy_path", "wheel"])
-def test_type_checkers_know_it(
-    way: str, tmp_path: Path, mypy_cache: Path, request: pytest.FixtureRequest
-) -> None:
+def test_type_checkers_know_it(way: str, tmp_path: Path, mypy_cache: Path, request: pytest.FixtureRequest) -> None:
     pytest.importorskip("mypy", reason="needs mypy: pip install '.[dev]'")
     (tmp_path / "program.py").write_text(TYPED)
     mypy = [sys.executable, "-m", "mypy", "--ignore-missing-imports", "--follow-imports=silent"]

@@ -322,9 +322,7 @@ def test_splits_are_assets_of_their_own(tmp_path: Path, run_here: Any, api: Any)
     assert rows[key] == rows[f"{key}/train"] + rows[f"{key}/valid"] == 200
 
 
-def test_the_base_of_a_refit_is_upstream_and_its_new_ids_are_counted(
-    tmp_path: Path, run_here: Any, api: Any
-) -> None:
+def test_the_base_of_a_refit_is_upstream_and_its_new_ids_are_counted(tmp_path: Path, run_here: Any, api: Any) -> None:
     from flows.refit import refit
 
     days(tmp_path, ())

@@ -18,6 +18,8 @@ from tests.forking import begin_forking
 
 OWN = "in a process of its own"
 MARK = "ROWMILL_TEST_FORKED"  # a variable of a run that is a fork
+
+
 def main() -> None:
     forks = begin_forking()
     import prefect.workers.process

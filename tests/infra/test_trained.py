@@ -55,9 +55,7 @@ def job_of(folder: Path, day: str, level: str = "warn") -> dict[str, Any]:
 
 @pytest.mark.promise("starts once for each version", "flows/OPERATIONS.md#when-it-is-published")
 @pytest.mark.promise("It never starts for a night that failed, was refused or waits")
-def test_each_version_is_trained_on_once(
-    folder: Path, api: Any, worker: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_version_is_trained_on_once(folder: Path, api: Any, worker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect import tags
     from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
     from prefect.events import emit_event
