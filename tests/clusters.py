@@ -42,14 +42,15 @@ class ThreadWorker(Worker):
 
 class ForkingNanny(Nanny):
     """A nanny whose workers are forks of the workers' fork server: they begin at once, where a new Python imports for
-    seconds what they need."""
+    seconds what they need. With variables that the server cannot stand for, those of GPUs, each is a new Python."""
 
     def __init__(self, *arguments: Any, env: Mapping[str, str] | None = None, **options: Any) -> None:
-        forked = forkserver.use(IMPORTS.tasks)["env"]
+        forked = forkserver.use(IMPORTS.tasks).get("env", {})
+        self.method = "forkserver" if forked else "spawn"
         super().__init__(*arguments, env={**forked, **(env or {})}, **options)
 
     async def instantiate(self) -> Status:
-        with dask.config.set({forkserver.METHOD: "forkserver"}):
+        with dask.config.set({forkserver.METHOD: self.method}):
             return await super().instantiate()
 
 

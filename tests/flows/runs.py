@@ -53,12 +53,15 @@ def run_any(flow: Any, data: Mapping[str, Any]) -> Any:
 
 def execute(flow: Any, flow_run: Any) -> Any:
     """Go on with a flow run that the server knows, as the process does that a worker starts for it; its final state, or
-    None where it pauses."""
+    None where it pauses. The limits of a deployment, which are variables, end with the run."""
     from prefect.exceptions import Pause
     from prefect.flow_engine import run_flow
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), suppress(Pause):
+    from tests.commands import same_variables
+
+    silent = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
+    with same_variables(), silent, suppress(Pause):
         return run_flow(flow, flow_run=flow_run, parameters=flow_run.parameters, return_type="state")
     return None
 

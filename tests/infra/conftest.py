@@ -33,12 +33,14 @@ def home(prefect_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="session")
-def worker(home: Path, cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def worker(home: Path, cluster: Any, engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A process worker of the pool, started elsewhere, whose runs may use the session's cluster; its log. The runs are
     forks, but for those that ask for a process of their own."""
     folder = tmp_path_factory.mktemp("worker")
-    command = ("tests.infra.forking_worker", "worker", "start", "--pool", POOL, "--name", "the-worker")
-    process = started(folder, *command, **{CLUSTERS: cluster.scheduler_address})
+    # A run on GPUs is not forked: what CUDA has set up in a process does not work in its forks.
+    program = "prefect" if engine == "cudf" else "tests.infra.forking_worker"
+    command = ("worker", "start", "--pool", POOL, "--name", "the-worker")
+    process = started(folder, program, *command, **{CLUSTERS: cluster.scheduler_address})
     yield folder / "log.txt"
     process.terminate()
     ended(process)

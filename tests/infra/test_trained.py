@@ -92,8 +92,12 @@ def test_each_version_is_trained_on_once(folder: Path, api: Any, worker: Path, m
         for version in ("v0001", "v0002"):  # the worker need not train thrice
             api.delete_flow_run(runs[version].id)
     assert final_state(api, runs["v0003"].id, worker) == "Completed"
-    logs = api.read_logs(log_filter=LogFilter(flow_run_id=LogFilterFlowRunId(any_=[runs["v0003"].id])))
-    assert [log.message[:8] for log in logs if log.message.startswith("epoch")] == ["epoch 0:", "epoch 1:"]
+
+    def epochs() -> list[str]:
+        logs = api.read_logs(log_filter=LogFilter(flow_run_id=LogFilterFlowRunId(any_=[runs["v0003"].id])))
+        return [log.message[:8] for log in logs if log.message.startswith("epoch")]
+
+    until(lambda: epochs() == ["epoch 0:", "epoch 1:"], "the lines of the training, which may come after its end")
 
 
 def test_what_cannot_be_trained_on_is_refused(tmp_path: Path, prefect_server: Any, cluster: Any) -> None:

@@ -74,6 +74,9 @@ def test_workers_in_a_process_of_their_own(engine: str) -> None:
         "no:benchmark",
         "-m",
         "system",
+        # An iterator of torch that is left while its workers still start complains when this process ends.
+        "-W",
+        "ignore::pytest.PytestUnraisableExceptionWarning",
         "--engine",
         engine,
         __file__,
