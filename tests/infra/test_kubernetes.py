@@ -355,7 +355,7 @@ def ran(crd: Any, tmp_path_factory: pytest.TempPathFactory, prefect_server: Any)
     data, out = make_data(folder / "in", files=2), folder / "out"
     with pytest.MonkeyPatch.context() as monkeypatch, serving_pods(folder, crd, monkeypatch) as server:
         state = run_job(data, out, section, look)
-        eventually(lambda: not server.objects)
+        eventually(lambda: not server.objects and not server.pods)
         return Ran(state, out, left=[*server.objects, *server.pods], **seen)
 
 
