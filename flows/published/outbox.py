@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import getproxies
+from urllib.request import getproxies, proxy_bypass
 
 from prefect import get_client
 from prefect.events import Event
@@ -104,7 +104,7 @@ def _is_reachable(server: str) -> bool:
     try:
         parts = urlsplit(server)
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        if not getproxies():
+        if not getproxies() or proxy_bypass(parts.hostname or ""):
             socket.create_connection((parts.hostname or "", port), CONNECT_SECONDS).close()
     except (OSError, ValueError):
         return False

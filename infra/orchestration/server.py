@@ -18,6 +18,7 @@ import httpx
 import psutil
 
 from infra.environment import ENVIRONMENT
+from infra.orchestration.proxies import bypass_proxies
 from tasks.errors import GiveUpError, JobError
 
 HOST = "127.0.0.1"
@@ -48,8 +49,10 @@ def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
     takes seconds. GiveUpError if no server can be had.
     """
     _use(ENVIRONMENT, only_missing=True)
-    if configured := _settings().api.url:
-        return _configured(str(configured))
+    configured = str(_settings().api.url or "")
+    bypass_proxies(configured)
+    if configured:
+        return _configured(configured)
     home = prefect_home()
     with _one_at_a_time(home / "rowmill-server.lock"):
         port = _running_port(home)
@@ -68,7 +71,9 @@ def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
 def use_running_server() -> bool:
     """Let this process use the server that `ensure_server` would use, but start none; return whether there is one."""
     _use(ENVIRONMENT, only_missing=True)
-    if _settings().api.url:
+    configured = str(_settings().api.url or "")
+    bypass_proxies(configured)
+    if configured:
         return True
     port = _running_port(prefect_home())
     if port is not None:
