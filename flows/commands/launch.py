@@ -25,6 +25,7 @@ from tasks.errors import GiveUpError, JobError, RowmillError
 if TYPE_CHECKING:
     from flows.commands.progress_view import ProgressView
     from flows.job.refit_job import AnyJob
+    from tasks.storage.staging import Staging
 
 MOST_TEXT = 1_000_000  # bytes of a job file that is looked at before it is read
 SOURCES = {"started": "the start of the run: no --date", "begun": "begun earlier and not published"}
@@ -170,7 +171,7 @@ def launch(
     from flows.run.session import load_outputs
 
     splits: tuple[str, ...] = () if name == "fit" else job.source.splits
-    watch = ProgressView(_staging(job) / "progress.json", splits, console, learns=name != "apply")
+    watch = ProgressView(_staging(job).folder / "progress.json", splits, console, learns=name != "apply")
     pages: list[str] = []
     _running.append(True)
     _started.append(partial(_at_start, watch, pages, server.ui_url))
@@ -239,6 +240,7 @@ def _ready(
 
     with console.status("looking for a Prefect server") as status:
         server = ensure_server(lambda text: status.update(text) if console.is_terminal else console.print(text))
+        say_dead_runs(console, _staging(job).target)
     with console.status("loading the flow"):
         from infra.orchestration.task_runner import runner
 
@@ -246,6 +248,14 @@ def _ready(
         on_cluster: Any = runner(job.cluster, worker_imports(module))
         flow = load_flow().with_options(task_runner=on_cluster, on_running=[tell_started])
     return job, server, flow
+
+
+def say_dead_runs(console: Console, output: Path | None = None) -> None:
+    """Mark runs of this host that were killed as crashed, all or those to one output, and name them."""
+    from flows.commands.dead_runs import mark_dead_runs
+
+    for name in mark_dead_runs(None if output is None else str(output)):
+        console.print(f"crashed  the run {name}: its process was killed", soft_wrap=True, markup=False)
 
 
 def _job(data: Mapping[str, Any], module: str) -> AnyJob:
@@ -279,10 +289,10 @@ def _at_start(watch: ProgressView, pages: list[str], ui_url: str, flow_run_id: o
     watch.start()
 
 
-def _staging(job: AnyJob) -> Path:
+def _staging(job: AnyJob) -> Staging:
     from tasks.storage.staging import Staging
 
-    return Staging(job.output.path, job.run.scratch).folder
+    return Staging(job.output.path, job.run.scratch)
 
 
 def _say_failure(error: Exception, pages: Sequence[str], name: str, api_url: str) -> int:

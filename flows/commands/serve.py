@@ -48,6 +48,7 @@ def serve(
       rowmill serve --file deployments.yaml
     """
     from flows.commands.console import terminal
+    from flows.commands.launch import say_dead_runs
     from flows.job.access import serving_limits
     from infra.orchestration import deployments
     from infra.orchestration.deployment_file import FILE, full_name, read_file
@@ -61,6 +62,7 @@ def serve(
     lines = [f"{full_name(spec)}: {_when(spec)}" for spec in data["deployments"]]
     lines += [f"check    {line}" for line in doubtful_jobs(data)]
     server = ensure_server(console.print)
+    say_dead_runs(console)
     if announce:
         deployments.keep_webhook(deployments.ANNOUNCE, announce)
     for line in lines:

@@ -1,17 +1,21 @@
-"""Labels of a run on the Prefect server: its host and its output, which notifications name."""
+"""Labels of a run on the Prefect server: its host and its output, which notifications name, and its process."""
 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from typing import Any
 
 from prefect import get_client
 from prefect.context import FlowRunContext
 
+from tasks.storage.process_identity import is_alive, namespace, start_time
+
 log = logging.getLogger("rowmill")
 
 HOST, OUTPUT = "rowmill.host", "rowmill.output"  # labels of a run, which notifications name
+PROCESS = "rowmill.process"  # label of a run: the process that executes the flow
 
 
 def label_run(labels: dict[str, Any]) -> None:
@@ -27,5 +31,27 @@ def label_run(labels: dict[str, Any]) -> None:
 
 
 def label_host() -> None:
-    """Note on which host the current flow run works."""
-    label_run({HOST: socket.gethostname()})
+    """Note on which host, and in which process, the current flow run works."""
+    label_run({HOST: socket.gethostname(), PROCESS: this_process()})
+
+
+def this_process() -> str:
+    """A text for this process that no other process has, not on other hosts either; empty where that is unknown."""
+    boot, pidns = namespace()
+    if not boot:
+        return ""
+    return " ".join([boot, pidns, str(os.getpid()), str(start_time(os.getpid()))])
+
+
+def has_ended(process: str) -> bool:
+    """Return whether a process, as `this_process` describes it, ran on this host since it was booted and has ended.
+
+    False for processes of other hosts and of other containers, which cannot be seen from here.
+
+    >>> has_ended(this_process())
+    False
+    """
+    *place, pid, start = process.split(" ") if process.count(" ") == 3 else ("", "0", "")
+    if tuple(place) != namespace() or not pid.isdigit():
+        return False
+    return is_alive(int(pid), start) is False

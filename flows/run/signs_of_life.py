@@ -12,7 +12,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
-from flows.job.run_labels import OUTPUT, label_run
+from flows.job.run_labels import OUTPUT, PROCESS, label_run, this_process
 
 ALIVE, ENDED = "rowmill.run.alive", "rowmill.run.ended"
 SECONDS = 10.0  # between two signs
@@ -23,7 +23,7 @@ log = logging.getLogger("rowmill")
 def signs_of_life(output: str) -> Iterator[None]:
     """While the block runs, the server hears of the current flow run every `SECONDS`, and at the end that it is over.
 
-    A thread beside the work sends the events, and notes the output of the run as a label.
+    A thread beside the work sends the events, and notes the output and the process of the run as labels.
     """
     context = FlowRunContext.get()
     run = context.flow_run if context else None
@@ -33,7 +33,7 @@ def signs_of_life(output: str) -> Iterator[None]:
     ended = threading.Event()
 
     def send() -> None:
-        label_run({OUTPUT: output})
+        label_run({OUTPUT: output, PROCESS: this_process()})
         while not ended.is_set():
             _emit(ALIVE, run)
             ended.wait(SECONDS)

@@ -43,12 +43,12 @@ def is_this_host(host: str) -> bool:
     if is_loopback(host):
         return True
     try:
-        found = {str(address[0]) for *_, address in socket.getaddrinfo(host, None)}
+        resolved = {str(address[0]) for *_, address in socket.getaddrinfo(host, None)}
     except OSError:
         return False
     interfaces = psutil.net_if_addrs().values()
     own = {address.address.partition("%")[0] for addresses in interfaces for address in addresses}
-    return bool(found & own)
+    return not resolved.isdisjoint(own)
 
 
 def _exempt(hosts: Iterable[str]) -> None:

@@ -158,7 +158,9 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
         log.info(report.stage_line(result))
         return StageRun(result, artifacts(result, request, watch), progress.ended(), get_worker().address)
 
-    body.__name__, body.__doc__ = name, work.__doc__
+    body.__doc__ = work.__doc__
+    body.__name__ = name
+    body.__qualname__ = name  # Prefect makes the key of a task from it: each stage has one of its own
     return task(
         name=name,
         retry_condition_fn=may_pass,

@@ -26,6 +26,7 @@ from tasks.storage.atomic import first_cause, flush, makeable, no_space, partial
 from tasks.storage.documents import FORMER, NAME
 from tasks.storage.files import local_folder, local_path
 from tasks.storage.own_files import ASKS, LATEST, OUTBOX
+from tasks.storage.process_identity import is_alive, namespace, start_time
 
 OPENINGS = 20  # attempts to make the folders of a run
 STALE_SECONDS = 60.0  # without a sign of life, after which an owner on another host counts as dead
@@ -472,20 +473,10 @@ def _me(target: Path) -> dict[str, Any]:
         "boot": boot,
         "pidns": pidns,
         "pid": os.getpid(),
-        "start": _start_time(os.getpid()),
+        "start": start_time(os.getpid()),
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         "target": str(target),
     }
-
-
-def namespace() -> tuple[str, str]:
-    """(id of this boot, namespace of process numbers): where both are equal, a process number means the same process.
-    Containers may share a host's name and number their own processes. Empty texts without /proc."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return boot, str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return "", ""
 
 
 def _take(path: Path, owner: dict[str, Any]) -> int | None:
@@ -533,7 +524,7 @@ def _gone(owner: dict[str, Any], path: Path) -> bool:
     """True if the owner of a lock is dead: its process has ended, or, where process numbers do not tell, there was no
     sign of life for a minute."""
     if owner.get("boot") and (owner["boot"], owner.get("pidns")) == namespace():
-        alive = _lives(int(owner.get("pid", -1)), owner.get("start"))
+        alive = is_alive(int(owner.get("pid", -1)), owner.get("start"))
         if alive is not None:
             return not alive
     try:
@@ -552,29 +543,6 @@ def _now_at(folder: Path) -> float:
     except OSError:
         return time.time()
     return now
-
-
-def _lives(pid: int, start: str | None) -> bool | None:
-    """Whether the process with this number lives and was started at `start`; None if that cannot be seen."""
-    started = _start_time(pid)
-    if started is not None:
-        return started == start
-    try:
-        os.kill(pid, 0)
-    except PermissionError:  # /proc hides the processes of other users
-        return None
-    except (OSError, OverflowError):
-        return False
-    return False  # a zombie
-
-
-def _start_time(pid: int) -> str | None:
-    """When a process was started, in ticks since the boot, to detect reused numbers; None if the process is gone."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return None
-    return None if state in "ZXx" else fields[18]
 
 
 def _refuse_former(folder: Path) -> None:

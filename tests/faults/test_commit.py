@@ -22,7 +22,8 @@ from tasks.errors import GiveUpError, JobError
 from tasks.storage import own_files
 from tasks.storage import staging as storage_staging
 from tasks.storage.own_files import MANIFEST, own_output
-from tasks.storage.staging import STALE_SECONDS, Staging, namespace, until_of
+from tasks.storage.process_identity import namespace
+from tasks.storage.staging import STALE_SECONDS, Staging, until_of
 from tests.conftest import python_path
 from tests.faults.rounds import Rounds
 from tests.faults.seeds import nightly

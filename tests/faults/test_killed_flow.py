@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterName
 
+from flows.commands.dead_runs import mark_dead_runs
 from tests.faults.chaos import kill_at
 from tests.faults.jobs import STAGES, digests, make_data, make_job, plan_chaos, reused, run_flow
 from tests.faults.rounds import Rounds
@@ -32,6 +35,15 @@ def inodes(folder: Path) -> dict[str, tuple[int, int]]:
 
 def parts_of(written: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
     return {name: inode for name, inode in written.items() if name.startswith("part-") and name.endswith(".parquet")}
+
+
+def state_of_run(name: str) -> str:
+    """What the server says of the run with a name, and that none of its tasks is still at work."""
+    with get_client(sync_client=True) as client:
+        (run,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=[name])))
+        tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id])))
+    assert "Running" not in {str(task.state_name) for task in tasks}
+    return str(run.state_name)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +122,12 @@ def test_a_flow_that_is_killed_in_transform_and_before_the_commit_is_completed_b
     killed(here=[kill_at(COMMIT)])
     assert inodes(staging / "state") == learned
     all_written = inodes(staging / "new")
+
+    assert mark_dead_runs(str(tmp_path / "another")) == []
+    names = mark_dead_runs(str(out))
+    assert len(names) == 2
+    assert {state_of_run(name) for name in names} == {"Crashed"}
+    assert mark_dead_runs(str(out)) == []
 
     last = run_flow(job)
     assert last.is_completed(), last.message

@@ -1,4 +1,4 @@
-"""Counts what the house looks like, from the syntax trees: who imports whom, circles, floors, width.
+"""Counts what the house looks like, from the syntax trees: who imports whom, circles, floors.
 
 Every import counts: at the top, in functions, for type checkers, and modules that a string names ("tasks.engines.cpu").
 """
@@ -95,12 +95,6 @@ def lazily_registered(root: Path) -> list[str]:
              if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("register_lazy")]  # fmt: skip
     ours = [(path, node) for path, node in calls if any("tasks" in ast.unparse(argument) for argument in node.args[:1])]
     return [f"{path.relative_to(root)}:{node.lineno}" for path, node in ours]
-
-
-def width(folder: Path) -> int:
-    """Modules and folders in a folder."""
-    entries = [entry for entry in folder.iterdir() if entry.suffix == ".py" or any(entry.glob("*.py"))]
-    return sum(entry.name not in ("__init__.py", "__pycache__") for entry in entries)
 
 
 def docstrings(path: Path) -> Iterator[str]:

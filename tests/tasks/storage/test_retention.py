@@ -24,8 +24,9 @@ from tasks.manifest import Manifest
 from tasks.storage import own_files
 from tasks.storage.discarded import mark
 from tasks.storage.own_files import MANIFEST
+from tasks.storage.process_identity import namespace
 from tasks.storage.retention import drop_versions, publish, removed_nights
-from tasks.storage.staging import STALE_SECONDS, Staging, namespace
+from tasks.storage.staging import STALE_SECONDS, Staging
 from tasks.workflow import Workflow
 from tests.faults.test_commit import content, cut_off
 
