@@ -63,6 +63,7 @@ from tasks.sources.reading_rules import ROWS, Fit, differences, with_values
 from tasks.sources.uniting import uniting_notes, without_unused
 from tasks.storage.files import check_unchanged, is_remote, local_path
 from tasks.storage.files_being_read import open_outputs
+from tasks.storage.sidecars import check_sidecars
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -263,6 +264,7 @@ class Dataset:
             return Plan((), "frame", self.frames.schema, blocks, self.frames.partitions(blocks, size))
         assert self._section is not None
         target = target_of(self._section)
+        check_sidecars([target] if target else [], self._section.paths)
         with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
             plan = make_plan(self._section, parallel_map=pool.map, sizing=self._sizing, fit=self._fit)
         if self._versions is not None:

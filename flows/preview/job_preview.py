@@ -14,6 +14,7 @@ from typing import Any
 from flows.job.job import Application, Job
 from flows.job.refit_job import AnyJob, Refit
 from flows.job.run_history import Guess, guess
+from flows.published.collector_files import check_files_beside
 from flows.sample import make_sample
 from infra.clusters.expected import ExpectedWorkers, expected
 from infra.clusters.model import Cluster
@@ -40,7 +41,7 @@ from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_order import number_of_files, written_places
 from tasks.shuffle.row_sets import unit_of_numbers
-from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of
+from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
 from tasks.sources.planning import make_plan
 from tasks.sources.uniting import uniting_notes, with_missing, without_unused
 from tasks.stages.ingest import check_columns, naming_valid, same_schema
@@ -102,7 +103,7 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     workers = _workers(job.cluster, refused)
     request, base = _on_base(job, replace(job.request(workers.engine), flow=flow))
     wanted_source = request.source
-    target_of(request.source, request.staging.target)
+    check_files_beside(request)
     with _data(job, request) as (request, scale):
         plans = _plans(request, workers)
         used = used_columns(request, bound_of(request, plans[request.plan_names[0]].schema))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from openlineage.client import event_v2 as event
 from openlineage.client import facet_v2 as facet
-from openlineage.client.transport.file import FileConfig, FileTransport
+from openlineage.client.serde import Serde
 from openlineage.client.transport.http import HttpConfig, HttpTransport
 from openlineage.client.uuid import generate_static_uuid
 
@@ -20,7 +20,6 @@ from flows.published.observed_run import ObservedRun
 from infra.orchestration.server import ui_url
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import ROW, Schema
-from tasks.core.settings import collector_file
 from tasks.core.versions import rowmill_version
 from tasks.engines.expression.syntax import parse
 from tasks.gate.notes import GateNote
@@ -212,8 +211,8 @@ def _figures(column: ColumnProfile) -> facet.data_quality_metrics_input_dataset.
 
 def _send(run: ObservedRun, message: event.RunEvent) -> None:
     address = str(run.request.run.lineage)
-    if path := collector_file(address):
-        FileTransport(FileConfig(path, append=True)).emit(message)
+    if file := run.files.get("lineage"):
+        file.append(Serde.to_json(message).encode("utf-8") + b"\n")
         return
     key = os.environ.get("OPENLINEAGE_API_KEY")
     auth = {"auth": {"type": "api_key", "api_key": key}} if key else {}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from flows.published.collector_files import collector_files
 from tasks.cluster import monitor
 from tasks.core.stage_results import StageResult
 from tasks.gate.earlier_outputs import read_profile
@@ -17,6 +19,7 @@ from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import Request
 from tasks.report import series
 from tasks.report.phrases import samples_path
+from tasks.storage.sidecars import Sidecar, check_sidecars
 
 WAIT_SECONDS = 0.9  # that the end of a run waits for its collectors
 
@@ -42,11 +45,20 @@ class ObservedRun:
     results: list[StageResult] = field(default_factory=list)
     samples: dict[str, series.Workers] = field(default_factory=dict)
 
+    @cached_property
+    def files(self) -> dict[str, Sidecar]:
+        """The files of `run.lineage` and `run.metrics`: their folders are resolved once a run."""
+        return collector_files(self.request.run)
+
     def __call__(self, result: StageResult) -> None:
         """Note the result of a stage, and the samples of its workers, which are gone after the commit."""
         self.results.append(result)
         if self.request.run.metrics:
             self.samples[result.title] = monitor.load(samples_path(self.request.staging.folder, result))
+
+    def check_files(self) -> None:
+        """A JobError where a run must not write one of its files."""
+        check_sidecars([*self.files.values()], self.request.read_paths, self.request.staging)
 
     @property
     def first(self) -> Path | None:

@@ -26,7 +26,8 @@ log = logging.getLogger("rowmill")
 @contextmanager
 def observed(run: ObservedRun, harmless: tuple[type[Exception], ...]) -> Iterator[None]:
     """Tell the collectors of a run that it begins and how it ends; `harmless` errors end it well. GiveUpError where
-    the library of a collector is missing."""
+    the library of a collector is missing, a JobError where a file of one must not be written."""
+    run.check_files()
     collectors = list[Collector]()
     try:
         for key in ("lineage", "metrics"):

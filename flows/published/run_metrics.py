@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flows.published.observed_run import WAIT_SECONDS, ObservedRun
-from tasks.core.settings import collector_file
 from tasks.core.stage_results import StageResult
 from tasks.core.versions import rowmill_version
 from tasks.manifest import Manifest
 from tasks.report import series
+from tasks.storage.signature import signed
 
 VERDICTS = ("pass", "warn", "published by hand", "ask", "stop")
 SUFFIXES = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "J": "_joules"}  # of Prometheus, by unit
@@ -98,8 +98,8 @@ def _of_run(run: ObservedRun) -> Iterator[Metric]:
 def _exporter(run: ObservedRun) -> Callable[[Sequence[Metric]], None]:
     """Return what exports metrics to the address in `run.metrics`."""
     address, of = str(run.request.run.metrics), {"output": run.name, "flow": run.flow}
-    if path := collector_file(address):
-        from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+    if file := run.files.get("metrics"):
+        from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
         def to_file(metrics: Sequence[Metric]) -> None:
             registry, gauges = CollectorRegistry(), dict[str, Any]()
@@ -108,7 +108,8 @@ def _exporter(run: ObservedRun) -> Callable[[Sequence[Metric]], None]:
                 if name not in gauges:
                     gauges[name] = Gauge(name, one.text, [*labels], registry=registry)
                 gauges[name].labels(**labels).set(one.value)
-            write_to_textfile(path, registry)
+            with file.replace() as written:
+                written.write(signed(generate_latest(registry)))
 
         return to_file
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter

@@ -19,6 +19,7 @@ from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job, absolute
 from flows.job.ready_by import deadline
 from flows.job.refit_job import AnyJob, Refit
+from flows.published.collector_files import check_files_beside
 from flows.published.observed_run import ObservedRun
 from flows.published.observers import observed
 from flows.published.outbox import deliver
@@ -84,6 +85,7 @@ def started(job: AnyJob, request: Request, imports: WorkerImports) -> Iterator[R
     for key in ("lineage", "metrics"):
         if path := collector_file(getattr(request.run, key) or ""):
             check_lasting(path, f"run.{key}")
+    check_files_beside(request)
     work_in(staging.folder)
     prepare(job.cluster, imports)
     use_cluster(job.cluster, imports)

@@ -30,6 +30,8 @@ import psutil
 
 from tasks.cluster.dask_pool import workers_at
 from tasks.core import lent_bytes
+from tasks.errors import RowmillError
+from tasks.storage.atomic import write_text
 
 if TYPE_CHECKING:
     from distributed import Client, Worker
@@ -319,8 +321,8 @@ def save(path: Path, workers: dict[str, dict[str, Any]]) -> None:
     """Write the samples; a failure is only logged."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(workers))
-    except (OSError, TypeError, ValueError) as error:
+        write_text(path, json.dumps(workers))
+    except (OSError, TypeError, ValueError, RowmillError) as error:
         log.debug("samples could not be kept: %s", error)
 
 

@@ -385,6 +385,11 @@ class Source(Section):
             return self.split.splits
         return ("train", "valid") if self.valid else ("",)
 
+    @property
+    def paths(self) -> list[str]:
+        """The paths of `path` and `valid`."""
+        return [path for one in (self.path, self.valid) if one for path in ([one] if isinstance(one, str) else one)]
+
     def plan_name(self, split: str) -> str:
         """The plan that a split is of: the splits of one source share one, whose name is empty."""
         return "" if self.split else split

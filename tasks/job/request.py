@@ -187,6 +187,14 @@ class Request(PickledFields):
         return tuple(dict.fromkeys(self.source.plan_name(split) for split in self.splits))
 
     @property
+    def read_paths(self) -> list[str]:
+        """The paths that the run reads: those of the source, of rows to learn from first, and of side tables."""
+        learn_from = (self.base.learn_from if self.base else None) or []
+        before = [learn_from] if isinstance(learn_from, str) else learn_from
+        side_tables = [str(path) for node in topological(self.final) if node.op for path in node.op.files]
+        return [*self.source.paths, *before, *side_tables]
+
+    @property
     def side_files(self) -> list[Any]:
         """Path, size, time and inode of every file that an operator reads besides the source, those of a folder too."""
         paths = [Path(path) for node in topological(self.final) if node.op for path in node.op.files]

@@ -12,6 +12,7 @@ from tasks.core.strict_json import decoded
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.ops.base import Operator
 from tasks.report import svg
+from tasks.storage.atomic import write_text
 
 NAMES, BOXES, WIDTH = 4, 16, 44  # names in a box, boxes of a kind in a picture, characters of an operator's parameters
 
@@ -162,5 +163,5 @@ def workflow_diagram(path: Path, bind: Callable[[], Bound]) -> str:
     if path.exists():
         return path.read_text()
     text = drawn(bind())
-    path.write_text(text)
+    write_text(path, text)
     return text

@@ -73,11 +73,11 @@ class ReportWriter:
         values: Mapping[str, Mapping[str, Any]],
     ) -> None:
         """Write a `_report.html` into the folder of every output, from the manifests that it will have."""
-        if self.performance:
-            (folder / PERFORMANCE).write_text(self.performance)
-        if not self.wanted:
-            return
         try:
+            if self.performance:
+                page.write_report(folder / PERFORMANCE, self.performance)
+            if not self.wanted:
+                return
             samples = {r.title: monitor.load(samples_path(self.folder, r)) for r in results}
             for split, manifest in manifests.items():
                 source, note = self.sources.get(split, ([], ""))

@@ -24,6 +24,8 @@ from tasks.report.phrases import resources_text
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.own_files import REPORTS
 from tasks.storage.sample_data import made_up_text
+from tasks.storage.sidecars import Sidecar
+from tasks.storage.signature import is_signed, signed
 
 REPORT = REPORTS[0]
 MOST_PARTS, MOST_COLUMNS, MOST_WORKERS = 500, 400, 200  # rows of the tables; the manifest has them all
@@ -275,7 +277,13 @@ def share(part: float | None) -> str:
 
 
 def write(facts: Facts, folder: Path) -> Path:
-    """The report into the output's folder."""
-    path = folder / REPORT
-    path.write_text(render(facts, folder))
+    """Write the report into the output's folder, in the place of an earlier one; return its path."""
+    return write_report(folder / REPORT, render(facts, folder))
+
+
+def write_report(path: Path, text: str) -> Path:
+    """Write an HTML report with a signature; a JobError where something else than an earlier report is at the path."""
+    otherwise = "move it away: a report that was changed by hand is not replaced"
+    with Sidecar(path, "report", is_signed, otherwise).replace() as file:
+        file.write(signed(text.rstrip("\n").encode("utf-8") + b"\n", b"<!--", b" -->"))
     return path

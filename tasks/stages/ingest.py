@@ -56,6 +56,7 @@ from tasks.storage.atomic import write_json
 from tasks.storage.files import check_unchanged, expand
 from tasks.storage.files_being_read import FOLDER
 from tasks.storage.sample_data import made_up, made_up_text
+from tasks.storage.sidecars import check_sidecars
 
 
 def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> IngestResult:
@@ -204,8 +205,9 @@ def _plan(
         and saved.parsed_whole(request.plan_names)
         and saved.row_sets_whole(request.plan_names)
     )
-    target = target_of(request.source, request.staging.target)
-    reused = reused and not (target and not target.exists())
+    target = target_of(request.source)
+    check_sidecars([target] if target else [], request.read_paths, request.staging)
+    reused = reused and not (target and not target.path.exists())
     notes: list[str] = saved.data.get("contract", []) if reused else []
     grown: list[str] = saved.data.get("united", []) if reused else []
     if not reused:

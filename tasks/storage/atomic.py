@@ -8,10 +8,9 @@ import os
 import resource
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from stat import S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISLNK, S_ISREG
 from typing import Any
 
 from tasks.core.strict_json import encoded
@@ -32,26 +31,6 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def check_replaceable(path: Path, where: str, is_own: Callable[[Path], bool], otherwise: str = "") -> None:
-    """A JobError unless nothing is at `path`, or a regular file of which `is_own` says that an earlier run wrote it.
-
-    A rename would replace whatever is there: a device, a pipe, a link, a file that is not ours.
-    """
-    try:
-        mode = path.lstat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    kinds = {"a folder": S_ISDIR, "a link": S_ISLNK, "a device": lambda m: S_ISCHR(m) or S_ISBLK(m), "a pipe": S_ISFIFO}
-    kind = next((name for name, is_kind in kinds.items() if is_kind(mode)), "" if S_ISREG(mode) else "not a file")
-    if kind or not is_own(path):
-        raise JobError(
-            f"{path} is {kind}" if kind else f"{path} exists, and no run has written it",
-            where=where,
-            why="a run would replace it",
-            do="; ".join(filter(None, ["give the path of a file that does not exist", otherwise])),
-        )
 
 
 @contextmanager

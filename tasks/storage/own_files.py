@@ -17,6 +17,7 @@ from typing import Any
 
 from tasks.storage.checksum import digest as digest_of
 from tasks.storage.documents import damaged
+from tasks.storage.signature import is_signed
 
 MANIFEST, WORKFLOW = "_manifest.json", "_workflow"
 FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, written last as well
@@ -49,7 +50,7 @@ WORK = re.compile(
     r"|(repeated(train|valid|test|learn-from)?|split-(valid|test))\.(bits|tmp)"
     r"|(repeated(train|valid|test|learn-from)?|split)\.scratch/rows-\d+(\.sides)?\.npz"
     rf"|(repeated(train|valid|test|learn-from)?|split)\.scratch/rowmill-[0-9a-f]+/partition-\d+\.(arrow|json){TEMPORARY}"
-    r"|samples/[a-z_-]+\.json"
+    rf"|samples/[a-z_-]+\.json{TEMPORARY}"
     r"|reading/[^/]+"
     rf"|parts/((train|valid|test)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid|test)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
@@ -381,10 +382,9 @@ def _is_own(path: Path, known: Known) -> bool:
 
 
 def _is_our_report(path: Path) -> bool:
-    """Whether a report begins as rowmill's or Dask's (which names Bokeh); `rowmill report` writes a missing one."""
+    """Whether a report is as it was written; `rowmill report` writes a missing one, after the manifest."""
     with path.open("rb") as file:
-        head = file.read(4096)
-    return (b": report of rowmill</title>" if path.name == REPORTS[0] else b"Bokeh") in head
+        return is_signed(file)
 
 
 def _is_our_gate(path: Path) -> bool:

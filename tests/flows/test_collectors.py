@@ -314,7 +314,7 @@ def test_without_collectors_nothing_is_imported(tmp_path: Path, prefect_server: 
     packages = ["openlineage", "opentelemetry.sdk", "opentelemetry.exporter", "flows.published"]
     asked = {"job": job_of(tmp_path, GOOD, "warn"), "packages": packages}
     ended = rounds.run(f"{loaded_by_a_run.__module__}:{loaded_by_a_run.__name__}", asked)
-    modules = ["assets", "events", "observed_run", "observers", "outbox", "unsent"]
+    modules = ["assets", "collector_files", "events", "observed_run", "observers", "outbox", "unsent"]
     assert ended.answer == ["flows.published", *(f"flows.published.{name}" for name in modules)], rounds.says()
     assert versions(tmp_path) == {"v0001": GOOD}
 

@@ -30,7 +30,7 @@ from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.manifest import Manifest
 from tasks.report.sampling import of_source
-from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, write_bad_lines
+from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.formats import FORMATS, jsonl
 from tasks.sources.formats.readable_lines import DelimitedSieve
 from tasks.sources.formats.record_ends import Dialect
@@ -64,7 +64,9 @@ def rows(plan: Any, columns: list[str] | None = None) -> dict[str, list[Any]]:
 
 
 def collected(plan: Any, path: Path) -> list[dict[str, Any]]:
-    write_bad_lines(path, [(plan, bad_lines_of(plan))])
+    target = target_of(Source(path="in", bad_lines=str(path)))
+    assert target is not None
+    write_bad_lines(target, [(plan, bad_lines_of(plan))])
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -263,7 +265,7 @@ def test_python_users_get_a_warning_and_the_file(tmp_path: Path, engine: str, ca
 @pytest.mark.parametrize(
     ("bad_lines", "message"),
     [
-        ("IN/bad.csv", "the file for bad lines is inside the source"),
+        ("IN/bad.csv", "the file of source.bad_lines is inside the source"),
         ("OUT", "OUT is a folder"),
         ("OUT/pipe", "OUT/pipe is a pipe"),
         ("OUT/link", "OUT/link is a link"),
@@ -292,7 +294,7 @@ def test_bad_lines_do_not_go_into_the_output(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.csv").write_text("x,y\n1,2\n")
     for place in ("out", "out/bad.jsonl"):
         job = make_job(job_of(tmp_path, bad_lines=str(tmp_path / place)))
-        with pytest.raises(JobError, match="the file for bad lines is inside the output"):
+        with pytest.raises(JobError, match=r"the file of source\.bad_lines is inside the output"):
             run_stages(job.request("pandas"))
 
 
