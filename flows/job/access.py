@@ -6,10 +6,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from flows.job.allowed_names import is_listed
 from infra.clusters.configurations import VARIABLE as CONFIGURATIONS
 from infra.clusters.model import Cluster
 from infra.paths import expanded
@@ -27,6 +27,14 @@ from tasks.storage.own_files import LATEST
 from tasks.storage.staging import Staging
 
 CLUSTERS = "ROWMILL_ALLOWED_CLUSTERS"
+SWITCHES = "ROWMILL_ALLOWED_CLUSTER_KEYS"
+# Keys of the section `cluster` that open a port to others, or choose who is believed to be a host of the list.
+SWITCH_KEYS = (
+    *("unencrypted", "protocol", "interface", "dashboard", "tls"),
+    *("ssh.user", "ssh.port", "ssh.key", "ssh.known_hosts"),
+)
+SAFE = {"protocol": "tls"}  # values that open nothing
+LIMITS = (MODULES, CLUSTERS, SWITCHES)  # that are empty for runs of a deployment unless the host sets them
 PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
 SIGNED = re.compile(r"[?&](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Signature|sig|(access_)?token)=", re.I)
 CLUSTER_PATHS = ("local_directory", "ca", "cert", "key", "known_hosts", "log_directory", "shared_directory")
@@ -36,13 +44,13 @@ HELD = "the options (key, secret, ..) are given as JSON in the variable ROWMILL_
 
 
 def limit_deployment() -> None:
-    """A run of a deployment calls no function of a user's module, and uses no other host's workers, unless the host
-    allows them by name.
+    """A run of a deployment calls no function of a user's module, uses no other host's workers, and opens no port to
+    others, unless the host allows them by name.
 
     Told by the run itself, whoever executes it (serve, a worker of a pool); what is typed on one's own machine has no
     deployment. The workers that the run starts inherit the limit.
     """
-    for variable in (MODULES, CLUSTERS):
+    for variable in LIMITS:
         if variable not in os.environ and _of_deployment():
             os.environ[variable] = ""
 
@@ -57,8 +65,8 @@ def _of_deployment() -> bool:
 
 
 def serving_limits() -> list[str]:
-    """For whoever serves or deploys: sets the limits on functions and clusters, and says which others are missing."""
-    for variable in (MODULES, CLUSTERS):
+    """For whoever serves or deploys: sets the limits of runs, and says which others are missing."""
+    for variable in LIMITS:
         os.environ.setdefault(variable, "")
     if allowed_roots() is not None:
         return []
@@ -67,17 +75,27 @@ def serving_limits() -> list[str]:
 
 def limits() -> dict[str, str]:
     """The limits for runs of this process, in words, a line for each variable."""
-    roots, modules, clusters = allowed_roots(), allowed_modules(), allowed_clusters()
+    roots, modules, clusters, switches = allowed_roots(), allowed_modules(), allowed_clusters(), allowed_switches()
     return {
         ROOTS: "no limit" if roots is None else ", ".join(roots) or "no path",
         MODULES: "no limit" if modules is None else ", ".join(modules) or "no function",
         CLUSTERS: "no limit" if clusters is None else ", ".join(clusters) or "this host",
+        SWITCHES: "no limit" if switches is None else ", ".join(switches) or "no key",
     }
 
 
 def allowed_clusters() -> tuple[str, ...] | None:
     """Patterns of the addresses, hosts and images that jobs may name, as the host lists them; None: all of them."""
-    text = os.environ.get(CLUSTERS)
+    return _listed(CLUSTERS)
+
+
+def allowed_switches() -> tuple[str, ...] | None:
+    """The keys of `SWITCH_KEYS` that jobs may set, as the host lists them; None: all of them."""
+    return _listed(SWITCHES)
+
+
+def _listed(variable: str) -> tuple[str, ...] | None:
+    text = os.environ.get(variable)
     return None if text is None else tuple(name for name in re.split(r"[,\s]+", text) if name)
 
 
@@ -111,6 +129,7 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     elsewhere = [one for one in collectors if not collector_file(one[1])]
     if job.cluster.configuration is None:  # else the host has set what could do harm
         _check_no_commands(job.cluster)
+        _check_switches(job.cluster)
         elsewhere += _elsewhere(job.cluster)
     _check_elsewhere(elsewhere)
     if allowed_roots() is None:
@@ -176,6 +195,23 @@ def _check_no_commands(cluster: Cluster) -> None:
                 )
 
 
+def _check_switches(cluster: Cluster) -> None:
+    """Refuse keys that open a scheduler to others, whoever lists its host: who reaches one runs code as this user."""
+    allowed = allowed_switches()
+    for key in SWITCH_KEYS if allowed is not None else ():
+        section, _, name = key.rpartition(".")
+        place = getattr(cluster, section) if section else cluster
+        value = getattr(place, name, None)
+        if value not in (None, False, SAFE.get(name)) and key not in (allowed or ()):
+            raise JobError(
+                f"a job may not set cluster.{key}",
+                where=f"cluster.{key}",
+                why=f"it can open the run to others, and what jobs may set is limited by {SWITCHES} of the host",
+                do=f"leave it out, name a section of the host's file ({CONFIGURATIONS}) as cluster.configuration, or "
+                f"ask whoever runs the host to add {key} to {SWITCHES}",
+            )
+
+
 def _elsewhere(cluster: Cluster) -> list[tuple[str, str]]:
     """The schedulers, hosts, images and classes that the section `cluster` names, with the keys that do."""
     named = [("cluster.address", cluster.address), ("cluster.cluster_class", cluster.cluster_class)]
@@ -189,7 +225,7 @@ def _check_elsewhere(named: Sequence[tuple[str, str]]) -> None:
     hears of the data, and gets the key that the host has for it."""
     allowed = allowed_clusters()
     for field, name in named:
-        if allowed is not None and not any(fnmatchcase(name, pattern) for pattern in allowed):
+        if allowed is not None and not any(is_listed(name, pattern) for pattern in allowed):
             raise JobError(
                 f"{name} may not be used",
                 where=field,

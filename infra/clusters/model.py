@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Self
+from functools import partial
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from distributed.utils import get_ip_interface
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from infra.clusters.configurations import configuration
 from infra.environment import is_loopback
@@ -25,6 +35,33 @@ CLOUDS = {"aws": "aws.EC2", "ec2": "aws.EC2", "azure": "azure.AzureVM", "gcp": "
 # The classes of queues and clouds that are not kinds.
 MANAGERS = {name: f"dask_jobqueue.{start}Cluster" for name, start in (QUEUES | {"oar": "OAR", "moab": "Moab"}).items()}
 MANAGERS |= {name: f"dask_cloudprovider.{start}Cluster" for name, start in CLOUDS.items()}
+
+
+# What becomes part of a job script, or of a command on another host. A line feed there would begin a command, a blank
+# an option of SLURM, a quote would end the text around it.
+WORD = re.compile(r"\w[\w.:@/+=%,-]*")
+PATH_WORD = re.compile(r"[\w.~/][\w.~/:@+=%,-]*")
+PATH = re.compile(r"[^\x00-\x1f\x7f'\"`$\\]+")
+
+
+def check_word(text: str) -> str:
+    """The text; a ValueError if it is more than one word of a script."""
+    return _check_text(text, WORD, "letters, digits and . : @ / + = % , - _")
+
+
+def _check_text(text: str, pattern: re.Pattern[str], takes: str) -> str:
+    if not pattern.fullmatch(text):
+        raise ValueError(f"{text!r} may become part of a script, and takes {takes} only")
+    return text
+
+
+Word = Annotated[str, AfterValidator(check_word)]
+PathWord = Annotated[
+    str, AfterValidator(partial(_check_text, pattern=PATH_WORD, takes="letters, digits and . ~ : @ / + = % , - _"))
+]
+AnyPath = Annotated[
+    str, AfterValidator(partial(_check_text, pattern=PATH, takes="printable characters without quotes, $ and \\"))
+]
 
 
 class Adapt(BaseModel):
@@ -51,10 +88,10 @@ class Cluster(BaseModel):
     configuration: str | None = Field(None, description="cluster configuration of the host, by name; it has the rest")
     workers: int | None = Field(None, ge=1, description="worker processes: one per GPU, or one with a thread per core")
     threads_per_worker: int | None = Field(None, ge=1, description="threads of a worker process")
-    visible_devices: list[str] | None = Field(None, description="GPUs to use, as CUDA_VISIBLE_DEVICES names them")
+    visible_devices: list[Word] | None = Field(None, description="GPUs to use, as CUDA_VISIBLE_DEVICES names them")
     protocol: Literal["tcp", "tls", "ucx"] | None = Field(None, description="ucx for InfiniBand or RoCE; it has no TLS")
     cuda_ipc: bool = Field(True, description="GPUs of a host copy from each other over NVLink or PCIe, not the host")
-    interface: str | None = Field(None, description="network interface to listen on; the loopback if left out")
+    interface: Word | None = Field(None, description="network interface to listen on; the loopback if left out")
     address: str | None = Field(None, description="running scheduler, such as tls://10.0.0.5:8786; for kind address")
     tls: Tls | None = Field(None, description="certificates; temporary ones are made for the run if left out")
     unencrypted: bool = Field(False, description="no TLS: whoever reaches a port can run code as you")
@@ -62,7 +99,7 @@ class Cluster(BaseModel):
     memory_limit: Size = Field(None, description="host memory of a worker: 16GB, or 0.5 of the host")
     device_memory_limit: Size = Field(None, description="GPU memory above which results spill: 60GB, or 0.5 of the GPU")
     rmm_pool_size: Size = Field(None, description="GPU memory that a worker may allocate: 70GB, or 0.7 of the GPU")
-    local_directory: str | None = Field(None, description="folder for spilled data, on a fast disk")
+    local_directory: AnyPath | None = Field(None, description="folder for spilled data, on a fast disk")
     adapt: Adapt | None = Field(None, description="bounds for the number of workers, for kinds that scale")
     resources: dict[str, dict[str, float]] = Field({}, description="what a stage takes: {transform: {GPU: 1}}")
     start_timeout: int = Field(300, ge=1, description="seconds that workers may take to come")
@@ -132,6 +169,8 @@ class Cluster(BaseModel):
     def _of_stages(cls, resources: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
         if unknown := [stage for stage in resources if stage not in STAGES]:
             raise ValueError(f"there is no stage {unknown[0]!r}: {near(unknown[0], STAGES)}")
+        for name in [name for stage in resources.values() for name in stage]:
+            check_word(name)
         if any(amount <= 0 for stage in resources.values() for amount in stage.values()):
             raise ValueError("amounts are above 0")
         return resources
@@ -229,9 +268,9 @@ class Tls(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    ca: str = Field(description="certificate of the authority; only who shows one signed by it may connect")
-    cert: str = Field(description="certificate that this side shows")
-    key: str = Field(description="private key of `cert`, readable by its owner only")
+    ca: PathWord = Field(description="certificate of the authority; only who shows one signed by it may connect")
+    cert: PathWord = Field(description="certificate that this side shows")
+    key: PathWord = Field(description="private key of `cert`, readable by its owner only")
 
 
 def exposed(cluster: Cluster) -> bool:
@@ -308,6 +347,7 @@ class Kubernetes(BaseModel):
 
 
 WALLTIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}")
+LINE_BREAK = re.compile(r"[\n\r\0]")
 
 
 class Slurm(BaseModel):
@@ -318,14 +358,14 @@ class Slurm(BaseModel):
     cores: int = Field(ge=1, description="CPU cores of a job")
     memory: Amount = Field(description="host memory of a job: 64GB")
     gpus: int = Field(0, ge=0, description="GPUs of a job; 0: the cores")
-    queue: str | None = Field(None, description="partition of SLURM; its default if left out")
-    account: str | None = Field(None, description="account that SLURM charges; its default if left out")
+    queue: Word | None = Field(None, description="partition of SLURM; its default if left out")
+    account: Word | None = Field(None, description="account that SLURM charges; its default if left out")
     walltime: str = Field("04:00:00", description="after which SLURM ends a job: 04:00:00, or 1-00:00:00 for a day")
     directives: list[str] = Field([], description="further #SBATCH lines: --constraint=h200, --exclusive")
     setup: list[str] = Field([], description="commands that a job runs first: module load cuda")
     python: str | None = Field(None, description="Python of the nodes; the path of this one if left out")
-    log_directory: str | None = Field(None, description="where the jobs' output goes; dropped if left out")
-    shared_directory: str = Field("~", description="folder that all nodes see, for temporary certificates")
+    log_directory: PathWord | None = Field(None, description="where the jobs' output goes; dropped if left out")
+    shared_directory: PathWord = Field("~", description="folder that all nodes see, for temporary certificates")
 
     @field_validator("walltime", mode="before")
     @classmethod
@@ -336,8 +376,8 @@ class Slurm(BaseModel):
 
     @model_validator(mode="after")
     def _one_line_each(self) -> Self:
-        if any("\n" in line for line in [*self.directives, *self.setup]):
-            raise ValueError("a line of directives or setup holds a line break")
+        if any(LINE_BREAK.search(line) for line in [*self.directives, *self.setup, self.python or ""]):
+            raise ValueError("a line of directives, setup or python holds a line break")
         return self
 
 

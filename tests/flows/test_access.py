@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.job.access import CLUSTERS, limits, serving_limits
+from flows.job.access import CLUSTERS, SWITCHES, limits, serving_limits
+from flows.job.allowed_names import is_listed
 from flows.job.job import make_application, make_job
 from infra.clusters.configurations import VARIABLE as CONFIGURATIONS
 from tasks import ops
@@ -47,7 +48,7 @@ def job(root: Path, **changes: Any) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run of a deployment limits in its process ends with the test."""
-    for variable in (MODULES, CLUSTERS):
+    for variable in (MODULES, CLUSTERS, SWITCHES):
         monkeypatch.setenv(variable, "")
         monkeypatch.delenv(variable)
 
@@ -289,6 +290,138 @@ def test_schedulers_hosts_and_images_are_those_that_the_host_lists(
     make_job(data)
 
 
+@pytest.mark.promise("A star stands for characters of one label", "infra/README.md#who-may-do-what")
+@pytest.mark.parametrize(
+    ("name", "pattern", "listed"),
+    [
+        ("gpu-1", "gpu-*", True),
+        ("gpu-1.evil.com", "gpu-*", False),
+        ("gpu-1,evil", "gpu-*", False),
+        ("gpu-x@evil", "gpu-*", False),
+        ("gpu-1 -oProxyCommand=id", "gpu-*", False),
+        ("gpu-1\nevil", "gpu-*", False),
+        ("gpu-1:2222", "gpu-*", False),
+        ("a.lab.org", "*.lab.org", True),
+        ("a.b.lab.org", "*.lab.org", False),
+        ("lab.org", "*.lab.org", False),
+        ("tls://10.0.0.7:8786", "tls://10.0.0.*:8786", True),
+        ("tls://10.0.0.7:8787", "tls://10.0.0.*:8786", False),
+        ("tls://10.0.0.7:8787", "tls://10.0.0.*:*", True),
+        ("tcp://10.0.0.7:8786", "tls://10.0.0.*:8786", False),
+        ("tls://10.0.0.com:8786", "tls://10.0.0.*:8786", False),
+        ("tls://10.0.0.7.evil.com:8786", "tls://10.0.0.*:8786", False),
+        ("tls://10.0.0.7:1,tls://evil:8786", "tls://10.0.0.*:8786", False),
+        ("tls://10.0.0.7@evil:8786", "tls://10.0.0.*:8786", False),
+        ("http://marquez:5000", "http://marquez:5000", True),
+        ("http://marquez:5000/evil", "http://marquez:*", False),
+        ("http://marquez:5000/api", "http://marquez:5000/*", True),
+        ("hub.io/rowmill:1.2", "hub.io/rowmill:*", True),
+        ("hub.io/rowmill:1.2", "hub.io/rowmill", True),
+        ("hub.io/rowmill", "hub.io/rowmill:1", False),
+        ("hub.io/rowmill@sha256:0", "hub.io/rowmill:*", False),
+        ("hub.evil.io/rowmill:1", "hub*/rowmill:*", False),
+        ("hub:5000/rowmill:1", "hub:*/rowmill:1", True),
+        ("hub:5000/rowmill:1", "hub/rowmill:1", False),
+        ("hub/a/rowmill:1", "hub/*", False),
+        ("dask_jobqueue.PBSCluster", "dask_jobqueue.*", True),
+        ("dask_jobqueue.evil.PBSCluster", "dask_jobqueue.*", False),
+    ],
+)
+def test_a_star_does_not_lead_to_another_host(name: str, pattern: str, listed: bool) -> None:
+    assert is_listed(name, pattern) is listed
+
+
+OPEN: dict[str, dict[str, Any]] = {
+    "unencrypted": {"kind": "cpu", "unencrypted": True},
+    "protocol": {"kind": "cpu", "protocol": "tcp", "unencrypted": True},
+    "interface": {"kind": "cpu", "interface": "eth0"},
+    "dashboard": {"kind": "cpu", "dashboard": True},
+    "tls": {"kind": "cpu", "tls": {"ca": "a.pem", "cert": "b.pem", "key": "c.pem"}},
+    "ssh.user": {"kind": "ssh", "ssh": {"hosts": ["gpu-1"], "user": "root"}},
+    "ssh.port": {"kind": "ssh", "ssh": {"hosts": ["gpu-1"], "port": 2222}},
+    "ssh.key": {"kind": "ssh", "ssh": {"hosts": ["gpu-1"], "key": "id"}},
+    "ssh.known_hosts": {"kind": "ssh", "ssh": {"hosts": ["gpu-1"], "known_hosts": "mine"}},
+}
+
+
+@pytest.mark.promise("keys of the section `cluster` that a job may set", "infra/README.md#who-may-do-what")
+@pytest.mark.parametrize("key", OPEN)
+def test_a_switch_of_a_job_does_not_undo_a_limit_of_the_host(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = job(tmp_path, cluster=OPEN[key])
+    make_job(data)
+    monkeypatch.setenv(CLUSTERS, "gpu-1")
+    others = {"unencrypted", "protocol"} - {key}
+    for allowed in ("", ",".join(others)):
+        monkeypatch.setenv(SWITCHES, allowed)
+        if key == "protocol" and not allowed:
+            continue  # unencrypted, which it needs, is refused first
+        with pytest.raises(JobError, match=re.escape(f"a job may not set cluster.{key}")) as refused:
+            make_job(data)
+        assert f"add {key} to {SWITCHES}" in refused.value.do
+    monkeypatch.setenv(SWITCHES, f"unencrypted {key}")
+    make_job(data)
+
+
+def test_what_opens_nothing_needs_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCHES, "")
+    make_job(job(tmp_path, cluster={"kind": "cpu", "protocol": "tls", "unencrypted": False, "dashboard": False}))
+
+
+def test_a_configuration_of_the_host_may_open_what_it_likes(deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment.write_text("open: {kind: cpu, protocol: tcp, unencrypted: true, dashboard: true}")
+    monkeypatch.setenv(SWITCHES, "")
+    assert make_job(job(deployment.parent, cluster={"configuration": "open"})).cluster.dashboard is True
+
+
+def test_a_run_of_a_deployment_opens_no_port(tmp_path: Path, deployed: Any) -> None:
+    state = deployed(job(tmp_path, cluster={"kind": "cpu", "unencrypted": True}))
+    assert state.is_failed()
+    assert "a job may not set cluster.unencrypted" in state.message
+
+
+def slurm(**keys: Any) -> dict[str, Any]:
+    return {"kind": "slurm", "slurm": {"cores": 1, "memory": "1GB", **keys}}
+
+
+SCRIPTED = {
+    "queue": lambda text: slurm(queue=text),
+    "account": lambda text: slurm(account=text),
+    "log_directory": lambda text: slurm(log_directory=text),
+    "shared_directory": lambda text: slurm(shared_directory=text),
+    "interface": lambda text: {**slurm(), "interface": text},
+    "resources": lambda text: {**slurm(), "resources": {"transform": {text: 1}}},
+    "tls": lambda text: {**slurm(), "tls": {"ca": text, "cert": "b", "key": "c"}},
+    "visible_devices": lambda text: {"kind": "ssh", "ssh": {"hosts": ["a"], "gpus": 1}, "visible_devices": [text]},
+}
+
+
+@pytest.mark.parametrize("key", SCRIPTED)
+@pytest.mark.parametrize(
+    "text", ["a\nid", "a\rid", "a id", "a;id", "$(id)", "`id`", "a'", 'a"', "a&id", "a|id", "-x", ""]
+)
+def test_a_text_of_a_job_script_is_one_word(key: str, text: str, tmp_path: Path) -> None:
+    make_job(job(tmp_path, cluster=SCRIPTED[key]("a-1.b_2")))
+    with pytest.raises(JobError, match=rf"(?s)cluster.*{key}.*may become part of a script"):
+        make_job(job(tmp_path, cluster=SCRIPTED[key](text)))
+
+
+@pytest.mark.parametrize("text", ["a\nid", "a'; id; '", "$(id)", "`id`"])
+def test_the_folder_for_spilled_data_is_one_path(text: str, tmp_path: Path) -> None:
+    ssh = {"kind": "ssh", "ssh": {"hosts": ["a"]}}
+    make_job(job(tmp_path, cluster={**ssh, "local_directory": "/my scratch"}))
+    with pytest.raises(JobError, match=r"(?s)cluster\.local_directory.*may become part of a script"):
+        make_job(job(tmp_path, cluster={**ssh, "local_directory": text}))
+
+
+@pytest.mark.parametrize("line", ["a\nid", "a\rid"])
+def test_a_line_of_a_job_script_is_one_line(line: str, tmp_path: Path) -> None:
+    for keys in ({"setup": [line]}, {"directives": [line]}, {"python": line}):
+        with pytest.raises(JobError, match="holds a line break"):
+            make_job(job(tmp_path, cluster=slurm(**keys)))
+
+
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "hosts": {"cluster_class": "distributed.SSHCluster", "cluster_kwargs": {"hosts": ["other", "other"]}},
     "image": {"cluster_class": "dask_kubernetes.operator.KubeCluster", "cluster_kwargs": {"image": "other:1"}},
@@ -308,7 +441,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 def test_arguments_of_a_class_are_a_shell(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = job(tmp_path, cluster=ARGUMENTS[name])
     make_job(data)
-    monkeypatch.setenv(CLUSTERS, "dask_jobqueue.*, dask_kubernetes.*, distributed.*")
+    monkeypatch.setenv(CLUSTERS, "dask_jobqueue.*, dask_kubernetes.operator.*, distributed.*")
     monkeypatch.setenv(MODULES, "shop")
     with pytest.raises(JobError, match="arguments of a cluster class may not be given in a job") as refused:
         make_job(data)
@@ -412,20 +545,21 @@ def test_options_of_a_storage_are_no_part_of_a_job(tmp_path: Path) -> None:
 
 
 def test_who_serves_is_told_what_is_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in (ROOTS, MODULES, CLUSTERS):
-        monkeypatch.setenv(variable, "")
-        monkeypatch.delenv(variable)
-    assert limits() == {ROOTS: "no limit", MODULES: "no limit", CLUSTERS: "no limit"}
+    monkeypatch.setenv(ROOTS, "")
+    monkeypatch.delenv(ROOTS)
+    assert limits() == {ROOTS: "no limit", MODULES: "no limit", CLUSTERS: "no limit", SWITCHES: "no limit"}
     (line,) = serving_limits()
     assert "set ROWMILL_ALLOWED_ROOTS" in line
-    assert limits() == {ROOTS: "no limit", MODULES: "no function", CLUSTERS: "this host"}
+    assert limits() == {ROOTS: "no limit", MODULES: "no function", CLUSTERS: "this host", SWITCHES: "no key"}
     monkeypatch.setenv(ROOTS, "/data:s3://bucket/x")
     monkeypatch.setenv(MODULES, "shop.features")
     monkeypatch.setenv(CLUSTERS, "tls://10.0.0.5:8786, gpu-*")
+    monkeypatch.setenv(SWITCHES, "interface dashboard")
     assert serving_limits() == []
     assert limits() == {
         ROOTS: "/data, s3://bucket/x",
         MODULES: "shop.features",
         CLUSTERS: "tls://10.0.0.5:8786, gpu-*",
+        SWITCHES: "interface, dashboard",
     }
     assert json.dumps(limits())
