@@ -140,6 +140,8 @@ def deploy(
     console.print(f"folder   {Path.cwd()}, unless the file names another", soft_wrap=True, markup=False)
     console.print(f"pool     {server.ui_url}/work-pools/work-pool/{pool}", soft_wrap=True)
     console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)
+    if deployed.warning:
+        console.print(f"warning  {deployed.warning}", soft_wrap=True, markup=False)
     for line in serving_limits():
         console.print(f"limits   {line}; where the worker runs", soft_wrap=True)
     next_ = f'PREFECT_API_URL={server.api_url} prefect worker start --pool {pool} --name "$(hostname)"'

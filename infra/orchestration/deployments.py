@@ -33,6 +33,7 @@ from infra.orchestration.deployment_file import (
     offered,
     read_file,
 )
+from infra.orchestration.pool_template import job_template, warn_of_template
 from infra.orchestration.server import MOST_LETTERS, prefect_home, refusals, ui_url
 from tasks.errors import GiveUpError, JobError, visible
 
@@ -181,13 +182,14 @@ def _note_of(name: str, suffix: str) -> Path:
 
 
 class Deployed(NamedTuple):
-    """The deployments of a file, those that left it (name, id), names of others in the pool, and those that were in
-    another pool (name, pool)."""
+    """The deployments of a file, those that left it (name, id), names of others in the pool, those that were in
+    another pool (name, pool), and a warning about the pool."""
 
     names: list[str]
     left: dict[str, Any]
     others: list[str]
     moved: dict[str, str]
+    warning: str
 
 
 def deploy(
@@ -205,7 +207,7 @@ def deploy(
     """
     check_notify(notify)
     data = read_file(path)
-    keep_pool(pool, limit)
+    warning = keep_pool(pool, limit)
     source, folder = str(path.resolve()), Path.cwd()
     for spec in data["deployments"]:
         complete(spec, data.get("pull"), folder, source)
@@ -217,7 +219,7 @@ def deploy(
         _prefect(temporary, on_progress, "deploy", "--all", "--prefect-file", str(copy))
     keep_automations(notify)
     moved = {name: before for name, before in pools.items() if before != pool}
-    return Deployed(names, *_not_of(pool, source, names), moved)
+    return Deployed(names, *_not_of(pool, source, names), moved, warning)
 
 
 def _pools_of(names: Iterable[str]) -> dict[str, str]:
@@ -296,8 +298,9 @@ def _prefect(folder: str, on_progress: Callable[[str], None], *arguments: str) -
         raise GiveUpError("the deployments could not be registered", where=f"prefect {arguments[0]}", why=why)
 
 
-def keep_pool(name: str, limit: int) -> None:
-    """A process work pool that runs `limit` jobs at once, and beside them `LIGHT_LIMIT` runs of light flows.
+def keep_pool(name: str, limit: int) -> str:
+    """Make, or update, a process work pool that runs `limit` jobs at once, and beside them `LIGHT_LIMIT` runs of light
+    flows; return a warning about its job template, "" without one.
 
     Jobs wait in its queue `default`, light runs (a look at a folder) in the queue `light`, so that they do not wait for
     jobs. A pool of another type stays as it is, but for that queue.
@@ -305,13 +308,12 @@ def keep_pool(name: str, limit: int) -> None:
     from prefect import get_client
     from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
     from prefect.exceptions import ObjectNotFound
-    from prefect.workers.process import ProcessWorker
 
     with get_client(sync_client=True) as client:
         try:
             pool = client.read_work_pool(name)
         except ObjectNotFound:
-            template = ProcessWorker.get_default_base_job_template()
+            template = job_template()
             description = "rowmill: the jobs of a host, one after another; looks at watched folders beside them"
             pool = client.create_work_pool(
                 WorkPoolCreate(name=name, type="process", base_job_template=template, description=description)
@@ -322,6 +324,8 @@ def keep_pool(name: str, limit: int) -> None:
         if pool.type == "process":
             client.update_work_queue(queues["default"].id, concurrency_limit=limit)
             client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=limit + LIGHT_LIMIT))
+            return warn_of_template(name, pool.base_job_template)
+    return ""
 
 
 def check_notify(url: str | None, option: str = "--notify") -> None:
