@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -36,6 +37,46 @@ class Terminal(Console):
 
 def terminal(soft_wrap: bool = False) -> Terminal:
     return Terminal(soft_wrap=soft_wrap, highlight=False)
+
+
+def escape_what_cannot_be_printed() -> None:
+    """Have the output of this process show characters that its encoding lacks as escapes, such as \\xe9."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def print_document(text: str, escape: Callable[[str], str]) -> None:
+    """Print a text that is to become a file, which is read as UTF-8: where the output has another encoding,
+    `escape(text)` says the same in ASCII."""
+    is_utf8 = (sys.stdout.encoding or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
+    print(text if is_utf8 else escape(text), end="")
+
+
+def ascii_yaml(text: str) -> str:
+    r"""The same YAML in ASCII: names and values with escapes that YAML reads, comments with plain ones.
+
+    >>> print(ascii_yaml("größe: [x, 'é']  # ü"))
+    "gr\xF6\xDFe": [x, "\xE9"]  # \xfc
+    """
+    import yaml
+
+    pieces, done = [], 0
+    for token in yaml.scan(text, Loader=yaml.SafeLoader):
+        if isinstance(token, yaml.ScalarToken) and not token.value.isascii():
+            pieces.append(text[done : token.start_mark.index])
+            pieces.append(yaml.safe_dump(token.value, default_style='"', width=float("inf")).rstrip("\n"))
+            done = token.end_mark.index
+    return "".join([*pieces, text[done:]]).encode("ascii", "backslashreplace").decode()
+
+
+def ascii_prototext(text: str) -> str:
+    r"""The same text of a protocol buffer in ASCII: its strings are bytes of UTF-8, which octal escapes say.
+
+    >>> print(ascii_prototext('name: "é"'))
+    name: "\303\251"
+    """
+    return "".join(sign if sign.isascii() else "".join(f"\\{byte:03o}" for byte in sign.encode()) for sign in text)
 
 
 P = ParamSpec("P")

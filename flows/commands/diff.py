@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from flows.commands.console import terminal
+from flows.commands.console import ascii_yaml, print_document, terminal
 from tasks.errors import DataError
 
 
@@ -29,11 +28,9 @@ def diff(
 
       rowmill diff out/nightly/v0006 v0007
     """
-    from flows.commands.launch import importable
     from tasks.gate.comparison import difference
     from tasks.storage.own_files import SPLITS
 
-    importable(Path.cwd())
     first = _output(before)
     near = [before.parent / now, before / now] if len(now.parts) == 1 else []
     second = _output(next((path for path in (now, *near) if path.exists()), (near or [now])[0]))
@@ -72,7 +69,7 @@ def contract(
             do="run the job again with run.profile: true",
         )
     name = folder.name if folder.name not in SPLITS else f"{folder.parent.name}/{folder.name}"
-    sys.stdout.write(proposed(profile, name))
+    print_document(proposed(profile, name), ascii_yaml)
 
 
 def _output(path: Path) -> Path:
@@ -98,7 +95,7 @@ def _side(folder: Path, root: Path) -> Any:
     from tasks.report.learned import is_vocabulary, learned_steps
 
     manifest = Manifest.load(folder)
-    saved = load_fitted(root)
+    saved = load_fitted(root, look=True)
     vocabularies = {}
     for key, step in learned_steps(saved.bound, saved.state.values).items():
         fitted = saved.state.values[key]

@@ -107,7 +107,7 @@ def _damaged_workflow(root: Path) -> list[str]:
     if not folder.exists():
         return [f"{WORKFLOW} is missing"]
     try:
-        load_fitted(folder)
+        load_fitted(folder, look=True)
     except DataError as error:
         return [f"{WORKFLOW}: {error.what}"]
     return []
@@ -192,7 +192,7 @@ def _show_date(dated: Mapping[str, Any] | None, console: Console) -> None:
 
 
 def _show_workflow(folder: Path, values: int, console: Console) -> None:
-    saved = load_fitted(folder)
+    saved = load_fitted(folder, look=True)
     console.print(f"{folder}: a fitted workflow", style="bold", markup=False, soft_wrap=True)
     _show_date(read_fitted(folder).get("dated"), console)
     _show_reading(saved.reading, console)
@@ -217,14 +217,14 @@ def _show_growth(folder: Path, console: Console) -> None:
 
 def embeddings_json(out: Path) -> str:
     """Rows and dimension of the embedding table of every column of ids, a line for each, as JSON."""
-    sizes = embeddings_of(load_fitted(out).bound.output)
+    sizes = embeddings_of(load_fitted(out, look=True).bound.output)
     return "{" + ",".join(f"\n  {json.dumps(name)}: {json.dumps(size)}" for name, size in sizes.items()) + "\n}"
 
 
 def merlin_schema(out: Path) -> str:
     """The columns of an output (of train, where it has splits) or of a saved workflow, as Merlin's schema.pbtxt."""
     if (current(out) / FITTED).exists():
-        return merlin_text(load_fitted(out).bound.output)
+        return merlin_text(load_fitted(out, look=True).bound.output)
     return Manifest.load(folders_of(out)[0]).to_merlin()
 
 
@@ -254,7 +254,7 @@ def _show_history(folder: Path, console: Console) -> None:
 
 def _show_learned(folder: Path, values: int, console: Console) -> None:
     """Vocabularies with their most frequent values, and whatever else the operators learned."""
-    saved = load_fitted(folder)
+    saved = load_fitted(folder, look=True)
     steps = learned_steps(saved.bound, saved.state.values)
     vocabularies = text_table("vocabularies", "columns", "values>", "not kept>", "nulls>", "most frequent")
     others = text_table("learned", "operator", "columns", "what")
@@ -309,7 +309,7 @@ def lineage_lines(out: Path, column: str | None = None) -> Iterator[str]:
     workflow = fitted_folder(out)
     if not (workflow / FITTED).exists():
         raise no_output(out)
-    saved, data = load_fitted(out, heads=True), read_fitted(out)
+    saved, data = load_fitted(out, heads=True, look=True), read_fitted(out)
     lineage, history = ColumnLineage(saved.bound), data.get("history") or {}
     origins = lineage.outputs()
     if column is not None and column not in origins:

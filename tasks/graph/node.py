@@ -3,7 +3,7 @@ elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,14 +117,19 @@ def graph_to_json(final: Node) -> list[dict[str, Any]]:
     return out
 
 
-def graph_from_json(items: Sequence[Mapping[str, Any]]) -> Node:
+def graph_from_json(
+    items: Sequence[Mapping[str, Any]], make: Callable[[int, Mapping[str, Any]], Operator] | None = None
+) -> Node:
+    """The last node of a saved graph. `make(number, entry)` makes the operator of a node, in place of its class."""
     nodes: list[Node] = []
-    for item in items:
+    for number, item in enumerate(items):
         selection = tuple(
             Tags(e["tag"]) if isinstance(e, dict) else tuple(e) if isinstance(e, list) else e
             for e in item.get("selection", ())
         )
-        op = make_operator(item["op"]) if "op" in item else None
+        op = None
+        if "op" in item:
+            op = make(number, item["op"]) if make else make_operator(item["op"])
         nodes.append(Node(item["kind"], tuple(nodes[p] for p in item["parents"]), op, selection, item.get("name", "")))
     return nodes[-1]
 

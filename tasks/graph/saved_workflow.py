@@ -17,9 +17,10 @@ from tasks.core.versions import rowmill_version, versions
 from tasks.errors import DataError, GiveUpError, HostError, RowmillError, TransientError
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node, graph_from_json, graph_to_json
+from tasks.graph.noted_operators import NotedForm, make_noted, note_operators
 from tasks.graph.refit_history import check_history, save_history
 from tasks.graph.state import FORMAT, State, TableForm, copy_saved, read_json
-from tasks.ops.base import Learned, make_operator
+from tasks.ops.base import Learned
 from tasks.sources.reading_rules import checked_reading, reading_lines
 from tasks.storage.atomic import write_json
 from tasks.storage.documents import (
@@ -99,6 +100,7 @@ class WorkflowForm(Form):
     ids_since: dict[str, int] = {}
     history: HistoryForm | None = None
     digest: str = ""
+    noted: dict[str, NotedForm] = {}
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ def save_fitted(
         "source": dict(notes.source),
         **({"made_up": made_up} if made_up else {}),
         **({"dated": dict(notes.dated)} if notes.dated else {}),
+        **({"noted": noted} if (noted := note_operators(bound)) else {}),
         **notes.gate,
         **({"ancestors": ancestors} if ancestors else {}),
         **({"ids_since": begun} if begun else {}),
@@ -184,7 +187,10 @@ def fitted_folder(path: Path) -> Path:
 
 
 def read_fitted(path: Path) -> dict[str, Any]:
-    """What `workflow.json` of a fitted workflow says; a DataError if it is missing, damaged or of a newer format."""
+    """What `workflow.json` of a fitted workflow says; a DataError if it is missing, damaged or of a newer format.
+
+    Operators of users' own are not imported, and so not checked.
+    """
     folder = fitted_folder(path)
     path = folder / FITTED
     data = read_json(path)
@@ -215,12 +221,18 @@ def _graph(data: Mapping[str, Any], path: Path) -> Node:
             raise damaged(path, f"{field}.op", "it belongs to nodes that apply an operator, and to these alone")
         try:
             if "op" in node:
-                make_operator(node["op"])
+                make_noted(node["op"], data.get("noted", {}).get(str(number)))
         except HostError:
             raise
         except Exception as error:  # parameters may be anything
             raise damaged(path, f"{field}.op", _said(error)) from None
-    return graph_from_json(data["graph"])
+    return look_at_graph(data)
+
+
+def look_at_graph(data: Mapping[str, Any]) -> Node:
+    """The graph of a workflow.json for who only looks at it: operators of users' own are as they were noted."""
+    noted = data.get("noted", {})
+    return graph_from_json(data["graph"], lambda number, spec: make_noted(spec, noted.get(str(number))))
 
 
 def _said(error: Exception) -> str:
@@ -241,13 +253,15 @@ class SavedWorkflow:
         return Bound(self.final, self.schema, self.state.values)
 
 
-def load_fitted(path: Path, heads: bool = False) -> SavedWorkflow:
+def load_fitted(path: Path, heads: bool = False, look: bool = False) -> SavedWorkflow:
     """Load a fitted workflow; `path` is its folder, an output folder, or `train` in one. With `heads` large
-    vocabularies have their first values only."""
+    vocabularies have their first values only. With `look` nothing that it names is imported, and it cannot be
+    applied."""
     data, folder = read_fitted(path), fitted_folder(path)
     state = State.load_heads(folder) if heads else State.load(folder, digest=data.get("state"))
     check_history(folder, data)
-    final, schema = graph_from_json(data["graph"]), Schema.from_json(data["schema"])
+    final = look_at_graph(data) if look else graph_from_json(data["graph"])
+    schema = Schema.from_json(data["schema"])
     check_bound(final, schema, state, folder)
     for step in Bound(final, schema, state.values).learned_from_parameters:
         if isinstance(step.op, Learned) and step.op.frames:

@@ -117,7 +117,7 @@ def reports_of(out: Path, again: bool = False) -> list[Path]:
 
 def _written(folder: Path) -> Path:
     manifest = Manifest.load(folder)
-    saved = load_fitted(folder)
+    saved = load_fitted(folder, look=True)
     columns = Schema(c for c in saved.schema.columns if c.name != ROW)
     bound = Bound(*_subject(saved.final, columns, manifest), saved.state.values)
     lines, nights, growth = _nights(fitted_folder(folder))

@@ -15,7 +15,19 @@ from typer.core import TyperGroup
 
 from flows.commands.backfill import backfill
 from flows.commands.clean import clean
-from flows.commands.console import DAMAGED, NO_OUTPUT, debugging, reported, say_error, say_failure, terminal
+from flows.commands.console import (
+    DAMAGED,
+    NO_OUTPUT,
+    ascii_prototext,
+    ascii_yaml,
+    debugging,
+    escape_what_cannot_be_printed,
+    print_document,
+    reported,
+    say_error,
+    say_failure,
+    terminal,
+)
 from flows.commands.convert import convert
 from flows.commands.diff import contract, diff
 from flows.commands.discard import discard
@@ -93,6 +105,7 @@ class SampleFormat(StrEnum):
 
 def main() -> None:
     """The console script: every failure is a message and an exit status that is not 0."""
+    escape_what_cannot_be_printed()
     try:
         app()
     except Exception as error:  # outside of any command
@@ -404,7 +417,7 @@ def new(
     """
     from flows.draft.draft import draft
 
-    print(draft(data[0] if len(data) == 1 else data, label), end="")
+    print_document(draft(data[0] if len(data) == 1 else data, label), ascii_yaml)
 
 
 @app.command()
@@ -442,10 +455,8 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
       rowmill verify out/toy && python train.py
     """
     from flows.commands.inspect import remedy, verified
-    from flows.commands.launch import importable
     from tasks.errors import DataError
 
-    importable(Path.cwd())
     try:
         lines, damages = verified(out)
     except DataError as error:
@@ -483,13 +494,11 @@ def inspect(
       rowmill inspect out/toy --merlin > schema.pbtxt
     """
     from flows.commands import inspect as commands_inspect
-    from flows.commands.launch import importable
 
-    importable(Path.cwd())
     if embeddings:
         print(commands_inspect.embeddings_json(out))
     elif merlin:
-        print(commands_inspect.merlin_schema(out), end="")
+        print_document(commands_inspect.merlin_schema(out), ascii_prototext)
     else:
         commands_inspect.show_folder(out, rows, values)
 
@@ -510,10 +519,8 @@ def lineage(
       rowmill lineage out/toy --column TE_item_y
     """
     from flows.commands.inspect import lineage_lines
-    from flows.commands.launch import importable
     from tasks.errors import visible
 
-    importable(Path.cwd())
     for line in lineage_lines(out, column):
         print(visible(line))
 
@@ -543,7 +550,6 @@ def report(
 
       rowmill report out/ecommerce
     """
-    from flows.commands.launch import importable
     from tasks.report.html import reports_of
 
     if every:
@@ -557,7 +563,6 @@ def report(
         else:
             print(text)
         return
-    importable(Path.cwd())
     for path in reports_of(out, again):
         print(path.resolve())
         if open_:
