@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from itertools import accumulate
 
 import pyarrow as pa
 
@@ -149,6 +150,9 @@ def parse_dtype(name: str | pa.DataType) -> pa.DataType:
     if isinstance(name, pa.DataType):
         return name
     text = name.strip()
+    if _depth(text) > MOST_DEPTH:
+        what, do = f"{text[:50]!r} .. is not a type", f"write at most {MOST_DEPTH} in one another"
+        raise JobError(what, why=f"more than {MOST_DEPTH} types are nested", do=do)
     try:
         nested = _NESTED.fullmatch(text)
         return _nested_type(nested[1], nested[2]) if nested else _named_type(text)
@@ -163,6 +167,12 @@ def is_nested(name: str) -> bool:
     return _NESTED.fullmatch(name.strip()) is not None
 
 
+def _depth(text: str) -> int:
+    """How many brackets are open at once."""
+    return max(accumulate((sign == "<") - (sign == ">") for sign in text), default=0)
+
+
+MOST_DEPTH = 100  # of lists and structs in each other
 _NESTED = re.compile(r"(list|struct|map)<(.*)>", re.DOTALL)
 _DECIMAL = re.compile(r"decimal(32|64|128|256)\((\d+), *(-?\d+)\)")
 _FIELD = re.compile(r' *("(?:[^"\\]|\\.)*"|\w+) *:', re.DOTALL)

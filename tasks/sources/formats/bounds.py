@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
+from tasks.core import dtypes
 from tasks.core.dtypes import leaf_type
 from tasks.core.units import binary_amount
 from tasks.errors import DataError
@@ -19,7 +20,7 @@ from tasks.errors import DataError
 MOST_RECORD_BYTES = 16 * 2**20
 MOST_COLUMNS = 100_000
 MOST_ROWS = 2**48  # of a row group or block: more than any file has
-MOST_DEPTH = 100  # of lists and structs in each other
+MOST_DEPTH = dtypes.MOST_DEPTH  # of lists and structs in each other
 
 
 def record_limit(options: dict[str, Any]) -> int:

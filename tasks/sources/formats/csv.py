@@ -12,6 +12,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -452,15 +453,15 @@ def _set(types: Mapping[str, pa.DataType | None]) -> dict[str, pa.DataType]:
 
 def _own_names(names: Sequence[str], lines: int) -> str:
     """Advice for a header in which a name is there twice; its line and those before are so many."""
-    seen, own = {*names}, list[str]()
+    seen, taken, own = {*names}, set[str](), list[str]()
+    counts = Counter[str]()  # so that a name which is there a thousand times is not tried a million times
     for name in names:
-        own.append(
-            next(
-                n
-                for n in (name, *(f"{name}_{i}" for i in range(2, len(names) + 2)))
-                if n not in own and (n == name or n not in seen)
-            )
-        )
+        chosen = name
+        while chosen in taken or (chosen != name and chosen in seen):
+            counts[name] += 1
+            chosen = f"{name}_{counts[name] + 1}"
+        taken.add(chosen)
+        own.append(chosen)
     listed = json.dumps(own, ensure_ascii=False) if len(own) <= 100 else "[.., a name for each]"
     return f"name the columns and skip the header: source.columns: {listed} and source.skip_rows: {lines}"
 
