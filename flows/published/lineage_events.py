@@ -16,6 +16,7 @@ from openlineage.client.serde import Serde
 from openlineage.client.transport.http import HttpConfig, HttpTransport
 from openlineage.client.uuid import generate_static_uuid
 
+from flows.published.collector_session import CollectorSession
 from flows.published.observed_run import ObservedRun
 from infra.orchestration.server import ui_url
 from tasks.core.dtypes import dtype_name
@@ -221,6 +222,7 @@ def _send(run: ObservedRun, message: event.RunEvent) -> None:
     transport = HttpTransport(
         HttpConfig.from_dict({"url": url, "timeout": ANSWER_SECONDS, "retry": {"total": 0}, **auth, **endpoint})
     )
+    transport.session = CollectorSession()
     try:
         transport.emit(message)
     finally:

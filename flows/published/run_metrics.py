@@ -117,9 +117,11 @@ def _exporter(run: ObservedRun) -> Callable[[Sequence[Metric]], None]:
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
     from opentelemetry.sdk.resources import Resource
 
+    from flows.published.collector_session import CollectorSession
+
     logging.getLogger(OTLPMetricExporter.__module__.rpartition(".")[0]).setLevel(logging.CRITICAL)  # it is said below
     url = address.replace("otlp", "http", 1).rstrip("/")
-    exporter = OTLPMetricExporter(f"{url}/v1/metrics", timeout=WAIT_SECONDS)
+    exporter = OTLPMetricExporter(f"{url}/v1/metrics", timeout=WAIT_SECONDS, session=CollectorSession())
 
     def to_collector(metrics: Sequence[Metric]) -> None:
         reader = InMemoryMetricReader()
