@@ -135,6 +135,8 @@ def restored(out: Path, who: str | None = None) -> list[str]:
 
     version = Path(out).resolve()
     if not is_discarded(version):
+        if version in _good(version.parent) and (lines := repointed(Staging(version.parent))):
+            return [f"{out} is back already", *lines]  # an earlier command was cut off before it changed _latest
         there = [one for one in versions_of(version) or versions_of(version.parent) if is_discarded(one)]
         do = f"these are discarded: {_listed(there[::-1])}" if there else "none of its output is discarded"
         raise JobError("this is not a discarded version", where=str(out), do=do)

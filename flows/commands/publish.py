@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.commands.console import terminal
-from tasks.errors import GiveUpError, JobError
+from tasks.errors import JobError
 
 if TYPE_CHECKING:
     from tasks.gate.question import Answer, Question
@@ -53,7 +52,7 @@ def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
         return
     if staging.in_use():
         raise _busy(question)
-    finish(answered(staging.folder, "publish", name))
+    finish(staging, answered(staging.folder, "publish", name))
 
 
 def discard_night(out: Path, scratch: Path | None = None, who: str | None = None, why: str = "") -> None:
@@ -145,11 +144,11 @@ def _taken_by_run(question: Question, answer: Answer, who: str) -> bool:
     console = terminal()
     server = ensure_server(console.print)
     page = flow_run_url(server.ui_url, question.run)
-    state = _state_of(question.run)
+    state = _state_of(question)
     waits = state is not None and (state.is_paused() or state.is_scheduled())
     if waits and not _deployment_exists(question.deployment):
         _cancel(question.run)
-        state = _state_of(question.run)
+        state = _state_of(question)
         console.print("the deployment of the run that asks is gone, so nothing would resume it", soft_wrap=True)
     if state is not None and state.is_paused():
         if question.is_expired:
@@ -158,7 +157,7 @@ def _taken_by_run(question: Question, answer: Answer, who: str) -> bool:
             console.print(f"answered  {answer}: {question.night}", soft_wrap=True, markup=False)
             console.print(f"run       {page}; it goes on where it is served", soft_wrap=True)
             return True
-        state = _state_of(question.run)
+        state = _state_of(question)
     form = answer_of_form(question)
     if form is not None and form.answer != answer:
         from dataclasses import replace
@@ -177,16 +176,19 @@ def _taken_by_run(question: Question, answer: Answer, who: str) -> bool:
     return False
 
 
-def _state_of(run: str) -> Any:
-    """The state of a flow run; None where the server does not know the run."""
+def _state_of(question: Question) -> Any:
+    """The state of the run that asks; None where the server has no such run, or has one that did not ask this."""
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
 
     with get_client(sync_client=True) as client:
         try:
-            return client.read_flow_run(run).state  # type: ignore[arg-type]
+            run = client.read_flow_run(question.run)  # type: ignore[arg-type]
         except ObjectNotFound:
             return None
+    has_asked = question.key in (getattr(run.empirical_policy, "pause_keys", None) or ())
+    is_of_deployment = run.deployment_id is None or str(run.deployment_id) == question.deployment
+    return run.state if has_asked and is_of_deployment else None
 
 
 def _deployment_exists(deployment: str) -> bool:
@@ -228,25 +230,57 @@ def _resume(question: Question, answer: Answer, who: str) -> bool:
     return bool(response.status == SetStateStatus.ACCEPT)
 
 
-def finish(question: Question) -> None:
-    """Finish the work of a question that was answered with publish, by a run of this process."""
+def finish(staging: Staging, question: Question) -> None:
+    """Finish the work of a question that was answered with publish, by a run of this process.
+
+    The job is that of a note, and who can write next to the output can change it. So it has the limits of a run of a
+    deployment, and is a job for this very work.
+    """
     from flows.commands.console import debugging
     from flows.commands.launch import importable, launch
+    from flows.job.access import limited_runs
 
-    try:
-        os.chdir(question.folder)
-    except OSError as error:
-        raise GiveUpError(
-            "the folder of the run that asked is not here",
-            where=question.folder,
-            why=str(error),
-            do="give the command on the host of that run",
-        ) from None
-    importable(*(Path(path) for path in question.search if path not in sys.path))
     data: dict[str, Any] = dict(question.parameters)
     if question.date is not None:
         data["run"] = {**data.get("run", {}), "date": question.date}
-    launch(data, f"flows.{question.flow}", _flow(question.flow), terminal(), debugging())
+    importable(Path.cwd())
+    with limited_runs():
+        _check_noted(staging, question, data)
+        launch(data, f"flows.{question.flow}", _flow(question.flow), terminal(), debugging())
+
+
+def _check_noted(staging: Staging, question: Question, data: dict[str, Any]) -> None:
+    """A JobError unless the job of a question is one for the work in a staging folder, runs nobody's code, and means
+    the same here as where it was started."""
+    from flows.job.access import LIMITS, relative_paths
+    from flows.job.refit_job import maker_of
+    from tasks.storage.staging import Staging
+
+    again = "start the job again as it was started: the night is accepted, and the run goes on"
+    try:
+        job = maker_of(question.flow)(data)
+    except JobError as error:
+        raise JobError(
+            error.what,
+            where=error.where,
+            why=f"the job is that of a note in {staging.folder}, which is not believed; {error.why}",
+            do=f"{again}; or, if the job is yours, set what it needs before the command ({', '.join(LIMITS)})",
+        ) from None
+    graph = job.graph() if hasattr(job, "graph") else None
+    if Path.cwd() != Path(question.folder) and (relative := relative_paths(job, graph)):
+        raise JobError(
+            f"the job of this night has the relative path {relative[0]}",
+            where=str(staging.folder),
+            why=f"it was started in {question.folder}, and this is {Path.cwd()}",
+            do=f"cd {question.folder}, then give the command again; or {again}",
+        )
+    if Staging(job.output.path, job.run.scratch).folder != staging.folder:
+        raise JobError(
+            "the job of this night writes to another output",
+            where=str(staging.folder),
+            why=f"the note says {job.output.path}, and somebody has changed it",
+            do=again,
+        )
 
 
 def _flow(name: str) -> Callable[[], Any]:

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from flows.job.allowed_names import is_listed
 from infra.clusters.configurations import VARIABLE as CONFIGURATIONS
 from infra.clusters.model import Cluster
 from infra.paths import expanded
-from tasks.core.settings import collector_file
+from tasks.core.settings import NO_BASE, collector_file
 from tasks.errors import JobError
 from tasks.graph.node import Node, topological
 from tasks.graph.saved_workflow import fitted_folder
@@ -36,7 +37,7 @@ SWITCH_KEYS = (
 SAFE = {"protocol": "tls"}  # values that open nothing
 LIMITS = (MODULES, CLUSTERS, SWITCHES)  # that are empty for runs of a deployment unless the host sets them
 PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
-SIGNED = re.compile(r"[?&](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Signature|sig|(access_)?token)=", re.I)
+SIGNED = re.compile(r"[?&#](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Signature|sig|(access_)?token)=", re.I)
 CLUSTER_PATHS = ("local_directory", "ca", "cert", "key", "known_hosts", "log_directory", "shared_directory")
 COMMANDS = ("setup", "directives", "python", "template")
 COLLECTOR_KEYS = {"run.lineage": "OPENLINEAGE_API_KEY", "run.metrics": "OTEL_EXPORTER_OTLP_HEADERS"}
@@ -62,6 +63,19 @@ def _of_deployment() -> bool:
 
     context = FlowRunContext.get()
     return bool(context and getattr(context.flow_run, "deployment_id", None))
+
+
+@contextmanager
+def limited_runs() -> Iterator[None]:
+    """Runs in the block have the limits of a run of a deployment, unless the host sets others: for jobs that somebody
+    else may have written."""
+    added = [variable for variable in LIMITS if variable not in os.environ]
+    os.environ.update(dict.fromkeys(added, ""))
+    try:
+        yield
+    finally:
+        for variable in added:
+            os.environ.pop(variable, None)
 
 
 def serving_limits() -> list[str]:
@@ -108,7 +122,7 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     paths = [*_named("source.path", job.source.path), *_named("source.valid", job.source.valid)]
     paths += _named("refit.learn_from", getattr(getattr(job, "refit", None), "learn_from", None))
     paths += _named("contract", job.contract if isinstance(job.contract, str) else None)
-    for field, path in [*paths, ("output.path", job.output.path)]:
+    for field, path in [*paths, ("output.path", job.output.path), *_other_texts(job)]:
         _check_no_secret(field, path)
     collectors = [*_named("run.lineage", job.run.lineage), *_named("run.metrics", job.run.metrics)]
     for field, address in collectors:
@@ -140,6 +154,29 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     for node in topological(graph) if graph else []:
         for file in node.op.files if node.op else ():
             check_files_in(Path(file), f"{type(node.op).__name__} in {node.name}")
+
+
+def _other_texts(job: Any) -> Iterator[tuple[str, str]]:
+    """Texts that an error would repeat if they were no path: a URL there is wrong anyway, and may hold a secret."""
+    yield from _named("run.scratch", job.run.scratch)
+    yield "source.bad_lines", job.source.bad_lines
+    yield from _of_cluster(job.cluster)
+    yield from _named("cluster.address", job.cluster.address)
+    for kind in ("fitted", "base"):
+        yield from _named(kind, getattr(job, kind, None))
+
+
+def relative_paths(job: Any, graph: Node | None = None) -> list[str]:
+    """The paths of this host in a job that begin in the current folder."""
+    source, run = job.source, job.run
+    named = [*source.paths, job.output.path, run.scratch, getattr(job, "fitted", None), getattr(job, "base", None)]
+    named += [path for _, path in _named("", getattr(getattr(job, "refit", None), "learn_from", None))]
+    named += [job.contract if isinstance(job.contract, str) else None]
+    named += [source.bad_lines if source.bad_lines not in ("error", "skip") else None]
+    named += [collector_file(address) for address in (run.lineage, run.metrics) if address]
+    named += [path for _, path in _of_cluster(job.cluster)]
+    named += [path for node in topological(graph) if node.op for path in node.op.files] if graph else []
+    return [path for path in named if path and path != NO_BASE and "://" not in path and not path.startswith("/")]
 
 
 def _check_local(job: Any) -> None:
@@ -238,6 +275,7 @@ def check_fitted(path: object) -> None:
     """A JobError if a fitted workflow, or a table of it, is outside of the allowed roots."""
     limit_deployment()
     if isinstance(path, str):
+        _check_no_secret("fitted", path)
         local_folder(path, "the fitted workflow", "fitted")
     if isinstance(path, str) and allowed_roots() is not None:
         check_path(path, "fitted")
@@ -250,6 +288,7 @@ def check_base(path: str | None) -> None:
     limit_deployment()
     if path is None:
         return
+    _check_no_secret("base", path)
     local_folder(path, "the base", "base")
     if allowed_roots() is not None:
         check_path(path, "base")
@@ -265,7 +304,7 @@ def _check_no_secret(field: str, path: str) -> None:
     """Refuse a URL that carries a password or a signature: jobs are shown and kept by the server."""
     secret = "a password" if PASSWORD.search(path) else "a signature" if "://" in path and SIGNED.search(path) else ""
     if secret:
-        shown = PASSWORD.sub("***", path).partition("?")[0]
+        shown = re.split("[?#]", PASSWORD.sub("***", path))[0]
         raise JobError(
             f"the URL holds {secret}",
             where=f"{field} = {shown}",

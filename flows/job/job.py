@@ -19,7 +19,7 @@ from infra import bounded_yaml
 from infra.clusters.model import Cluster
 from tasks import ops
 from tasks.core.schema import Tags
-from tasks.core.settings import Checks, Output, Refitting, Run, S, Section, Source, collector_file, some_path
+from tasks.core.settings import NO_BASE, Checks, Output, Refitting, Run, S, Section, Source, collector_file, some_path
 from tasks.core.strict_json import encoded
 from tasks.engines.expression.syntax import parse
 from tasks.errors import JobError, RowmillError, mistakes, near, place_text
@@ -36,7 +36,6 @@ from tasks.ops.schema_ops import AddTags
 from tasks.storage.files import refuse_inside
 
 MOST_VALUES = 1_000_000
-NO_BASE = "none"
 MODES = ("merge", "freeze")  # what `refit` may say of an operator or an entry
 ENTRY = re.compile(r"features\[\d+\]")
 RECIPES = Path(flows.__file__).parent / "recipes"

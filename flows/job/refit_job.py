@@ -12,7 +12,6 @@ from flows.job.access import check_access, check_base
 from flows.job.dates import DateOf, of_this_moment
 from flows.job.job import (
     GO_ON,
-    NO_BASE,
     WHAT_FOLLOWS,
     WHERE_TO,
     WHICH_DATE,
@@ -33,7 +32,7 @@ from flows.job.job import (
     validated,
 )
 from infra.clusters.model import Cluster
-from tasks.core.settings import Checks, Output, Refitting, Run, Source, some_path
+from tasks.core.settings import NO_BASE, Checks, Output, Refitting, Run, Source, some_path
 from tasks.errors import JobError
 from tasks.graph.node import Node, graph_from_json
 from tasks.job.base_version import BaseVersion, newest_good, why_no_base

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from prefect.events import Event, RelatedResource, Resource
 
@@ -12,6 +12,7 @@ from flows.published.assets import asset_events
 from tasks.job.publication import Publication, id_of, output_root, read_publication, version_name
 from tasks.job.request import output_slug
 from tasks.storage.discarded import DiscardMark
+from tasks.storage.own_files import VERSION
 
 What = Literal["published", "discarded", "restored", "waiting", "refused"]
 
@@ -36,6 +37,21 @@ def output_event(what: What, folder: Path, identity: tuple[str, ...], payload: M
         ),
         related=[RelatedResource(of_run)] if run else [],
         payload={"output": str(root), **payload},
+    )
+
+
+def is_event_of(target: Path, event: Event) -> bool:
+    """Whether an event that was noted beside an output is one of rowmill about this output: of any other somebody
+    else's rights would send it."""
+    what = event.event.removeprefix("rowmill.output.")
+    payload = event.payload
+    version = str(event.resource.get("rowmill.version") or "")
+    folder = target / version if VERSION.fullmatch(version) else target
+    if what not in get_args(What) or not isinstance(payload.get("run"), str | None):
+        return False
+    ours = output_event(cast(What, what), folder, (), payload)
+    return (event.event, event.resource, event.related) == (ours.event, ours.resource, ours.related) and (
+        payload.get("output") == str(target)
     )
 
 

@@ -26,7 +26,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 from flows.published import events
 from flows.published.unsent import box_of, read_box, unsent_notes
 from tasks.job.publication import Publication, mark_sent
-from tasks.storage.atomic import write_json
+from tasks.storage.atomic import write_note
 from tasks.storage.discarded import mark_announced
 
 CONNECT_SECONDS = 0.5  # in which a server that lives takes a connection
@@ -78,21 +78,33 @@ def pending(target: Path) -> Iterator[Pending]:
             yield Pending([events.discarded(folder, note)], partial(mark_announced, folder, note))
     box = box_of(target)
     for entry in read_box(box):
-        with suppress(ValueError):
-            event = Event.model_validate(entry)
-            yield Pending([event], partial(_take_out, box, event))
+        event = _event_of(target, entry)
+        if event is None:
+            log.warning("an entry of %s is not an event of this output: it is not sent", box)
+            continue
+        yield Pending([event], partial(_take_out, box, event))
+
+
+def _event_of(target: Path, entry: object) -> Event | None:
+    """The event of an entry of a box; None for one that is not about the output beside which the box is."""
+    try:
+        event = Event.model_validate(entry)
+    except ValueError:
+        return None
+    return event if events.is_event_of(target, event) else None
 
 
 def put_in(target: Path, event: Event) -> None:
     """Note an event of an output beside it, where `deliver` takes it from."""
     box = box_of(target)
     box.parent.mkdir(parents=True, exist_ok=True)
-    write_json(box, [*read_box(box), event.model_dump(mode="json")])
+    write_note(box, [*read_box(box), event.model_dump(mode="json")])
 
 
 def _take_out(box: Path, event: Event, _server: str) -> None:
-    if left := [entry for entry in read_box(box) if entry.get("id") != str(event.id)]:
-        write_json(box, left)
+    own = str(event.id)
+    if left := [entry for entry in read_box(box) if not isinstance(entry, dict) or entry.get("id") != own]:
+        write_note(box, left)
         return
     box.unlink(missing_ok=True)
     with suppress(OSError):  # work in progress is there

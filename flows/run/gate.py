@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -224,8 +223,6 @@ def _question(job: AnyJob, request: Request, stage: GateStage, verdict: Verdict,
     deployment = getattr(context.flow_run, "deployment_id", None) if context else None
     asked_at = datetime.now(UTC)
     until = (asked_at + timedelta(seconds=job.run.ask_timeout)).isoformat(timespec="seconds")
-    own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
-    search = [path for path in sys.path if Path(path).is_dir() and not path.startswith(own)]
     return Question(
         flow=request.flow,
         parameters={name: value for name, value in job.as_written().items() if value is not None},
@@ -242,7 +239,6 @@ def _question(job: AnyJob, request: Request, stage: GateStage, verdict: Verdict,
         until=until,
         answer=None,
         format=FORMAT,
-        search=tuple(search),
     )
 
 

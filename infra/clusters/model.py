@@ -295,11 +295,12 @@ def refusal(cluster: Cluster) -> str | None:
     if cluster.protocol == "tls" and not cluster.tls and cluster.kind == "address":
         return "protocol: tls needs `tls` with ca, cert and key"
     if cluster.kind == "address":
+        shown = USER.sub("", cluster.address or "")
         if cluster.address and "://" not in cluster.address:
             return f"address {cluster.address} has no scheme: write tls://{cluster.address}, or tcp:// if it has no TLS"
         plain = not (cluster.address or "").startswith("tls://")
         if plain and exposed(cluster):
-            return f"{cluster.address} is not encrypted: give a tls:// address and `tls`, or set unencrypted: true"
+            return f"{shown} is not encrypted: give a tls:// address and `tls`, or set unencrypted: true"
         return None
     if cluster.protocol not in ("tcp", "ucx"):
         return None
@@ -312,6 +313,7 @@ def refusal(cluster: Cluster) -> str | None:
     )
 
 
+USER = re.compile(r"(?<=://)[^/\s@]*@")  # of a URL; it may hold a password
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 

@@ -569,10 +569,10 @@ class Run(Section):
     if_empty: Literal["fail", "skip"] = Field(
         "fail", description="when there are no data: a failed run, or a completed one that writes nothing"
     )
-    lineage: Annotated[str, collector(("http", "https"))] | None = Field(
+    lineage: Annotated[str | None, collector(("http", "https"))] = Field(
         None, description="where OpenLineage events of the run go: http://host:port, or file:path, a line for each"
     )
-    metrics: Annotated[str, collector(("otlp", "otlps"))] | None = Field(
+    metrics: Annotated[str | None, collector(("otlp", "otlps"))] = Field(
         None, description="where the figures of the run go at its end: otlp://host:port, or file:path.prom"
     )
 
@@ -592,6 +592,9 @@ def parse_days(text: int | str) -> int:
 
 
 Days = Annotated[int, BeforeValidator(parse_days, json_schema_input_type=int | str), Field(ge=1, le=100_000)]
+
+
+NO_BASE = "none"  # of the key `base`: to learn from the source alone
 
 
 class Refitting(Section):

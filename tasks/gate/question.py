@@ -16,9 +16,9 @@ from typing import Any, Literal
 from tasks.errors import JobError, OpenQuestionError
 from tasks.gate.verdict import Verdict
 from tasks.storage.atomic import read_json, write_json
-from tasks.storage.documents import Moment, Number, dumped, parsed
+from tasks.storage.documents import Moment, Number, damaged, dumped, parsed
 from tasks.storage.own_files import ASKS
-from tasks.storage.staging import Staging
+from tasks.storage.staging import Staging, is_work_of
 
 QUESTION = "question.json"  # in the staging folder
 FORMAT = 1
@@ -41,7 +41,7 @@ class Question:
     """What the gate asks of the work in a staging folder.
 
     `flow` and `parameters` (a job as its author wrote it) make a run that goes on with the work, on the date `date`
-    (`run.date`; None for a job without one), in the folder `folder` with the folders `search` on Python's path. `run`
+    (`run.date`; None for a job without one), in the folder `folder`, where relative paths of the job begin. `run`
     and `deployment` are those of the run that asks; a run of a deployment waits in Prefect, and its form has the key
     `key`. `verdict` is the gate's, `of` the digest of the profile that it judged. `until`: when it ends in `stop`.
     `answer` is None until it is answered.
@@ -62,7 +62,6 @@ class Question:
     until: Moment
     answer: Answered | None
     format: Number
-    search: tuple[str, ...] = ()
 
     @property
     def is_expired(self) -> bool:
@@ -100,12 +99,16 @@ class Question:
 
 
 def read_question(folder: Path) -> Question | None:
-    """The question in a staging folder; None without one. A DataError if the file is damaged."""
+    """The question in a staging folder; None without one. A DataError if the file is damaged, or is of the work of
+    another output: what is done with its answer would be done there."""
     path = folder / QUESTION
     data = read_json(path)
     if data is None and not path.exists():
         return None
-    return parsed(Question, data, path)
+    question = parsed(Question, data, path)
+    if not is_work_of(folder, Path(question.output)):
+        raise damaged(path, "output", f"{question.output} has its work in another folder")
+    return question
 
 
 def write_question(folder: Path, question: Question) -> None:

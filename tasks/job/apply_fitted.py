@@ -28,7 +28,7 @@ from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.reading_rules import Fit, differences, with_values
 from tasks.sources.uniting import GROWN
 from tasks.storage.allowed_roots import allowed_name
-from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
+from tasks.storage.atomic import no_space, partial_folder, read_record, write_json
 from tasks.storage.discarded import check_discarded, marked_folder
 from tasks.storage.own_files import current
 
@@ -290,7 +290,7 @@ def adopt(request: Request) -> None:
     """A copy of the fitted state in the staging folder: the folder that it comes from may be replaced meanwhile."""
     folder, fitted = request.staging.folder / "state", request.fitted
     assert fitted
-    if (read_json(folder / "manifest.json") or {}).get("digest") == fitted.state:
+    if read_record(folder / "manifest.json").get("digest") == fitted.state:
         return
     origin = Path(fitted.path)
     with no_space(folder), partial_folder(folder) as partial:

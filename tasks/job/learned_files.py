@@ -73,12 +73,19 @@ def check_new(
     ]
     if len(again) > SHOWN:
         lines.append(f"and {len(again) - SHOWN:,} more")
+    do = (
+        "name only the new files in source.path, or learn these again: refit.again: true "
+        "(rowmill run --set refit.again=true, rowmill refit --again)"
+    )
+    if len(again) == len(files) and {night for _, _, night in again} == {len(nights) - 1}:
+        do = (
+            "nothing is left to do if this is the run of that night, cut off when it was published; else name new files"
+        )
     raise DataError(
         f"{len(again):,} of {len(files):,} files were already learned",
         where="\n         ".join(lines),
         why="their rows would count twice",
-        do="name only the new files in source.path, or learn these again: refit.again: true "
-        "(rowmill run --set refit.again=true, rowmill refit --again)",
+        do=do,
     )
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from tasks.graph.node import topological
 from tasks.job.request import Request
-from tasks.storage.atomic import read_json, write_json
-from tasks.storage.documents import DIGEST, Number, dumped, parsed
+from tasks.storage.atomic import read_json, write_note
+from tasks.storage.documents import DIGEST, Number, damaged, dumped, parsed
 from tasks.storage.own_files import CHANGES, PUBLISHED, VERSION, WORKFLOW
 
 NAMESPACE = uuid.UUID("6d696c6c-7261-4365-8000-7075626c6973")
@@ -142,20 +142,25 @@ def write_publication(request: Request, manifests: Mapping[str, Mapping[str, Any
         ids_added=_ids_added(new / WORKFLOW) if base else None,
         upstream=list(dict.fromkeys(upstream)),
     )
-    write_json(new / PUBLISHED, dumped(publication))
+    write_note(new / PUBLISHED, dumped(publication))
 
 
 def read_publication(folder: Path) -> Publication | None:
     """The note of an output; None for one that has none. A DataError if the note is damaged."""
     path = folder / PUBLISHED
     content = read_json(path)
-    return parsed(Publication, content, path) if content is not None or path.exists() else None
+    if content is None and not path.exists():
+        return None
+    publication = parsed(Publication, content, path)
+    if not publication.splits:
+        raise damaged(path, "splits", "it names no split, and an output has one at least")
+    return publication
 
 
 def mark_sent(folder: Path, publication: Publication, server: str) -> None:
     """Note that a server has the events of an output."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(folder / PUBLISHED, dumped(replace(publication, sent=now, server=server)))
+    write_note(folder / PUBLISHED, dumped(replace(publication, sent=now, server=server)))
 
 
 def _output_of(workflow: str) -> str:

@@ -27,7 +27,7 @@ from tasks.job.learned_files import night_of
 from tasks.job.request import PlanOf, RefitBase, Request, new_request
 from tasks.sources.reading_rules import Fit, with_values
 from tasks.storage.allowed_roots import allowed_name
-from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
+from tasks.storage.atomic import no_space, partial_folder, read_record, write_json
 from tasks.storage.own_files import FITTED
 
 COPY = "base"  # the folder in the staging folder
@@ -103,7 +103,7 @@ def copied_base(request: Request) -> Path:
     that it comes from may be replaced meanwhile."""
     folder, base = request.staging.folder / COPY, request.base
     assert base
-    if (read_json(folder / "manifest.json") or {}).get("digest") == base.state:
+    if read_record(folder / "manifest.json").get("digest") == base.state:
         return folder
     origin = Path(base.path)
     more = [origin / name for name in (FITTED, FILES) if (origin / name).exists()]

@@ -27,7 +27,7 @@ from tasks.sources.formats import BOUNDS, read_options
 from tasks.sources.parsed_text import all_there, is_parsed, with_parsed
 from tasks.sources.reading_rules import Fit
 from tasks.storage.allowed_roots import allowed_roots
-from tasks.storage.atomic import read_json
+from tasks.storage.atomic import read_record
 from tasks.storage.checksum import digest
 from tasks.storage.files_being_read import FOLDER
 from tasks.storage.source_changes import are_same
@@ -266,7 +266,7 @@ class PlanOf:
 
     def __init__(self, request: Request) -> None:
         self.path, self.source = request.staging.folder / "plan.json", request.source
-        self.data = read_json(self.path) or {}
+        self.data = read_record(self.path)
 
     def complete(self, splits: Sequence[str]) -> bool:
         """True if the scratch files of a keyed source are all there."""

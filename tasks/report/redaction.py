@@ -13,7 +13,7 @@ NAMED = re.compile(
     r"passw|secret|token|credential|(api|access|account|private)_?key|connection_?string|sas", re.IGNORECASE
 )
 USER = re.compile(r"(?<=://)[^/\s@'\"]+@")
-QUERY = re.compile(r"(\w+://[^\s?'\"]+)\?[^\s'\"]+")
+QUERY = re.compile(r"(\w+://[^\s?'\"]+?)(\?[^\s'\"]+|#[^\s'\"]*=[^\s'\"]*)")  # a fragment may hold a token, too
 
 
 def redacted(value: object, name: str = "") -> Any:
@@ -34,6 +34,11 @@ def redacted(value: object, name: str = "") -> Any:
 
 
 def plain_url(text: str) -> str:
+    """The text with URLs that have lost user, query, and a fragment that gives something a value.
+
+    >>> plain_url("of https://me:word@host/x?sig=1 and s3://bucket/a#b.csv and http://host/x#token=1")
+    'of https://host/x and s3://bucket/a#b.csv and http://host/x'
+    """
     return QUERY.sub(r"\1", USER.sub("", text))
 
 

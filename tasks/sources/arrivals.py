@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tasks.core.plan import File
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import FORMATS, format_by_suffix
-from tasks.storage.atomic import read_json, write_json
+from tasks.storage.atomic import read_json, write_note
 from tasks.storage.files import is_remote, local_path
 
 FORMAT = 1
@@ -171,4 +171,4 @@ def load_strays(path: Path) -> set[str]:
 def save_seen(path: Path, seen: dict[str, Sight], strays: Collection[str] = ()) -> None:
     """Write the note of the watch, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"format": FORMAT, "files": seen, "strays": sorted(strays)})
+    write_note(path, {"format": FORMAT, "files": seen, "strays": sorted(strays)})

@@ -21,7 +21,7 @@ from tasks.shuffle.pieces import CutSummary
 from tasks.shuffle.row_order import written_places
 from tasks.shuffle.rows_to_files import RowsToFiles, rows_to_files
 from tasks.stages.cache_policy import taking_key
-from tasks.storage.atomic import read_json, write_json
+from tasks.storage.atomic import read_json, read_record, write_json
 from tasks.storage.checksum import is_whole
 from tasks.storage.documents import DIGEST, seal
 from tasks.storage.staging import Staging
@@ -56,7 +56,7 @@ def prepared(request: Request, split: str) -> Prepared:
     work = work_of(request, plans, split)
     plan: Plan = work.source
     folder = request.staging.folder / "state"
-    state = StateFolder(str(folder), (read_json(folder / "manifest.json") or {})["digest"])
+    state = StateFolder(str(folder), read_record(folder / "manifest.json")["digest"])
     training = split in ("", "train") and not request.fitted
     work = replace(work, state=state, training=training)
     if training:
@@ -150,4 +150,4 @@ def drop_damaged(folder: Path, notes: Path, pool: Pool) -> list[str]:
 
 def halvings(notes: Path) -> int:
     """How often the writing of the noted files was divided because memory was short."""
-    return sum(int((read_json(note) or {}).get("halved", 0)) for note in notes.glob("*.json"))
+    return sum(int(read_record(note).get("halved", 0)) for note in notes.glob("*.json"))

@@ -40,7 +40,7 @@ from tasks.report import learned_tables
 from tasks.report.learned import growth_rows
 from tasks.stages.cache_policy import cached_for_transform
 from tasks.stages.progress import Progress, RowCounter, no_progress
-from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
+from tasks.storage.atomic import no_space, partial_folder, read_record, write_json
 from tasks.storage.files import check_unchanged
 
 GROWTH_ROWS = 100  # steps of a refit that an artifact shows
@@ -53,7 +53,7 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
     plan: Plan = work.source
     folder = request.staging.folder / "state"
     fingerprint = request.state_fingerprint(plan.fingerprint)
-    manifest = read_json(folder / "manifest.json") or {}
+    manifest = read_record(folder / "manifest.json")
     reused = manifest.get("fingerprint") == fingerprint and is_whole(folder, manifest["digest"])
     if request.run.profile and reused and manifest.get("profiled", True):
         reused = profiles.saved(request, profiles.STATISTICS, fingerprint) is not None

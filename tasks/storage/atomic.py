@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import re
 import resource
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,10 @@ from tasks.core.strict_json import encoded
 from tasks.core.units import amount
 from tasks.errors import GiveUpError, JobError
 
-UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+UNWRITABLE = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.EISDIR, errno.ENOTEMPTY),  # a folder where a file is to be, or the other way round
+)
 
 
 def write_json(path: Path, data: object) -> None:
@@ -28,9 +33,18 @@ def write_json(path: Path, data: object) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all, on disk before it has its name."""
     with no_space(path), partial_file(path) as partial, partial.open("w") as file:
+        with suppress(OSError):  # of a file system without locks
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_note(path: Path, data: object) -> None:
+    """`write_json` of a note that lies in an output or beside it, where no run cleans up: what a killed writer of the
+    same note has left goes."""
+    remove_partials(path)
+    write_json(path, data)
 
 
 @contextmanager
@@ -43,6 +57,20 @@ def partial_file(path: Path) -> Iterator[Path]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def remove_partials(path: Path) -> None:
+    """Remove the temporary files of `path` whose writers were killed: a living writer of a note has a lock on its
+    own (`write_text`)."""
+    pattern = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp")
+    for left in [one for one in path.parent.glob("*.tmp") if pattern.fullmatch(one.name)]:
+        with suppress(OSError):  # a writer has the lock, or has just finished; or there are no locks
+            handle = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
+            finally:
+                os.close(handle)
 
 
 @contextmanager
@@ -69,6 +97,12 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):
         return None
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The content of a file with a JSON object; {} if the file is missing, damaged or holds something else."""
+    content = read_json(path)
+    return content if isinstance(content, dict) else {}
 
 
 @contextmanager

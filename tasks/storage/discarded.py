@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tasks.errors import DataError
-from tasks.storage.atomic import read_json, write_json
+from tasks.storage.atomic import read_json, write_note
 from tasks.storage.documents import dumped, parsed
 from tasks.storage.own_files import DISCARDED, SPLITS, WORKFLOW
 
@@ -37,14 +37,14 @@ def mark(version: Path, why: str = "", who: str = "") -> bool:
     if is_discarded(version):
         return False
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(version / DISCARDED, dumped(DiscardMark(who or _me(), when, why, sent="")))
+    write_note(version / DISCARDED, dumped(DiscardMark(who or _me(), when, why, sent="")))
     return True
 
 
 def mark_announced(version: Path, known: DiscardMark, _server: str = "") -> None:
     """Note in the mark of an output that the Prefect server has heard of it."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(version / DISCARDED, dumped(replace(known, sent=now)))
+    write_note(version / DISCARDED, dumped(replace(known, sent=now)))
 
 
 def unmark(version: Path) -> bool:

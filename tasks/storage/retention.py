@@ -13,12 +13,12 @@ from pathlib import Path
 from tasks.core.settings import Output
 from tasks.errors import DataError, JobError
 from tasks.storage import own_files
-from tasks.storage.atomic import read_json, write_json
+from tasks.storage.atomic import read_json, write_note
 from tasks.storage.discarded import is_discarded
 from tasks.storage.documents import Number, dumped, parsed
 from tasks.storage.files_being_read import without_readers
 from tasks.storage.own_files import REMOVED
-from tasks.storage.staging import Staging, until_of
+from tasks.storage.staging import Staging, is_work_of, until_of
 
 BESIDE = re.compile(r"^\.(?P<name>.+)\.rowmill(-old-\d+(-\d+)?)?$")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -38,7 +38,7 @@ def publish(staging: Staging, output: Output, anew: bool = False) -> Path:
             "missing",
             f"{len(lost):,}",
         )
-        write_json(staging.target / REMOVED, {"format": 1, "nights": []})
+        write_note(staging.target / REMOVED, {"format": 1, "nights": []})
     path = staging.publish(output.on_existing)
     if output.keep_versions is not None:
         for version in drop_versions(staging, output.keep_versions):
@@ -135,7 +135,7 @@ def _note_removed(version: Path) -> None:
     dated = dated if isinstance(dated, dict) else {}
     of_run = {name: str(dated.get(name, "")) for name in ("date", "run_date")}
     night = RemovedNight(version.name, **of_run, **{name: str(content.get(name, "")) for name in ("created", "run")})
-    write_json(version.parent / REMOVED, dumped(Removed([*nights, night], 1)))
+    write_note(version.parent / REMOVED, dumped(Removed([*nights, night], 1)))
 
 
 @dataclass(frozen=True)
@@ -239,9 +239,10 @@ def remove(leftover: Leftover) -> Removal:
 
 
 def _noted_target(folder: Path) -> Path | None:
-    """The target of a folder under a scratch folder."""
+    """The target of a folder under a scratch folder; None where its note names another one."""
     note = read_json(folder / "target.json")
-    return Path(note["target"]) if isinstance(note, dict) and isinstance(note.get("target"), str) else None
+    target = Path(note["target"]) if isinstance(note, dict) and isinstance(note.get("target"), str) else None
+    return target if target is not None and is_work_of(folder, target) else None
 
 
 def _staging_of(leftover: Leftover) -> Staging:

@@ -13,7 +13,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from tasks.errors import JobError
 from tasks.storage.allowed_roots import check_path
-from tasks.storage.atomic import no_space
+from tasks.storage.atomic import no_space, remove_partials
 from tasks.storage.files import is_remote, local_path, refuse_inside
 from tasks.storage.own_files import LATEST, described_by
 from tasks.storage.staging import Staging
@@ -73,9 +73,11 @@ class Sidecar:
         with no_space(self.path), _opened_folder(self, make=True) as folder:
             assert folder is not None
             _check_present(self, folder)
+            remove_partials(Path(f"/proc/self/fd/{folder}") / self.path.name)
             partial = f"{self.path.name}.{uuid.uuid4().hex[:8]}.tmp"
             with os.fdopen(os.open(partial, NEW, 0o666, dir_fd=folder), "wb") as file:
                 try:
+                    _lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # of a writer that lives
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
@@ -91,7 +93,7 @@ class Sidecar:
             assert folder is not None
             _check_kind(self, folder)  # to open some devices does something already
             with _open_present(self, folder, os.O_RDWR | os.O_APPEND | os.O_CREAT) as file:
-                fcntl.flock(file, fcntl.LOCK_EX)  # another run may append to the same file
+                _lock(file, fcntl.LOCK_EX)  # another run may append to the same file
                 if not self.is_own(file):
                     raise _not_ours(self)
                 before = file.seek(0, os.SEEK_END)
@@ -178,6 +180,11 @@ def _opened_folder(file: Sidecar, make: bool) -> Iterator[int | None]:
         yield handle
     finally:
         os.close(handle)
+
+
+def _lock(file: BinaryIO, how: int) -> None:
+    with suppress(OSError):  # of a file system without locks
+        fcntl.flock(file, how)
 
 
 def _make_folder(name: str, inside: int) -> None:

@@ -22,7 +22,18 @@ from typing import Any, Literal
 
 from tasks.errors import GiveUpError, JobError
 from tasks.storage import own_files
-from tasks.storage.atomic import first_cause, flush, makeable, no_space, partial_file, read_json, rename, write_json
+from tasks.storage.atomic import (
+    first_cause,
+    flush,
+    makeable,
+    no_space,
+    read_json,
+    read_record,
+    remove_partials,
+    rename,
+    write_json,
+    write_text,
+)
 from tasks.storage.documents import FORMER, NAME
 from tasks.storage.files import local_folder, local_path
 from tasks.storage.own_files import ASKS, LATEST, OUTBOX
@@ -78,9 +89,11 @@ class Staging:
     @property
     def asks_in(self) -> Path | None:
         """The staging folder under a scratch folder in which a night of this target has asked, by the note beside the
-        target; None without a note. Whether that folder and its question are still there is for the caller to see."""
+        target; None without a note, and for a note of a folder that is no staging folder of this target. Whether that
+        folder and its question are still there is for the caller to see."""
         note = read_json(self.beside / ASKS)
-        return Path(str(note.get("folder"))) if isinstance(note, dict) else None
+        folder = Path(str(note.get("folder"))) if isinstance(note, dict) else None
+        return folder if folder is not None and is_work_of(folder, self.target) else None
 
     def check(self, on_existing: OnExisting) -> None:
         """Refuse a target that must not be changed."""
@@ -94,6 +107,12 @@ class Staging:
             do = "choose another output.path, or set output.on_existing to replace or version"
             why = "output.on_existing is 'fail'"
             raise JobError("the output already exists", where=str(self.target), why=why, do=do)
+        if on_existing == "version" and (self.target / LATEST).is_dir():
+            what, do = (
+                f"{LATEST} of the output is a folder",
+                "move it away: it is to be a file with the name of a version",
+            )
+            raise JobError(what, where=str(self.target / LATEST), do=do)
         if on_existing == "version" and own_files.described_by(self.target) is not None:
             do = "choose another output.path, or move its files into a folder v0001 inside it"
             raise JobError("the output is a single output, not a folder of versions", where=str(self.target), do=do)
@@ -173,10 +192,13 @@ class Staging:
     def _exchange(self, new: Path) -> None:
         """Put the new output in the place of the old one in one step, so that readers see one of them, whole.
 
-        `swap.json` describes the swap, for the run after a kill. A file system that cannot exchange two folders needs
-        two renames, between which there is no target.
+        `swap.json` has the inode of the new output, for the run after a kill, which knows all paths by itself: the new
+        output is beside the target first. A file system that cannot exchange two folders needs two renames, between
+        which there is no target.
         """
-        write_json(self.swap, {"new": _inode(new), "at": str(new)})
+        if new != self.landed:
+            new = rename(new, self.landed)
+        write_json(self.swap, {"new": _inode(new)})
         flush(self.beside)
         try:
             exchange(new, self.target)
@@ -218,10 +240,12 @@ class Staging:
 
     def _land(self) -> Path:
         """The new output on the target's file system, copied there if necessary: after that renames are enough."""
-        if self.folder == self.beside or _are_one_file_system(self.folder, self.beside):
+        if self.folder == self.beside:
             return self.new
-        if self.landed.exists():
+        if self.landed.exists():  # of a run with another scratch folder, or of one that was cut off
             own_files.remove_work(self.beside, spare=lambda path: not path.startswith("new"))
+        if _are_one_file_system(self.folder, self.beside):
+            return self.new
         partial = self.landed.with_name(f"new.{uuid.uuid4().hex[:8]}.tmp")
         try:
             shutil.copytree(self.new, partial)
@@ -246,9 +270,8 @@ class Staging:
         latest = self.target / LATEST
         if version.parent != self.target or own_files.read_latest(self.target) == version.name:
             return False
-        with partial_file(latest) as partial:
-            partial.write_text(version.name + "\n")
-            flush(partial)
+        remove_partials(latest)
+        write_text(latest, version.name + "\n")
         return True
 
     @property
@@ -269,7 +292,7 @@ class Staging:
         note = read_json(self.swap)
         if not isinstance(note, dict):
             return ""
-        new, done = Path(str(note.get("at"))), ""
+        new, done = self.landed, ""
         if _inode(self.target) == note.get("new") is not None:
             if new.exists():
                 rename(new, self._old_name())
@@ -309,7 +332,7 @@ class Staging:
 
     def owned_by(self, owner: str) -> bool:
         """True if the lock is this owner's: the work of a dead flow stops once another flow has the lock."""
-        return (read_json(self.lock) or {}).get("id") == owner
+        return read_record(self.lock).get("id") == owner
 
     def check_owner(self, owner: str) -> None:
         """A GiveUpError if another run has the lock: this run gave no sign of life for too long."""
@@ -323,7 +346,7 @@ class Staging:
 
     def in_use(self) -> bool:
         """True while a run has the lock that lives, or showed a sign of life within `STALE_SECONDS`."""
-        return self.lock.exists() and not _gone(read_json(self.lock) or {}, self.lock)
+        return self.lock.exists() and not _gone(read_record(self.lock), self.lock)
 
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[str]:
@@ -392,19 +415,27 @@ class Staging:
             return None
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            owner = read_json(path) or {}
+            owner = read_record(path)
             if path.exists() and not _gone(owner, path):
                 return owner
             aside = path.with_name(f"lock.{uuid.uuid4().hex}.stale")
             with suppress(FileNotFoundError):
                 path.rename(aside)
-                if (read_json(aside) or {}).get("id") != owner.get("id"):
+                if read_record(aside).get("id") != owner.get("id"):
                     with suppress(OSError):
                         os.link(aside, path)
                 aside.unlink(missing_ok=True)
             return None
         finally:
             os.close(folder)
+
+
+def is_work_of(folder: Path, target: Path) -> bool:
+    """Whether a folder is the work in progress of a target: the one beside it, or one under any scratch folder."""
+    if "\0" in f"{folder}{target}":  # of a note that is not ours
+        return False
+    folder = Path(os.path.realpath(folder))
+    return folder in (Staging(target).folder, Staging(target, folder.parent).folder)
 
 
 def _digest_of(target: Path) -> str:

@@ -90,7 +90,7 @@ def cut_off(out: Path) -> Staging:
     staging = Staging(out)
     fill(staging.target, "old")
     fill(staging.new, "new")
-    staging.swap.write_text(json.dumps({"new": staging.new.stat().st_ino, "at": str(staging.new)}))
+    staging.swap.write_text(json.dumps({"new": staging.new.stat().st_ino}))
     staging.target.rename(staging.old.with_name(f"{staging.old.name}-{int(time.time()) + 600}"))
     return staging
 

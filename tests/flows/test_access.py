@@ -225,7 +225,8 @@ def test_a_saved_workflow_that_names_functions_obeys_the_list(tmp_path: Path, mo
 
 URLS = {
     "s3://key:hunter2@bucket/logs": "a password", "https://host/logs.csv?X-Amz-Signature=hunter2": "a signature",
-    "ftp://me:hunter2@host:21/x/*.csv": "a password",
+    "ftp://me:hunter2@host:21/x/*.csv": "a password", "https://host/logs.csv#access_token=hunter2": "a signature",
+    "htps://me:hunter2@host/x.csv": "a password", "file://me:hunter2@host/x.csv": "a password",
 }  # fmt: skip
 
 
@@ -240,8 +241,26 @@ def test_secrets_in_urls_are_refused_and_not_repeated(url: str, tmp_path: Path) 
     make_job(job(tmp_path, source__path=["sftp://me@host/logs", "https://host/a:b@c.csv"]))
 
 
+PLACES_OF_URLS = [
+    ("source__path", {}), ("source__valid", {}), ("output__path", {}), ("run__scratch", {}), ("source__bad_lines", {}),
+    ("cluster__local_directory", {"cluster__kind": "cpu"}), ("cluster__address", {"cluster__kind": "address"}),
+    ("base", {}), ("run__lineage", {}), ("run__metrics", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "more"), PLACES_OF_URLS)
+def test_a_secret_of_a_url_is_not_repeated_wherever_it_stands(key: str, more: dict[str, Any], tmp_path: Path) -> None:
+    for url in ("s3://me:hunter2@host/x", "otlpss://me:hunter2@host:1"):
+        with pytest.raises(JobError) as refused:
+            make_job(job(tmp_path, **{key: url, **more}))
+        assert "hunter2" not in str(refused.value)
+
+
 @pytest.mark.promise("Keys of collectors are not part of a job", "flows/OPERATIONS.md#lineage-and-metrics")
-@pytest.mark.parametrize("address", ["http://me:hunter2@host:5000", "https://hunter2@host", "http://host/?key=hunter2"])
+@pytest.mark.parametrize(
+    "address",
+    ["http://me:hunter2@host:5000", "https://hunter2@host", "http://host/?key=hunter2", "http://host/#token=hunter2"],
+)
 def test_secrets_in_addresses_of_collectors_are_refused_and_not_repeated(address: str, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="holds a user or a query") as refused:
         make_job(job(tmp_path, run__lineage=address))
