@@ -31,6 +31,7 @@ from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
 from tasks.storage.credentials import masked
 from tasks.storage.discarded import check_discarded, is_discarded, warn_of
 from tasks.storage.documents import damaged
+from tasks.storage.lake_tables import refuse_in_table, refuse_remote_table, refuse_table_with
 from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, described_by, output_of, read_latest
 from tasks.storage.source_changes import check_opened, file_of, forget_folders, raise_changed, remote_file
 
@@ -89,7 +90,7 @@ def expand(sources: str | Sequence[str], storage_options: Mapping[str, Any] | No
 
     Names that begin with `_` or `.` are ignored in folders, and by patterns without such a name. Of an output with
     versions only the newest counts. A JobError if there are no files and for one that is named twice, a DataError for
-    those that cannot be read.
+    those that cannot be read, and for folders and patterns that lead into a table of Delta, Iceberg or Hudi.
     """
     files: list[File] = []
     for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
@@ -256,6 +257,7 @@ def _means(path: str, file: str) -> bool:
 def _names(path: str) -> Iterator[str]:
     if os.path.isdir(path):
         check_discarded(Path(path), Path(path))
+        refuse_in_table(path)
         yield from _walk(path)
     elif os.path.isfile(path):
         check_discarded(Path(path).parent, Path(path).parent)
@@ -288,6 +290,7 @@ def _matches(pattern: str) -> Iterator[str]:
         if folder not in looked_at:
             looked_at.add(folder)
             check_discarded(folder, folder)
+            refuse_in_table(str(folder))
         if is_folder:
             yield from _walk(path)
         elif os.path.isfile(path) or os.path.islink(path):
@@ -314,18 +317,20 @@ def _refuse_closed(pattern: str, recursive: bool) -> None:
 def _walk(folder: str) -> Iterator[str]:
     """Files below a folder; of an output with versions, those of the version that its `_latest` names."""
     is_empty, folder = True, _newest(folder)
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if _visible(entry.name):
-                is_empty = False
-                if entry.is_dir():
-                    if entry.is_symlink():
-                        check_path(entry.path, "source.path")  # before its names are read
-                    if is_discarded(Path(entry.path)):
-                        warn_of(Path(entry.path))
-                    yield from _walk(entry.path)
-                else:
-                    yield entry.path
+    with os.scandir(folder) as scanned:
+        entries = list(scanned)
+    refuse_table_with({entry.name for entry in entries}, folder)
+    for entry in entries:
+        if _visible(entry.name):
+            is_empty = False
+            if entry.is_dir():
+                if entry.is_symlink():
+                    check_path(entry.path, "source.path")  # before its names are read
+                if is_discarded(Path(entry.path)):
+                    warn_of(Path(entry.path))
+                yield from _walk(entry.path)
+            else:
+                yield entry.path
     if is_empty and os.path.isfile(os.path.join(folder, MANIFEST)):
         _compare(folder, folder, {}, {})
 
@@ -356,6 +361,8 @@ def _expand_remote(url: str, options: Mapping[str, Any]) -> list[File]:
     fs, path = _remote(url, options)
     try:
         return _listed(fs, path, url)
+    except DataError:
+        raise
     except Exception as error:  # every storage has errors of its own
         raise _unreachable(url, error, options) from None
 
@@ -390,14 +397,29 @@ def _listed(fs: Any, path: str, url: str) -> list[File]:
     if any(c in url for c in "*?[") and not fs.exists(path):
         matches = fs.glob(path, detail=True)
         infos = {k: v for k, v in matches.items() if v["type"] == "file" and _meant(k, path)}
+        for folder in _folders_of_pattern(path):
+            refuse_remote_table(fs, folder, ())
     elif fs.isfile(path):
         infos = {path: fs.info(path)}
     elif fs.exists(path):
         inside = fs.find(path, detail=True)
+        refuse_remote_table(fs, path.rstrip("/"), inside)
         infos = {k: v for k, v in inside.items() if _visible(k.removeprefix(path).strip("/"))}
     else:
         infos = {}
     return [remote_file(fs.unstrip_protocol(k), infos[k]) for k in sorted(infos, key=str.encode)]
+
+
+def _folders_of_pattern(pattern: str) -> Iterator[str]:
+    """The patterns of the folders that a pattern leads through, from its first sign on.
+
+    >>> [*_folders_of_pattern("lake/*/day=*/*.csv")]
+    ['lake', 'lake/*', 'lake/*/day=*']
+    """
+    parts = pattern.split("/")
+    first = next(i for i, part in enumerate(parts) if MAGIC.search(part))
+    for end in range(first, len(parts)):
+        yield "/".join(parts[:end])
 
 
 def info_of(url: str, options: Mapping[str, Any] | None = None) -> File:

@@ -66,6 +66,39 @@ def test_a_pattern_passes_over_hidden_names_that_it_does_not_write(
     assert names_of(root / pattern, root) == found
 
 
+LOGS = {
+    "Delta": "_delta_log/00000000000000000000.json",
+    "Iceberg": "metadata/00000-3f2b6c1e-8a54-4d6f-9a0e-5b7c8d9e0f1a.metadata.json",
+    "Hudi": ".hoodie/hoodie.properties",
+}
+
+
+@pytest.mark.promise("`the source is a table of Delta`")
+@pytest.mark.parametrize("where", ["lake/t", "lake", "lake/t/*.csv", "lake/*", "lake/t/data/day=1", "lake/**/*.csv"])
+@pytest.mark.parametrize("kind", LOGS)
+def test_the_files_of_a_table_with_a_log_are_not_taken_for_its_rows(tmp_path: Path, kind: str, where: str) -> None:
+    import fsspec
+
+    files = ["lake/t/a.csv", "lake/t/data/day=1/b.csv", f"lake/t/{LOGS[kind]}"]
+    files_in(tmp_path, *files)
+    memory = fsspec.filesystem("memory")
+    for file in files:
+        memory.pipe(f"{tmp_path}/{file}", b"x\n1\n")
+    roots = [f"{tmp_path}", f"memory://{tmp_path}"]
+    for root in roots[:1] if where == "lake/*" else roots:  # of a storage, a pattern matches files alone
+        with pytest.raises(DataError, match=f"a table of {kind}, which rowmill does not read") as refused:
+            expand(f"{root}/{where}")
+        assert refused.value.where == f"{root}/lake/t"
+        assert f'spark.read.format("{kind.lower()}").load("{root}/lake/t")' in refused.value.do
+        assert [file.path for file in expand([f"{root}/lake/t/a.csv"])] == [f"{root}/lake/t/a.csv"]
+
+
+@pytest.mark.parametrize("name", ["metadata/columns.json", "metadata", "data=1/metadata/v1.json", "x_delta_log/1.csv"])
+def test_a_folder_that_only_looks_like_a_table_is_read(tmp_path: Path, name: str) -> None:
+    files_in(tmp_path, "t/a.csv", f"t/{name}")
+    assert names_of(tmp_path / "t", tmp_path) == sorted(["t/a.csv", f"t/{name}"])
+
+
 @pytest.mark.parametrize("pattern", ["in/*/*.csv", "in/**/*.csv", "in/**"])
 def test_a_folder_that_may_not_be_read_is_named_where_a_pattern_would_pass_over_it(
     tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch

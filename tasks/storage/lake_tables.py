@@ -1,0 +1,101 @@
+# Thousands of folders are quicker as strings.
+# ruff: noqa: PTH110, PTH118
+"""Tables of Delta, Iceberg and Hudi: a log next to the data files says which of them hold rows of today, so that the
+rows of such a folder are not the rows of its files. They are refused."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from tasks.errors import DataError
+
+# by the name in the table's folder; Hudi also marks the folder of each partition
+MARKS = {"_delta_log": "Delta", ".hoodie": "Hudi", ".hoodie_partition_metadata": "Hudi"}
+METADATA = "metadata"  # of Iceberg: a common name, so that one of its files must be in it
+ICEBERG = re.compile(r"(?:v\d+|\d+-[0-9a-f-]{36})(?:\.gz)?\.metadata\.json(?:\.gz)?")
+# of folders in which such a table puts its files: Iceberg's, also of its layout for object stores, and partitions
+INSIDE = re.compile(r"data|[01]{4,20}|.*=.*")
+
+IN_PYTHON = {
+    "Delta": 'pyarrow.dataset.write_dataset(deltalake.DeltaTable("{table}").to_pyarrow_dataset(), "ROWS", '
+    'format="parquet")',
+    "Iceberg": 'pyarrow.dataset.write_dataset(catalog.load_table("NAME").scan().to_arrow(), "ROWS", format="parquet")'
+    " (PyIceberg)",
+}
+
+
+def refuse_table_with(names: Collection[str], folder: str) -> None:
+    """A DataError if a local folder, which holds these names, is such a table."""
+    for mark, kind in MARKS.items():
+        if mark in names:
+            raise _is_table(folder, kind)
+    if METADATA in names and _has_iceberg_metadata(os.path.join(folder, METADATA)):
+        raise _is_table(folder, "Iceberg")
+
+
+def refuse_in_table(folder: str) -> None:
+    """A DataError if a local folder is such a table, or one in which such a table puts its files."""
+    for place in _with_tables_above(folder):
+        names = [name for name in (*MARKS, METADATA) if os.path.exists(os.path.join(place, name))]
+        refuse_table_with(names, place)
+
+
+def refuse_remote_table(fs: Any, path: str, files: Iterable[str]) -> None:
+    """A DataError if one of these files of a storage is in such a table, whose log may be outside of what `path`, a
+    folder or a pattern, names."""
+    for file in files:
+        _refuse_log(fs, file)
+    for place in _with_tables_above(path):
+        for name in (*MARKS, f"{METADATA}/*.metadata.json*"):
+            _look_for(fs, f"{place}/{name}")
+
+
+def _look_for(fs: Any, pattern: str) -> None:
+    try:
+        logs = fs.glob(pattern)
+    except PermissionError:  # above the folder that this user may read
+        return
+    for file in logs:
+        _refuse_log(fs, file)
+
+
+def _refuse_log(fs: Any, file: str) -> None:
+    """A DataError if a name is one of a table's log."""
+    parts = file.rstrip("/").split("/")
+    for number, part in enumerate(parts):
+        if part in MARKS:
+            raise _is_table(fs.unstrip_protocol("/".join(parts[:number])), MARKS[part])
+    if METADATA in parts[-2:-1] and ICEBERG.fullmatch(parts[-1]):
+        raise _is_table(fs.unstrip_protocol("/".join(parts[:-2])), "Iceberg")
+
+
+def _has_iceberg_metadata(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return any(ICEBERG.fullmatch(entry.name) for entry in entries)
+    except NotADirectoryError:
+        return False
+
+
+def _with_tables_above(folder: str) -> Iterator[str]:
+    """A folder, and those around it that may be its table: of `table/data` and `table/day=1/hour=2`, `table`, too."""
+    yield folder
+    above, _, name = folder.rpartition("/")
+    while above and INSIDE.fullmatch(name):
+        yield above
+        above, _, name = above.rpartition("/")
+
+
+def _is_table(folder: str, kind: str) -> DataError:
+    library = IN_PYTHON.get(kind)
+    in_python = f", in Python {library.format(table=folder)}" if library else ""
+    return DataError(
+        f"the source is a table of {kind}, which rowmill does not read",
+        where=folder,
+        why="its log says which of its files count: files of removed rows and of earlier versions lie among them",
+        do="write its rows as Parquet files elsewhere, and name their folder: in Spark "
+        f'spark.read.format("{kind.lower()}").load("{folder}").write.parquet("ROWS"){in_python}',
+    )
