@@ -103,7 +103,7 @@ def make_plan(
         raise NoRowsError(
             "the input has no rows at all",
             where=_some(listed[0].path, len(listed)),
-            why=f"none of {sum(bad[0] for bad in bad_lines.values()):,} lines can be read" if bad_lines else "",
+            why=_no_line_is_read(bad_lines),
             do=_rows_hint(source, name, [file for file in listed if file.size]),
         )
     skipped = (*empty, *left, *(item.file.path for item in inspected if not item.rows))
@@ -171,6 +171,15 @@ def make_plan(
             {n: dtype_name(schema[n].dtype) for n in number_texts},
         ),
     )
+
+
+def _no_line_is_read(bad_lines: Mapping[str, tuple[int, int, str, list[Any]]]) -> str:
+    """How many lines cannot be read, and why the first cannot; "" where there are none."""
+    if not bad_lines:
+        return ""
+    _, line, why, _ = next(iter(bad_lines.values()))
+    total = sum(bad[0] for bad in bad_lines.values())
+    return f"none of {total:,} lines can be read; the first is line {line:,}: {why}"
 
 
 def _rows_hint(source: Source, name: str, files: Sequence[File]) -> str:

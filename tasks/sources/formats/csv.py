@@ -50,6 +50,8 @@ from tasks.sources.formats.readable_lines import (
     line_ends,
     no_letters,
     refused,
+    settings_that_read,
+    with_one_null,
     with_one_sign,
 )
 from tasks.sources.formats.record_ends import Dialect
@@ -57,6 +59,9 @@ from tasks.sources.formats.survey import TYPES, Inspected, line_types
 
 WHOLE = "^(0|[1-9][0-9]{0,17})$"
 PLAIN = {pa.int64(): WHOLE, pa.uint64(): WHOLE, pa.float64(): "^[0-9]{1,15}([.][0-9]+)?$"}  # texts that surely fit
+
+TO_UTF8 = "write the file as UTF-8, or name its encoding: source.encoding: latin-1"
+FIX_LINE = "fix the line: it needs one value per column, and quotes around values with line ends"
 
 RECOGNISED = 2**16  # bytes of the first file in which settings that its source leaves out are looked for
 
@@ -116,12 +121,12 @@ class Delimited:
                 shown["skip_initial_space"] = True
         return shown
 
-    def _sieve(self, names: list[str], options: dict[str, Any]) -> DelimitedSieve | None:
-        """The sieve by which text with these columns is counted and read; None where nothing is left out."""
-        if options.get("bad_lines"):
-            misfits = partial(self._misfits, names, options) if options.get(TYPES) else None
-            return DelimitedSieve(self.dialect, len(names), encoding_of(options), misfits)
-        return DelimitedSieve(self.dialect, None) if self.comment else None
+    def _sieve(self, names: list[str], options: dict[str, Any]) -> DelimitedSieve:
+        """The sieve by which text with these columns is counted and read; if nothing is left out, it finds the lines
+        that a parser would read as other rows."""
+        misfits = partial(self._misfits, names, options) if options.get("bad_lines") and options.get(TYPES) else None
+        columns = len(names) if options.get("bad_lines") else None
+        return DelimitedSieve(self.dialect, columns, encoding_of(options), misfits, tuple(names))
 
     def bad_lines(self, file: File, options: dict[str, Any]) -> Iterator[tuple[int, str, bytes]]:
         """(line, why, bytes) of the records of a file that cannot be read, in their order."""
@@ -129,7 +134,6 @@ class Delimited:
         head = parser._head(options, file)
         parser = parser.of_columns(len(names := parser._names(head, options)))
         head, sieve = parser._rows(head, options), parser._sieve(names, options)
-        assert sieve is not None
         return text_ranges.bad_lines(head, options, parser.dialect, sieve)
 
     def _survey(
@@ -217,8 +221,8 @@ class Delimited:
     ) -> dict[str, pa.DataType | Written]:
         data = text_ranges.sample(head.file, head.start, length, self.dialect, options)
         piece = Piece(0, head.start, head.start + len(data))
-        if sieve := self._sieve(names, options):
-            data = sieve.sift(data).data
+        if text_ranges.leaves_out(options):
+            data = self._sieve(names, options).sift(data).data
         wanted = [name for name in names if name not in options["schema"]]
         if not wanted or (not data.strip(b"\r\n") and not self.blank):  # none of its lines can be read
             return {}
@@ -243,9 +247,8 @@ class Delimited:
             types = types or {names[0]: pa.string()}
             parser = parser.of_columns(len(names))
             data = text_ranges.piece_bytes(file, piece, options)
-            sieve = parser._sieve(names, options)
-            if sieve and text_ranges.is_sifted(file, options):
-                data = sieve.sift(data).data
+            if text_ranges.is_sifted(file, options):
+                data = parser._sieve(names, options).sift(data).data
             table = parser._parse(data, names, types, options, file, piece)
             for field in (f for f in schema if is_list(f.type) and kind_of(f.type.value_type) == "number"):
                 try:
@@ -384,19 +387,46 @@ class Delimited:
     def _before(self, file: File, piece: Piece, options: dict[str, Any]) -> int:
         """The records of the file before a piece."""
         head = self._rows(self._head(options, file), options)
-        sieve = self._sieve(self._names(head, options), options)
-        sieve = sieve or (DelimitedSieve(self.dialect, None) if self.dialect.in_order else None)
+        is_sifted = self.dialect.in_order or text_ranges.leaves_out(options)
+        sieve = self._sieve(self._names(head, options), options) if is_sifted else None
         return text_ranges.records_before(file, head.start, piece.start, self.dialect, options, sieve)
 
-    def _bad_line(self, file: File, piece: Piece, columns: int, options: dict[str, Any], of_text: bool) -> int | None:
-        """The first line of a piece that is not text, or that has other values than columns."""
+    def _bad_line(
+        self, file: File, piece: Piece, names: list[str], options: dict[str, Any], of_text: bool
+    ) -> tuple[int, str] | None:
+        """(number; what to do) of the first line of a piece that is not text, or that has other values than columns."""
         data = text_ranges.piece_bytes(file, piece, options)
-        bad_lines = DelimitedSieve(self.dialect, columns, encoding_of(options)).sift(data).bad
-        first = next((bad.start for bad in bad_lines if bad.why.startswith("byte") == of_text), None)
+        bad_lines = DelimitedSieve(self.dialect, len(names), encoding_of(options)).sift(data).bad
+        first = next((bad for bad in bad_lines if bad.why.startswith("byte") == of_text), None)
         if first is None:
             return None
         before = text_ranges.beginning(file, piece.start, options)[0][: piece.start] if piece.start else b""
-        return line_ends(before) + line_ends(data[:first]) + 1
+        line = line_ends(before) + line_ends(data[: first.start]) + 1
+        if of_text:
+            return line, TO_UTF8
+        if advice := self._name_too_few(file, names, options):
+            return line, advice
+        advice = text_ranges.advice_of(settings_that_read(data, first.start, self.dialect, len(names)))
+        return line, f"{advice or FIX_LINE}; or {text_ranges.LEAVE_OUT}"
+
+    def _name_too_few(self, file: File, names: list[str], options: dict[str, Any]) -> str:
+        """How a file is read whose header has a name less than each of its first rows has values; "" for others."""
+        if not options["header"]:
+            return ""
+        head = self._head(options, file)
+        data, whole = text_ranges.beginning(file, head.start + RECOGNISED, options)
+        rows = data[head.start :]
+        rows = rows if whole else rows[: complete(rows, self.dialect)]
+        bad = DelimitedSieve(self.dialect, len(names) + 1).sift(rows).bad
+        if bad or settings_that_read(rows, 0, self.dialect, len(names)):
+            return ""
+        first, _, _ = rows.partition(b"\n")
+        if first.rstrip(b"\r").endswith(self.delimiter.encode()):
+            what, own = "a delimiter is at the end of each row", [*names, "_end"]
+        else:
+            what, own = "the header has no name for the first column, as R writes names of rows", ["row", *names]
+        listed = json.dumps(own, ensure_ascii=False) if len(own) <= 100 else "[.., a name for each]"
+        return f"{what}: source.columns: {listed} and source.skip_rows: {head.lines}"
 
     def _misfit(
         self,
@@ -417,17 +447,11 @@ class Delimited:
             row = re.search(r"Row #(\d+)", message)
             where = f"{file.path}, row {before + int(row[1])}" if row else file.path
             no_text = "UTF8" in message or "is not a letter of" in message
-            if line := self._bad_line(file, piece, len(names), options, of_text=no_text):
+            do = TO_UTF8 if no_text else f"{FIX_LINE}; or {text_ranges.LEAVE_OUT}"
+            if bad_line := self._bad_line(file, piece, names, options, of_text=no_text):
+                line, do = bad_line
                 where += f" (line {line:,} of the file)" if row else f", line {line:,}"
-            return DataError(
-                "a text file cannot be parsed",
-                where=where,
-                why=message,
-                do="write the file as UTF-8, or name its encoding: source.encoding: latin-1"
-                if no_text
-                else "fix the line: it needs one value per column, and quotes around values with line ends; or leave "
-                "such lines out, source.bad_lines: skip",
-            )
+            return DataError("a text file cannot be parsed", where=where, why=message, do=do)
         for name, dtype in types.items():
             try:
                 self._table(data, names, _set({name: dtype}), [name], options)
@@ -497,7 +521,9 @@ def _takes_values(name: str, types: dict[str, pa.DataType], options: dict[str, A
     target = pa.BufferOutputStream()
     writing = pacsv.WriteOptions(include_header=False, quoting_style="all_valid")
     pacsv.write_csv(pa.table({name: values}), target, writing)
-    options = {**options, "encoding": "utf-8"}
+    escape = options.get("escape")  # of a text that is not null, the escape was taken away
+    nulls = [text for text in options["null_values"] if not escape or escape not in text]
+    options = {**options, "encoding": "utf-8", "null_values": nulls}
     return CSV._takes(target.getvalue().to_pybytes(), [name], {name: types[name]}, options)
 
 
@@ -549,11 +575,13 @@ def parse(
 ) -> pa.Table:
     """Text without a header as a table with the wanted columns; types that are not given are inferred."""
     data, delimiter = with_one_sign(as_utf8(data, options), dialect)
+    signs = replace(dialect, delimiter=delimiter, skip_space=False)
+    data, nulls = with_one_null(data, signs, options["null_values"])
     convert = pacsv.ConvertOptions(
         decimal_point=options.get("decimal") or ".",
         column_types=types,
         include_columns=wanted,
-        null_values=options["null_values"],
+        null_values=nulls,
         strings_can_be_null=options.get("texts_are_null", True),
         timestamp_parsers=[pacsv.ISO8601, "%Y-%m-%d %H:%M:%S UTC"],
     )

@@ -3,10 +3,10 @@
 The verdict on a line depends on its own bytes alone, so that rows have the same numbers for any ranges and partitions.
 A record of delimited text is bad if its number of values is another one than that of the columns, if a quote is still
 A record of delimited text is bad if its number of values is another one than that of the columns, if a quote is still
-open at the end of the file, if letters follow the closing quote of a value of several lines (the quote of its first
-line, then, was left open, and this one opens another value), or if bytes are not letters of the encoding. A line of
-JSON is bad if it is not a JSON object (or null), or not UTF-8. And a record is bad if a value of it does not fit the
-type of its column.
+open at the end of the file, if letters follow the closing quote of a value (of a value of several lines, the quote of
+its first line was left open, and this one opens another value), if it is the header again, as in files that were
+joined, or if bytes are not letters of the encoding. A line of JSON is bad if it is not a JSON object (or null), or not
+UTF-8. And a record is bad if a value of it does not fit the type of its column.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -42,13 +42,20 @@ def any_number(pattern: bytes) -> bytes:
 BRACKETS = re.compile(rb'"%b"|[^\[\]{}"]++' % any_number(rb'[^"\\]++|\\.'), re.DOTALL)
 
 
+OPEN_QUOTE = "a quote of a text file is not closed"
+TORN_VALUE = "a value of a text file goes on after its closing quote"
+HEADER_AGAIN = "the header of a text file is there again"
+
+
 @dataclass(frozen=True)
 class Bad:
-    """A record in bytes [start, stop) of a text that cannot be read, and why."""
+    """A record in bytes [start, stop) of a text that cannot be read, and why; `error` is the headline where the record
+    is an error when rows are counted, since a parser would read it as other rows."""
 
     start: int
     stop: int
     why: str
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,13 +86,24 @@ class Sieve(Protocol):
 class DelimitedSieve:
     """The sieve of delimited text with so many columns; None: any number of values, and bytes of any encoding.
 
-    `misfits` finds the rows of a text of good records with a value that does not fit, and says why.
+    `misfits` finds the rows of a text of good records with a value that does not fit, and says why. `names` are those
+    of the columns: two or more of them in a line are no values. A line with the name of the only column may be one.
     """
 
     dialect: Dialect
     columns: int | None
     encoding: str = "utf-8"
     misfits: Callable[[bytes], Mapping[int, str]] | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def headers(self) -> tuple[bytes, ...]:
+        """The ways in which a header with the names is written, without its line end."""
+        return _headers(self.names, self.dialect, self.encoding) if len(self.names) > 1 else ()
+
+    def may_have_header(self, data: bytes, start: int = 0, stop: int = -1) -> bool:
+        """Whether the names stand one after another in bytes [start, stop) of a text: perhaps as a line."""
+        return any(data.find(header, start, stop if stop >= 0 else len(data)) >= 0 for header in self.headers)
 
     def sift(self, data: bytes) -> Sifted:
         sifted = self._sifted(data, {})
@@ -96,33 +114,60 @@ class DelimitedSieve:
         good = 0
         rows, begin, parts, bad = 0, 0, list[bytes](), list[Bad]()
         checked = self.columns is not None and not _is_text(data, self.encoding)
+        headers = self.headers if self.may_have_header(data) else ()
         for match in _records(self.dialect, self.columns).finditer(data):
             kind = match.lastindex
             if kind == EMPTY:
                 continue
             if kind == GOOD and not (checked and not _is_text(match[0], self.encoding)):
-                good += 1
-                if good - 1 not in misfits:
-                    rows += 1
-                    continue
-                kind = MISFIT
+                if headers and match[0].rstrip(b"\r\n").removeprefix(BOM) in headers:
+                    kind = HEADER
+                else:
+                    good += 1
+                    if good - 1 not in misfits:
+                        rows += 1
+                        continue
+                    kind = MISFIT
             parts.append(data[begin : match.start()])
             begin = match.end()
             if kind != COMMENT:
-                why = misfits[good - 1] if kind == MISFIT else self._why(match[0], kind)
-                bad.append(Bad(match.start(), match.end(), why))
+                why, error = (misfits[good - 1], "") if kind == MISFIT else self._why(match[0], kind)
+                bad.append(Bad(match.start(), match.end(), why, error))
         return Sifted(_joined([*parts, data[begin:]]) if begin else data, rows, bad)
 
-    def _why(self, record: bytes, kind: int | None) -> str:
+    def _why(self, record: bytes, kind: int | None) -> tuple[str, str]:
+        """Why a record is bad, and the headline of the error that it may be."""
+        if kind == HEADER:
+            return "the header again", HEADER_AGAIN
         if kind in (OPEN, TORN):
             lines = line_ends(record.rstrip(b"\r\n")) + 1
             what = "quotes are open, or an escape stands alone," if self.dialect.escape else "quotes are open"
             what = "letters follow a closing quote," if kind == TORN else f"{what} at the end of the file:"
-            return f"{what} lines that are not read: {lines:,}"
+            error = TORN_VALUE if kind == TORN and lines == 1 else OPEN_QUOTE
+            return f"{what} lines that are not read: {lines:,}", error
         if kind == GOOD:
-            return no_letters(record, self.encoding)
+            return no_letters(record, self.encoding), ""
         values, columns = _values(record, self.dialect), self.columns or 0
-        return f"{values:,} value{'s' * (values != 1)}, {columns:,} column{'s' * (columns != 1)}"
+        return f"{values:,} value{'s' * (values != 1)}, {columns:,} column{'s' * (columns != 1)}", ""
+
+
+@cache
+def _headers(names: tuple[str, ...], dialect: Dialect, encoding: str) -> tuple[bytes, ...]:
+    """The lines that hold these names: quoted where they must be, and all quoted.
+
+    >>> _headers(("a", "b;c"), Dialect(";", "'"), "utf-8")
+    (b"a;'b;c'", b"'a';'b;c'")
+    """
+    delimiter, quote = dialect.delimiter or ",", dialect.quote
+
+    def quoted(name: str) -> str:
+        return quote + name.replace(quote, 2 * quote) + quote
+
+    special = (delimiter, "\r", "\n", *([quote] if quote else []))
+    plain = [quoted(n) if quote and any(sign in n for sign in special) else n for n in names]
+    lines = [plain, *([[quoted(n) for n in names]] if quote else [])]
+    between = [delimiter, *([f"{delimiter} "] if dialect.skip_space and delimiter != " " else [])]
+    return tuple(dict.fromkeys(sign.join(line).encode(encoding, "replace") for line in lines for sign in between))
 
 
 def _joined(parts: list[bytes]) -> bytes:
@@ -139,13 +184,14 @@ def _joined(parts: list[bytes]) -> bytes:
 
 
 EMPTY, COMMENT, GOOD, OTHER, TORN, OPEN = 1, 2, 3, 4, 5, 6  # the groups of `_records`
-MISFIT = 0
+MISFIT, HEADER = 0, -1
+BOM = b"\xef\xbb\xbf"
 
 
 @cache
 def _records(dialect: Dialect, columns: int | None) -> re.Pattern[bytes]:
     """The pattern of a record: in the group GOOD with the right number of values, in OTHER with another one, in TORN if
-    letters follow the closing quote of a value of several lines, in OPEN if it has no end.
+    letters follow the closing quote of a value, in OPEN if it has no end.
 
     A quote opens at the beginning of a value, two inside quotes stand for one, any other is a letter, as for Arrow's
     parser.
@@ -175,7 +221,7 @@ def _delimiter(dialect: Dialect) -> bytes:
 
 
 def _field(dialect: Dialect, torn: bool = True) -> bytes:
-    """The pattern of a value with its quotes; letters may follow the closing quote of several lines if `torn`."""
+    """The pattern of a value with its quotes; letters, but for blanks, may follow the closing quote if `torn`."""
     delimiter = re.escape((dialect.delimiter or ",").encode())
     escape = re.escape(dialect.escape.encode()) if dialect.escape else b""
     escaped = rb"|%b." % escape if escape else b""
@@ -187,15 +233,11 @@ def _field(dialect: Dialect, torn: bool = True) -> bytes:
         return letters
     quote = re.escape(dialect.quote.encode())
 
-    def quoted(line_ends: bytes) -> bytes:
-        inner = rb"[^%b%b%b]++|%b%b%b" % (quote, escape, line_ends, quote, quote, escaped)
-        return quote + any_number(inner) + quote
-
-    lines = quoted(rb"")
+    inner = rb"[^%b%b]++|%b%b%b" % (quote, escape, quote, quote, escaped)
+    quoted = quote + any_number(inner) + quote
     if not torn:
-        line = quoted(rb"\r\n")
-        lines = rb"%b|%b(?=%b|[\r\n \t]|\Z)" % (line, lines, delimiter)
-    return rb"(?:%b|(?!%b))%b" % (lines, quote, letters)
+        quoted += rb"(?=[ \t]*(?:%b|[\r\n]|\Z))" % delimiter
+    return rb"(?:%b|(?!%b))%b" % (quoted, quote, letters)
 
 
 def _values(record: bytes, dialect: Dialect) -> int:
@@ -240,7 +282,83 @@ def first_record(data: bytes, start: int, dialect: Dialect, whole: bool) -> tupl
     return len(data), len(data)
 
 
-SIGNS = b"\x1f\x1e\x1d\x1c\x01\x02\x03\x04\x05\x06\x07\x08\x0e\x0f"  # that may stand for a delimiter of several letters
+def with_one_null(data: bytes, dialect: Dialect, nulls: Sequence[str]) -> tuple[bytes, list[str]]:
+    r"""The text of whole records with delimiters of one byte, and the texts that stand for null in it, for parsers that
+    take the escape away before they look for null: values that are one of `nulls` with an escape, such as \N of MySQL
+    and Hive, become a text of the same length that nothing else is.
+
+    >>> with_one_null(b"1,\\N,\\\\N\n", Dialect(escape="\\"), ["", r"\N"])
+    (b'1,\x1f\x1f,\\\\N\n', ['', '\x1f\x1f'])
+    >>> with_one_null(b'\\N,"a,\\N,b"\n', Dialect(escape="\\"), [r"\N"])
+    (b'\x1f\x1f,"a,\\N,b"\n', ['\x1f\x1f'])
+    """
+    escaped = {text.encode() for text in nulls if dialect.escape and dialect.escape in text}
+    others = [text for text in nulls if text.encode() not in escaped]
+    there = [text for text in escaped if text in data]
+    if not there:
+        return data, others
+    quote = dialect.quote.encode()
+    values = {*there, *(quote + text + quote for text in there)}
+    sign, text = _unused(data), np.frombuffer(data, np.uint8).copy()
+    lengths = set[int]()
+    for value, places in _places_of_values(data, values, dialect).items():
+        for offset in range(len(value)):
+            text[places + offset] = sign[0]
+        if len(places):
+            lengths.add(len(value))
+    return text.tobytes(), [*others, *(length * sign.decode() for length in sorted(lengths))]
+
+
+def _places_of_values(data: bytes, values: Collection[bytes], dialect: Dialect) -> dict[bytes, np.ndarray]:
+    """Where each of some values, as it is written with its quotes, is a whole value of a text of whole records."""
+    text, delimiter = np.frombuffer(data, np.uint8), (dialect.delimiter or ",").encode()
+    ends = [*delimiter, *b"\r\n"]
+    begins = np.flatnonzero(np.isin(text, ends))
+    begins = np.concatenate([[0], begins[_are_unescaped(text, begins, dialect)] + 1])
+    quotes = np.flatnonzero(text == dialect.quote_code)
+    quotes = quotes[_are_unescaped(text, quotes, dialect)]
+    opening = quotes[::2]
+    if not (np.isin(opening, begins) | np.isin(opening - 1, quotes)).all():  # quotes are letters in some values
+        return _places_in_order(data, values, dialect)
+    begins = begins[np.searchsorted(quotes, begins) % 2 == 0]  # outside quotes
+    found: dict[bytes, np.ndarray] = {}
+    for value in values:
+        places = begins[begins + len(value) <= len(text)]
+        for offset, byte in enumerate(value):
+            places = places[text[places + offset] == byte]
+        behind = places + len(value)
+        found[value] = places[(behind == len(text)) | np.isin(text[np.minimum(behind, len(text) - 1)], ends)]
+    return found
+
+
+def _places_in_order(data: bytes, values: Collection[bytes], dialect: Dialect) -> dict[bytes, np.ndarray]:
+    """The same, value by value."""
+    found: dict[bytes, list[int]] = {value: [] for value in values}
+    for match in _value(dialect, True).finditer(data):
+        if match[1] in found:
+            found[match[1]].append(match.start())
+    return {value: np.array(places, np.int64) for value, places in found.items()}
+
+
+def _are_unescaped(text: np.ndarray, places: np.ndarray, dialect: Dialect) -> np.ndarray:
+    """Whether an even number of escapes is before each place of a text that has some."""
+    escape = ord(dialect.escape or "\0")
+    escapes = np.flatnonzero(text == escape)
+    runs = escapes[np.diff(escapes, prepend=-2) != 1]
+    lengths = places - runs[np.searchsorted(runs, places) - 1]
+    return (places == 0) | (text[places - 1] != escape) | (lengths % 2 == 0)
+
+
+def _unused(data: bytes) -> bytes:
+    """A control character that a text does not hold."""
+    sign = next((bytes([code]) for code in SIGNS if code not in data), b"")
+    if not sign:
+        raise pa.ArrowInvalid("it holds all control characters that could stand for a delimiter or for null")
+    return sign
+
+
+# that may stand for a delimiter of several letters, and for null
+SIGNS = b"\x1f\x1e\x1d\x1c\x01\x02\x03\x04\x05\x06\x07\x08\x0e\x0f"
 
 
 def with_one_sign(data: bytes, dialect: Dialect) -> tuple[bytes, str]:
@@ -254,13 +372,35 @@ def with_one_sign(data: bytes, dialect: Dialect) -> tuple[bytes, str]:
     delimiter = (dialect.delimiter or ",").encode()
     if not dialect.is_rewritten:
         return data, delimiter.decode()
-    free = (bytes([code]) for code in SIGNS if code not in data)
-    sign = delimiter if len(delimiter) == 1 else next(free, b"")
-    if not sign:
-        raise pa.ArrowInvalid("it holds all control characters that could stand for a delimiter of several letters")
+    sign = delimiter if len(delimiter) == 1 else _unused(data)
     if not any(c and c.encode() in data for c in (dialect.quote, dialect.escape)):
         return re.sub(_delimiter(dialect), lambda _: sign, data), sign.decode()
     return _value(dialect, True).sub(lambda value: value[1] + (sign if value[2] else value[3]), data), sign.decode()
+
+
+def settings_that_read(data: bytes, start: int, dialect: Dialect, columns: int | None) -> dict[str, str]:
+    r"""The settings with which the record that begins at `start` of a text has as many values as there are columns
+    (None: any number), of a text in which it is bad; {} where neither an escape nor another quote makes it good.
+
+    >>> settings_that_read(b'1,"say \\"hi\\""\n', 0, Dialect(), 2), settings_that_read(b'1,"a" of b\n', 0, Dialect(), 2)
+    ({'escape': '\\'}, {'quote': ''})
+    >>> settings_that_read(b"1,'a,b'\n", 0, Dialect(), 2), settings_that_read(b"1,2,3\n", 0, Dialect(), 2)
+    ({'quote': "'"}, {})
+    """
+    record = _records(dialect, None).match(data, start)
+    text = record[0] if record else data[start:]
+    candidates = [("escape", "\\")] if dialect.escape is None else []
+    candidates += [("quote", sign) for sign in ("'", '"') if sign != dialect.quote]
+    candidates += [("quote", "")] if dialect.quote else []
+    used = (dialect.delimiter, dialect.comment, dialect.escape)
+    for key, sign in candidates:
+        if sign in used or (sign or dialect.quote).encode() not in text:  # one character is one sign
+            continue
+        other = replace(dialect, escape=sign) if key == "escape" else replace(dialect, quote=sign)
+        match = _records(other, columns).match(data, start)
+        if match and match.lastindex == GOOD:
+            return {key: sign}
+    return {}
 
 
 def has_initial_spaces(data: bytes, dialect: Dialect) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 NEWLINE, RETURN = 10, 13
 NO_BYTE = 256
 CHUNK = 2**20
-BLANKS = (0, ord("\t"), ord(" "))  # zeros are behind the end of a text
+BLANKS = (ord("\t"), ord(" "))
 
 
 @dataclass(frozen=True)
@@ -148,20 +148,35 @@ def _count(
     legal = before | _next(delimiter) | _next(quote if start > low else quote & here)
     behind = _previous(delimiter | newline | carriage | quote)
     quote &= here
+    known = window[: stop + 1 - (start - 2)] if stop < len(data) else window  # zeros are behind the end of a text
     parity, odd_after = _parities(quote, odd)
     for side, outside in zip(sides, (~parity, parity), strict=True):
         side.can_tell &= not (quote & ~outside & ~legal).any()
-        side.letters |= side.can_tell and _letters(window, quote & outside & ~behind)
+        side.letters |= side.can_tell and _letters(known, _places_of(quote & outside & ~behind) + 1, dialect)
         _add(side, ends & outside, empty, start - low)
     return odd_after
 
 
-def _letters(window: np.ndarray, closing: np.ndarray) -> bool:
-    """Whether anything but a blank or the end of the text is behind one of the closing quotes."""
-    if not closing.any():
-        return False
-    places = np.flatnonzero(np.unpackbits(closing.view(np.uint8), bitorder="little"))
-    return not np.isin(window[places + 1], BLANKS).all()
+def _places_of(bits: np.ndarray) -> np.ndarray:
+    """The places of the bits that are set."""
+    if not bits.any():
+        return np.empty(0, np.int64)
+    return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
+
+
+def _letters(text: np.ndarray, places: np.ndarray, dialect: Dialect) -> bool:
+    """Whether anything but blanks before a delimiter or a line end may stand at one of the places, which are behind
+    closing quotes; yes where the text ends in the middle of blanks."""
+    ends = (*dialect.openers, 0)
+    while len(places):
+        if places[-1] >= len(text):
+            return True
+        following = text[places]
+        is_blank = np.isin(following, BLANKS) & ~np.isin(following, ends)
+        if not np.isin(following[~is_blank], ends).all():
+            return True
+        places = places[is_blank] + 1
+    return False
 
 
 def _add(side: _SideOfRange, ends: np.ndarray, empty: np.ndarray, offset: int) -> None:
@@ -225,8 +240,9 @@ def scan_exactly(data: bytes, low: int, high: int, dialect: Dialect, inside: boo
     ends, empty = _line_ends(data, low, high, dialect)
     true_quotes = _true_quotes(quotes, _opens(data, low, quotes, dialect), inside, closed)
     closing = true_quotes[0 if inside else 1 :: 2] + low + 1
-    behind = np.frombuffer(data, np.uint8)[closing[closing < len(data)]]
-    letters = not np.isin(behind, (*dialect.openers, dialect.quote_code, *BLANKS)).all()
+    text = np.frombuffer(data, np.uint8)
+    closing = closing[closing < len(data)]
+    letters = _letters(text, closing[text[closing] != dialect.quote_code], dialect)
     return replace(_ends(ends, empty, true_quotes, int(inside), high - low), letters=letters)
 
 
@@ -326,7 +342,8 @@ def _plain_ends(data: bytes, low: int, high: int, blank: bool) -> Ends:
 
 @dataclass(frozen=True)
 class Cut:
-    """Records in bytes [start, stop) of a text; `suspicious` if a quote among them may be open where none should be."""
+    """Records in bytes [start, stop) of a text; `suspicious` if a quote among them may be open where none should be, or
+    if one may be the header again."""
 
     start: int
     stop: int
@@ -339,21 +356,23 @@ def join(
     scans: Sequence[Scan],
     exactly: Callable[[int, bool, bool], Ends],
     last_line_open: bool,
+    suspects: Sequence[bool] = (),
 ) -> list[Cut]:
     """The ranges of one text moved to record ends, with the records between them.
 
     A cut is the first record end of each range but the first; a range without an end joins the one before.
     `exactly(number, inside, closed)` counts a range again where parity could not tell; `last_line_open` says that no
-    line end closes the text.
+    line end closes the text. `suspects` are the ranges in which something suspicious begins.
     """
     inside = closed = suspicious = False
     start, records, cuts = ranges[0][0], 0, []
     for number, ((low, _), ends_by_state) in enumerate(zip(ranges, scans, strict=True)):
         ends = ends_by_state[int(inside)] or exactly(number, inside, closed)
-        suspicious |= ends.letters
+        is_suspect = ends.letters or (bool(suspects) and suspects[number])
+        suspicious |= is_suspect
         if number and ends.first >= 0:
             cuts.append(Cut(start, low + ends.first, records + ends.first_record, suspicious))
-            start, records, suspicious = low + ends.first, ends.records - ends.first_record, ends.letters
+            start, records, suspicious = low + ends.first, ends.records - ends.first_record, is_suspect
         else:
             records += ends.records
         inside, closed = ends.inside, ends.closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,18 @@ from tasks.core.plan import File, Limits, Piece, Unit
 from tasks.engines.algorithms.written_numbers import Written
 from tasks.errors import DataError
 from tasks.sources.formats.bounds import block_limit, check_lines, record_limit, record_too_long, too_large
-from tasks.sources.formats.readable_lines import BadLines, DelimitedSieve, Sieve, becomes_utf8, complete, line_ends
+from tasks.sources.formats.readable_lines import (
+    BOM,
+    HEADER_AGAIN,
+    Bad,
+    BadLines,
+    DelimitedSieve,
+    Sieve,
+    becomes_utf8,
+    complete,
+    line_ends,
+    settings_that_read,
+)
 from tasks.sources.formats.readable_lines import first_record as first_in_order
 from tasks.sources.formats.record_ends import (
     Cut,
@@ -37,9 +49,9 @@ from tasks.storage.files import compression, read_all, read_members, read_range
 EDGE = 64 * 2**10
 SAMPLE = 16 * 2**20  # bytes of the first file that its columns' types are inferred from
 OTHER_FILES, OTHER_BYTES = 16, 2**20  # how many other files show their types, and in how many bytes each
+LEAVE_OUT = "leave such lines out, source.bad_lines: skip"
 BAD = "bad"  # in a plan's options: path -> bad lines of the file
 RANGE = 64 * 2**20  # bytes that are read at once of a file that is followed in order
-BOM = b"\xef\xbb\xbf"
 SEP_LINE = re.compile(rb"(?:\xef\xbb\xbf)?sep=([^\r\n\"]{1,8})\r?\n", re.IGNORECASE)
 
 
@@ -62,11 +74,12 @@ class Head:
 
 @dataclass(frozen=True)
 class Range:
-    """Bytes [start, stop) of a text file."""
+    """Bytes [start, stop) of a text file, and the sieve for its records, if any."""
 
     file: File
     start: int
     stop: int
+    sieve: Sieve | None = None
 
 
 def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) -> Head:
@@ -97,7 +110,7 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
                 raise record_too_long(file.path, most)
             rows = stop if header else start
             if header and dialect.quoted:
-                check_quotes(file, data, start, stop, dialect)
+                check_records(file, data, start, stop, DelimitedSieve(dialect, None), options)
             blanks = b"" if header else data[place:start]
             return Head(replace(file, digest=digest), data[start:stop], rows, line_ends(data[:rows]), blanks)
         if length > most:
@@ -105,23 +118,41 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
         length = min(8 * length, most + EDGE)
 
 
-def check_quotes(file: File, data: bytes, start: int, stop: int, dialect: Dialect) -> None:
-    """A DataError for the first record in data[start:stop], the beginning of a file, whose quotes are open where none
-    should be."""
-    bad = DelimitedSieve(dialect, None).sift(data[start:stop]).bad
+def check_records(
+    file: File, data: bytes, start: int, stop: int, sieve: DelimitedSieve, options: Mapping[str, Any]
+) -> None:
+    """A DataError for the first of the records in data[start:stop], the beginning of a file, which a parser would read
+    as other rows."""
+    bad = sieve.sift(data[start:stop]).bad
     if bad:
-        raise open_quotes(file.path, line_ends(data[: start + bad[0].start]) + 1, bad[0].why)
+        place = start + bad[0].start
+        raise refused_line(file.path, line_ends(data[:place]) + 1, bad[0], data[place:stop], sieve, options)
 
 
-def open_quotes(path: str, line: int, why: str) -> DataError:
-    """The error for a record whose quotes are not closed where they should be."""
-    return DataError(
-        "a quote of a text file is not closed",
-        where=f"{path}, line {line:,}",
-        why=why,
-        do="close the quote in this line; or leave all of these lines out, source.bad_lines: skip; or, where quotes "
-        'are letters like others, source.quote: ""',
-    )
+def refused_line(
+    path: str, line: int, bad: Bad, data: bytes, sieve: DelimitedSieve, options: Mapping[str, Any]
+) -> DataError:
+    """The error for a record that a parser would read as other rows; `data` begins with it."""
+    where = f"{path}, line {line:,}"
+    if bad.error == HEADER_AGAIN:
+        why = "its values are the names of the columns, as in files that were joined"
+        header = f"if it is the header, source.skip_rows: {line}; else " if options.get("columns") else ""
+        return DataError(bad.error, where=where, why=why, do=f"{header}remove the line; or {LEAVE_OUT}")
+    settings = settings_that_read(data, 0, sieve.dialect, len(sieve.names) or None)
+    advice = advice_of(settings)
+    if advice:
+        return DataError(bad.error, where=where, why=bad.why, do=f"{advice}; or {LEAVE_OUT}")
+    do = "close the quote in this line; or leave all of these lines out, source.bad_lines: skip"
+    return DataError(bad.error, where=where, why=bad.why, do=do)
+
+
+def advice_of(settings: Mapping[str, str]) -> str:
+    """How a line can be read, by the settings that read it; "" for none."""
+    if "escape" in settings:
+        return 'set source.escape: "\\\\", if a backslash makes the sign behind it a letter'
+    if settings.get("quote"):
+        return f"set source.quote: {json.dumps(settings['quote'])}, if it is around values"
+    return 'set source.quote: "", if quotes are letters like others' if settings else ""
 
 
 def named_delimiter(data: bytes) -> str | None:
@@ -330,15 +361,16 @@ def count(
     sieves: Sequence[Sieve | None],
 ) -> list[CountedLines]:
     """The units of each file, all ranges of all files counted by one parallel pass; by a second one what the sieves of
-    the files leave. A file whose records can only be followed in order is counted from its beginning by one task."""
+    the files leave, if they leave out anything. A file whose records can only be followed in order is counted from its
+    beginning by one task."""
     tallies: dict[int, list[Tally]] = {}
     alone = [n for n, h in enumerate(heads) if dialect.in_order or is_whole(h.file, options)]
     in_order = partial(_in_order, options, dialect, limits.range_bytes)
     tallies |= zip(alone, parallel_map(in_order, [(heads[n], sieves[n]) for n in alone]), strict=True)
     others = [n for n in range(len(heads)) if n not in tallies]
-    cuts = _cuts([heads[n] for n in others], options, dialect, limits, parallel_map)
+    cuts = _cuts([heads[n] for n in others], options, dialect, limits, parallel_map, [sieves[n] for n in others])
     tallies |= zip(others, cuts, strict=True)
-    sifted = {n: [(r, sieve) for r in _without_gaps(heads[n], tallies[n])] for n in others if (sieve := sieves[n])}
+    sifted = {n: _without_gaps(heads[n], tallies[n], sieves[n]) for n in others} if leaves_out(options) else {}
     if sifted:
         left = iter(parallel_map(partial(_sifted, options), [item for items in sifted.values() for item in items]))
         tallies |= {n: [next(left) for _ in items] for n, items in sifted.items()}
@@ -346,14 +378,19 @@ def count(
 
 
 def _cuts(
-    heads: Sequence[Head], options: dict[str, Any], dialect: Dialect, limits: Limits, parallel_map: Callable[..., Any]
+    heads: Sequence[Head],
+    options: dict[str, Any],
+    dialect: Dialect,
+    limits: Limits,
+    parallel_map: Callable[..., Any],
+    sieves: Sequence[Sieve | None],
 ) -> list[list[Tally]]:
     """The records of each file in ranges that are counted side by side."""
     ranges = [
-        [Range(h.file, *r) for r in range_list(h.start, h.file.size, limits.range_bytes)]
+        [Range(h.file, *r, sieve) for r in range_list(h.start, h.file.size, limits.range_bytes)]
         if h.start < h.file.size
         else []
-        for h in heads
+        for h, sieve in zip(heads, sieves, strict=True)
     ]
     batches = _batches([r for file in ranges for r in file], limits.range_bytes)
     scans = iter([s for batch in parallel_map(partial(_scan_batch, options, dialect), batches) for s in batch])
@@ -362,10 +399,15 @@ def _cuts(
     ]
 
 
-def _without_gaps(head: Head, tallies: Sequence[Tally]) -> list[Range]:
+def leaves_out(options: Mapping[str, Any]) -> bool:
+    """Whether lines of text files may be left out: comments, and lines that cannot be read."""
+    return bool(options.get("bad_lines") or options.get("comment"))
+
+
+def _without_gaps(head: Head, tallies: Sequence[Tally], sieve: Sieve | None) -> list[Range]:
     """The ranges of a file with the empty lines before each, so that all of its lines are counted."""
     edges = [head.start, *(tally.stop for tally in tallies)]
-    return [Range(head.file, start, stop) for start, stop in pairwise(edges)]
+    return [Range(head.file, start, stop, sieve) for start, stop in pairwise(edges)]
 
 
 def _counted(head: Head, tallies: Sequence[Tally]) -> CountedLines:
@@ -388,7 +430,10 @@ def _tally(file: File, data: bytes, start: int, sieve: Sieve, options: dict[str,
     that is longer than any may be: quotes that nothing closes would leave out the rest of a file."""
     sifted, most = sieve.sift(data), record_limit(options)
     if sifted.bad and not options.get("bad_lines"):
-        raise open_quotes(file.path, _line(file, start + sifted.bad[0].start, options), sifted.bad[0].why)
+        assert isinstance(sieve, DelimitedSieve)  # lines of JSON are errors when they are parsed
+        bad = sifted.bad[0]
+        line = _line(file, start + bad.start, options)
+        raise refused_line(file.path, line, bad, data[bad.start :], sieve, options)
     if any(bad.stop - bad.start > most for bad in sifted.bad):
         raise record_too_long(file.path, most)
     first = sifted.bad[0] if sifted.bad else None
@@ -403,10 +448,10 @@ def _tally(file: File, data: bytes, start: int, sieve: Sieve, options: dict[str,
     )
 
 
-def _sifted(options: dict[str, Any], item: tuple[Range, Sieve]) -> Tally:
-    cut, sieve = item
+def _sifted(options: dict[str, Any], cut: Range) -> Tally:
+    assert cut.sieve
     data = piece_bytes(cut.file, Piece(0, cut.start, cut.stop), options)
-    return _tally(cut.file, data, cut.start, sieve, options)
+    return _tally(cut.file, data, cut.start, cut.sieve, options)
 
 
 def _in_order(
@@ -414,11 +459,10 @@ def _in_order(
 ) -> list[Tally]:
     """A file that is followed from its beginning; a compressed one, which is read as a whole, is one unit."""
     head, sieve = item
-    if sieve is None and not dialect.in_order:
-        return _whole(options, dialect, range_bytes, head)
-    plain = sieve or DelimitedSieve(dialect, None)
+    if sieve is None or not (dialect.in_order or leaves_out(options)):
+        return _whole(options, dialect, range_bytes, head, sieve)
     runs = records_in_order(head, options, dialect, range_bytes)
-    return [_tally(head.file, data, start, plain, options) for start, data in runs]
+    return [_tally(head.file, data, start, sieve, options) for start, data in runs]
 
 
 def records_in_order(
@@ -472,23 +516,33 @@ def _batches(ranges: Sequence[Range], size: int) -> list[tuple[Range, ...]]:
     return [tuple(b) for b in batches]
 
 
-def _scan_batch(options: dict[str, Any], dialect: Dialect, ranges: Sequence[Range]) -> list[tuple[Scan, bytes]]:
+class ScannedRange(NamedTuple):
+    """The counts of a range, its last byte, and whether the header may be there again, begun in the range."""
+
+    ends: Scan
+    last: bytes
+    may_have_header: bool
+
+
+def _scan_batch(options: dict[str, Any], dialect: Dialect, ranges: Sequence[Range]) -> list[ScannedRange]:
     return [_scan_range(options, dialect, item) for item in ranges]
 
 
-def _with_margins(item: Range, options: dict[str, Any]) -> tuple[bytes, int, int]:
+def _with_margins(item: Range, options: dict[str, Any], behind: int = 1) -> tuple[bytes, int, int]:
     begin = max(0, item.start - 2)
-    data = read_range(item.file, begin, min(item.stop + 1, item.file.size), options.get("storage_options"))
+    data = read_range(item.file, begin, min(item.stop + behind, item.file.size), options.get("storage_options"))
     return data, item.start - begin, item.stop - begin
 
 
-def _scan_range(options: dict[str, Any], dialect: Dialect, item: Range) -> tuple[Scan, bytes]:
-    """The counts of one range, and its last byte."""
-    data, low, high = _with_margins(item, options)
+def _scan_range(options: dict[str, Any], dialect: Dialect, item: Range) -> ScannedRange:
+    sieve = item.sieve if isinstance(item.sieve, DelimitedSieve) else DelimitedSieve(dialect, None)
+    longest = max(map(len, sieve.headers), default=1)  # a header that begins in the range may end behind it
+    data, low, high = _with_margins(item, options, longest)
     if len(data) < high:
         raise _shrank(item.file.path)
     check_lines(data, item.file.path, options)
-    return scan(data, low, high, dialect), data[high - 1 : high]
+    has_header = sieve.may_have_header(data, low, high + longest - 1)
+    return ScannedRange(scan(data, low, high, dialect), data[high - 1 : high], has_header)
 
 
 def _shrank(path: str) -> DataError:
@@ -496,7 +550,7 @@ def _shrank(path: str) -> DataError:
 
 
 def _joined(
-    head: Head, scans: Sequence[tuple[Scan, bytes]], ranges: Sequence[Range], options: dict[str, Any], dialect: Dialect
+    head: Head, scans: Sequence[ScannedRange], ranges: Sequence[Range], options: dict[str, Any], dialect: Dialect
 ) -> list[Tally]:
     if not ranges:
         return []
@@ -506,23 +560,24 @@ def _joined(
 
     edges, most = [(r.start, r.stop) for r in ranges], record_limit(options)
     longest = max(stop - start for start, stop in edges)
-    cuts = join(edges, [s for s, _ in scans], exactly, is_open(scans[-1][1], dialect))
+    suspects = [scanned.may_have_header for scanned in scans]
+    cuts = join(edges, [scanned.ends for scanned in scans], exactly, is_open(scans[-1].last, dialect), suspects)
     if any(cut.stop - cut.start > 2 * longest + most for cut in cuts):  # ranges in which no record ends
         raise record_too_long(head.file.path, most)
     for cut in cuts:
         if cut.suspicious and not options.get("bad_lines"):
-            _sifted(options, (Range(head.file, cut.start, cut.stop), DelimitedSieve(dialect, None)))
+            _sifted(options, Range(head.file, cut.start, cut.stop, ranges[0].sieve))
     return [Tally(cut.start, cut.stop, cut.records) for cut in cuts]
 
 
-def _whole(options: dict[str, Any], dialect: Dialect, range_bytes: int, head: Head) -> list[Tally]:
+def _whole(options: dict[str, Any], dialect: Dialect, range_bytes: int, head: Head, sieve: Sieve | None) -> list[Tally]:
     """The one unit of a compressed file, which can only be read from its beginning."""
     data = decompressed(head.file, options)
     check_lines(data, head.file.path, options)
     cuts = cut_text(data, head.start, dialect, range_bytes)
-    for cut in cuts:
-        if cut.suspicious:
-            check_quotes(head.file, data, cut.start, cut.stop, dialect)
+    for cut in cuts if isinstance(sieve, DelimitedSieve) else ():
+        if cut.suspicious or sieve.may_have_header(data, cut.start, cut.stop):
+            check_records(head.file, data, cut.start, cut.stop, sieve, options)
     records = sum(cut.records for cut in cuts)
     return [Tally(head.start, len(data), records)] if records else []
 
@@ -551,7 +606,7 @@ def merged(pieces: Sequence[Piece]) -> list[Piece]:
 
 def is_sifted(file: File, options: dict[str, Any]) -> bool:
     """Whether records of a file are left out when it is read; where none of its lines is bad, its bytes stay."""
-    return bool(options.get("comment")) or BAD not in options or file.path in options[BAD]
+    return leaves_out(options) and (bool(options.get("comment")) or BAD not in options or file.path in options[BAD])
 
 
 def piece_bytes(file: File, piece: Piece, options: dict[str, Any]) -> bytes:

@@ -129,10 +129,10 @@ def test_an_open_quote_is_an_error_that_names_its_line(
 
 @pytest.mark.parametrize("range_bytes", [3, 2**20])
 def test_quotes_that_are_closed_hold_any_text(range_bytes: int, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b'x,y\n1,"a"\n2,"b\n""3"",c" \n4,"d"e\n5,f"g\n6,"j\n"')
+    (tmp_path / "a.csv").write_bytes(b'x,y\n1,"a"\n2,"b\n""3"",c" \n5,f"g\n6,"j\n"\n7,"k" \n8,"l"\t ')
     for bad_lines in ("error", "skip"):
         plan = plan_of(tmp_path / "a.csv", range_bytes, bad_lines=bad_lines)
-        assert rows(plan)["y"] == ["a", 'b\n"3",c ', "de", 'f"g', "j\n"]
+        assert rows(plan)["y"] == ["a", 'b\n"3",c ', 'f"g', "j\n", "k ", "l\t "]
 
 
 def test_an_open_quote_of_the_header_is_an_error(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_files_of_bad_lines_alone_are_skipped_and_counted(tmp_path: Path) -> Non
     (tmp_path / "b.csv").unlink()
     with pytest.raises(DataError, match="no rows at all") as error:
         plan_of(tmp_path, bad_lines="skip")
-    assert error.value.why == "none of 2 lines can be read"
+    assert error.value.why == "none of 2 lines can be read; the first is line 2: 1 value, 2 columns"
 
 
 def test_a_sample_of_the_source_leaves_bad_lines_out(tmp_path: Path) -> None:
