@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from tasks.core.units import microseconds
+from tasks.core.units import nanoseconds
 from tasks.errors import JobError, near
 
 # codecs that make text of text, or whose names are those of parts of Python
@@ -259,7 +259,7 @@ class SplitRule(Section):
         if texts and numbers:
             raise ValueError("valid and test are both texts, or both numbers")
         with suppress(ValueError):  # a text that is not a time is refused where the type of the column is known
-            texts = [microseconds(text) for text in texts]
+            texts = [nanoseconds(text) for text in texts]
         if len(values) == 2 and (texts != sorted({*texts}) or numbers != sorted({*numbers})):
             raise ValueError("test begins after valid: give it the later moment")
         return None

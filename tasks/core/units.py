@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 
 DECIMAL = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1))
 BINARY = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
@@ -53,24 +56,39 @@ def rate(rows: float, seconds: float) -> str:
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def microseconds(text: str) -> int:
-    """The microseconds since 1970 of a time in ISO 8601, in UTC if it names no zone; ValueError for other texts.
+FRACTION = re.compile(r"\d[.,](\d+)")
 
-    >>> microseconds("2024-01-02"), microseconds("2024-01-02T01:00+01:00")
-    (1704153600000000, 1704153600000000)
+
+def nanoseconds(text: str) -> int:
+    """The nanoseconds since 1970 of a time in ISO 8601, in UTC if it names no zone; ValueError for other texts.
+
+    >>> nanoseconds("2024-01-02"), nanoseconds("2024-01-02T01:00:00.000000002+01:00")
+    (1704153600000000000, 1704153600000000002)
     """
-    time = datetime.fromisoformat(text)
-    return (time.replace(tzinfo=time.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    time = datetime.fromisoformat(text)  # which drops what is finer than microseconds
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    whole = (time.replace(tzinfo=time.tzinfo or UTC) - epoch) // timedelta(microseconds=1)
+    fraction = FRACTION.search(text)
+    finer = fraction[1][6:] if fraction else ""
+    if finer[3:].strip("0"):
+        raise ValueError(f"{text} is finer than nanoseconds")
+    return 1000 * whole + int(finer[:3].ljust(3, "0"))
 
 
 def counted(text: str, unit: str) -> int | float:
-    """A time in ISO 8601 as a number of units since 1970; whole where it is whole.
+    """A time in ISO 8601 as a number of units since 1970: whole where it is whole, else the least float that is not
+    before it.
 
     >>> counted("2024-01-02", "s"), counted("2024-01-02T00:00:00.5", "s"), counted("2024-01-02", "ns")
     (1704153600, 1704153600.5, 1704153600000000000)
+    >>> counted("2024-01-02T00:00:00.000000001", "s")
+    1704153600.0000002
     """
-    number, rest = divmod(microseconds(text) * PER_SECOND[unit], 10**6)
-    return number + rest / 10**6 if rest else number
+    exact = Fraction(nanoseconds(text) * PER_SECOND[unit], 10**9)
+    if exact.denominator == 1:
+        return int(exact)
+    nearest = float(exact)
+    return nearest if nearest >= exact else math.nextafter(nearest, math.inf)
 
 
 def unit_of_times(number: float) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.core.dtypes import parse_dtype, plain_type
-from tasks.core.units import microseconds
+from tasks.core.units import nanoseconds
 from tasks.engines.algorithms.text_times import check_zone, format_of
 from tasks.engines.expression.functions import FUNCTIONS, Parameter
 from tasks.engines.expression.nodes import ExpressionNode, Typed, converted, failure
@@ -45,6 +45,7 @@ PERIODS = {
     "quarter": ("month", 3),
     "year": ("month", 12),
 }
+UNITS = {"day": "days", "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 MOST_PATTERN = 5_000  # of regex_size: a column of long texts then takes seconds, not hours
 CASTS = {"bool": "bool", "int": "int64", "float": "float64", "string": "string", "time": "timestamp[us]"}
 CASTABLE = {
@@ -272,15 +273,24 @@ class FunctionRules:
         if not step.is_literal:
             raise self.fail(step, "a column of text does not compare with a time", "write cast(x, 'timestamp[us]')")
         try:
-            ticks = microseconds(step.value)
+            ticks = nanoseconds(step.value)
         except ValueError:
-            raise self.fail(
-                step, f"{step.value!r} is not a time", "write it as 2020-01-31 or 2020-01-31T12:30:00"
-            ) from None
-        whole = ticks % 10**6 == 0
-        return Typed(
-            "literal", (), pa.timestamp("s" if whole else "us"), ticks // 10**6 if whole else ticks, step.place
-        )
+            hint = "write it as 2020-01-31 or 2020-01-31T12:30:00, with up to nine digits behind the second"
+            raise self.fail(step, f"{step.value!r} is not a time", hint) from None
+        unit = next(unit for unit in ("s", "us", "ns") if ticks % NANOSECONDS[unit] == 0)
+        count = ticks // NANOSECONDS[unit]
+        if not -(2**63) <= count < 2**63:
+            what = f"{step.value!r} is beyond the times that nanoseconds count"
+            raise self.fail(step, what, "write at most six digits behind the second")
+        return Typed("literal", (), pa.timestamp(unit), count, step.place)
+
+    def moment_in(self, step: Typed, dtype: pa.DataType) -> Typed:
+        """The literal time of a literal text in the type of a column; refused where the type would cut it."""
+        moment, unit = self.moment(step), unit_of(dtype)
+        if moment.value * NANOSECONDS[unit_of(moment.dtype)] % NANOSECONDS[unit]:
+            what = f"{step.value!r} is finer than the column, which counts {UNITS[unit]}"
+            raise self.fail(step, what, "write it as a time of this unit")
+        return converted(moment, dtype)
 
     def times(self, args: Sequence[Typed]) -> tuple[list[Typed], str]:
         """(the times, of which literal texts are moments; the finest of their units)."""
@@ -416,7 +426,7 @@ class FunctionRules:
 
     def _as(self, step: Typed, dtype: pa.DataType) -> Typed:
         if family(dtype) == "time" and step.is_literal and family(step.dtype) == "string":
-            return converted(self.moment(step), dtype)
+            return self.moment_in(step, dtype)
         return converted(step, dtype)
 
     def cast_(self, node: ExpressionNode, x: Typed, dtype: pa.DataType) -> Typed:

@@ -48,8 +48,9 @@ float64, a time minus a time float64 (seconds); a column alone keeps its type. F
 - If one side is a float, both are computed in float64, in comparisons too: whole numbers beyond 2**53 are rounded, so
   that `x == 9007199254740992.0` is true for 9007199254740993. Numbers beyond float64 are infinite.
 - Strings compare by their UTF-8 bytes; `+` joins strings.
-- Times compare with times and with ISO 8601 text; an offset (+02:00) counts. `t - u` and `t - "2020-01-01"` are
-  seconds.
+- Times compare with times and with ISO 8601 text of up to nine digits behind the second; an offset (+02:00) counts.
+  `t - u` and `t - "2020-01-01"` are seconds. A text that a column of times is given, as in `coalesce(t, "2020-01-01")`,
+  must be a time of its unit.
 
 ## Nulls, zeros and infinities
 

@@ -190,6 +190,33 @@ def test_times(text, expected, engine):
     assert evaluate(text, engine, t=MOMENTS) == expected
 
 
+FINE = pa.array([1, 2, None, -1, 1_577_836_800_000_000_001], pa.timestamp("ns"))
+FINE_TIMES = [
+    ('t >= "1970-01-01T00:00:00.000000002"', [False, True, None, False, True]),
+    ('t < "1970-01-01T00:00:00.000000002"', [True, False, None, True, False]),
+    ('t == "1970-01-01T01:00:00.000000002+01:00"', [False, True, None, False, False]),
+    ('t in ["1970-01-01T00:00:00.000000001", "1969-12-31T23:59:59.999999999"]', [True, False, None, True, False]),
+    ('"2020-01-01" < t < "2020-01-01T00:00:00.000000002"', [False, False, None, False, True]),
+    ('t - "1970-01-01T00:00:00.000000001"', [0.0, 1e-9, None, -2e-9, 1_577_836_800.0]),
+    ('coalesce(t, "1970-01-01T00:00:00.000000009") == "1970-01-01T00:00:00.000000009"',
+     [False, False, True, False, False]),
+    ('t < "2300-01-01"', [True, True, None, True, True]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), FINE_TIMES)
+def test_times_of_nanoseconds(text, expected, engine):
+    assert evaluate(text, engine, t=FINE) == expected
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_a_moment_of_nanoseconds_is_between_those_of_coarser_units(unit, engine):
+    far = 2**62
+    times = pa.array([0, 1, -far, far], pa.timestamp(unit))
+    assert evaluate('t > "1970-01-01T00:00:00.000000001"', engine, t=times) == [False, True, False, True]
+    assert evaluate('t == "1970-01-01T00:00:00.000000001"', engine, t=times) == [False] * 4
+
+
 def test_times_out_of_range_compare_rightly(engine):
     far = pa.array([2**62, -(2**62)], pa.timestamp("us"))
     near = pa.array([0, 0], pa.timestamp("ns"))
@@ -485,6 +512,10 @@ ERRORS = [
     ("contains(name, name)", "literal text", "^^^^", "contains"),
     ("lower(x)", "needs a column of strings", "^", "cast"),
     ('t > "soon"', "'soon' is not a time", "^" * 6, "2020-01-31"),
+    ('t > "2020-01-01T00:00:00.0000000001"', "is not a time", "^" * 32, "up to nine digits"),
+    ('t > "2400-01-01T00:00:00.000000001"', "beyond the times that nanoseconds count", "^" * 31, "at most six"),
+    ('coalesce(t, "2020-01-01T00:00:00.000000001")', "the column, which counts microseconds", "^" * 31, "this unit"),
+    ('least(cast(t, "date32"), "2020-01-01T12:00")', "the column, which counts days", "^" * 18, "this unit"),
     ("t + 1", "a number is needed here", "^", "cast(x, 'int64')"),
     ("1 + 2", "names no column", "^^^^^", "at least one column"),
     ("x + 1e999", "too large", "^^^^^", ""),

@@ -44,7 +44,7 @@ from tasks.workflow import Workflow
 from tests import learning
 from tests.examples import examples
 from tests.flows.runs import rows_of
-from tests.frames import write_parts
+from tests.frames import to_list, write_parts
 from tests.stages import run_stages
 from tests.tasks.shuffle.test_splits import job_of, split_frames, split_rows
 
@@ -604,3 +604,26 @@ def test_the_splits_of_the_manual_are_those_of_the_job_and_of_its_schema() -> No
         SplitRule(**rule)
         job = {"source": {"path": "data", "split": rule}, "features": [{"columns": ["x"]}], "output": {"path": "out"}}
         validator.validate(job)
+
+
+FINE = [1_700_000_000_000_000_001, 1_700_000_000_000_000_002]
+MOMENT = "2023-11-14T22:13:20.000000002"
+
+
+@pytest.mark.promise("with up to nine digits behind the second")
+@pytest.mark.parametrize("together", [[], ["u"]])
+def test_a_moment_may_have_nanoseconds(together: list[str], tmp_path: Path, engine: str) -> None:
+    columns = {"t": pa.array(FINE, pa.timestamp("ns")), "u": pa.array([1, 2]), "n": pa.array(FINE)}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    for column, unit in (("t", None), ("n", "ns"), ("n", None)):
+        rule = {"column": column, "valid": MOMENT, "unit": unit, "together": together or None}
+        splits = Dataset(tmp_path, engine=engine).split("time", **{n: v for n, v in rule.items() if v is not None})
+        assert {name: to_list(split.head(9)["u"]) for name, split in splits.items()} == {"train": [1], "valid": [2]}
+
+
+def test_a_moment_between_two_whole_numbers_begins_at_the_later(tmp_path: Path, engine: str) -> None:
+    for dtype in (pa.int64(), pa.float64()):
+        pq.write_table(pa.table({"t": pa.array([1_700_000_000, 1_700_000_001], dtype)}), tmp_path / "a.parquet")
+        splits = Dataset(tmp_path, engine=engine).split("time", column="t", valid=MOMENT, unit="s")
+        found = {name: to_list(split.head(9)["t"]) for name, split in splits.items()}
+        assert found == {"train": [1_700_000_000], "valid": [1_700_000_001]}
