@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tasks.core.dtypes import is_uuid, leaf_type, plain_type
 from tasks.core.plan import File, Piece, Unit, rows_together
 from tasks.errors import DataError
-from tasks.sources.formats import parquet_int96
+from tasks.sources.formats import julian_days, parquet_int96
 from tasks.sources.formats.bounds import MOST_ROWS, readable, validated
 from tasks.sources.formats.conform import conform
 from tasks.sources.formats.survey import Inspected
@@ -48,6 +48,7 @@ def inspect(file: File, options: dict[str, Any]) -> Inspected:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _broken(file.path, str(error)) from None
     on_host = {f.name for f in schema if is_uuid(leaf_type(f.type))} | {*parquet_int96.columns_of(metadata.schema)}
+    on_host |= {*julian_days.columns_of(metadata)}
     file = replace(file, digest=hashlib.sha256(tail).hexdigest())
     return Inspected(file, schema, units, tuple(sorted(on_host)))
 
@@ -137,6 +138,8 @@ def _read_file(file: File, pieces: list[Piece], schema: pa.Schema, options: dict
                     source, metadata=footer, coerce_int96_timestamp_unit="us", pre_buffer=remote
                 ) as opened:
                     table = parquet_int96.in_range(table, _read_runs(opened, pieces, wide), schema, path)
+            julian = [name for name in julian_days.columns_of(footer) if name in schema.names]
+            table = julian_days.in_gregorian(table, julian, footer, path)
         return conform(table, schema, plain)
     except (pa.ArrowException, OSError, UnicodeDecodeError, IndexError) as error:
         raise DataError(
