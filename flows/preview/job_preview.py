@@ -25,7 +25,7 @@ from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import Schema
 from tasks.core.settings import Source
 from tasks.engines.expression.syntax import parse
-from tasks.errors import GiveUpError, JobError, RowmillError
+from tasks.errors import DataError, GiveUpError, JobError, RowmillError
 from tasks.gate.question import FlowName
 from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
@@ -43,8 +43,8 @@ from tasks.shuffle.row_order import number_of_files, written_places
 from tasks.shuffle.row_sets import unit_of_numbers
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
 from tasks.sources.planning import make_plan
-from tasks.sources.uniting import uniting_notes, with_missing, without_unused
-from tasks.stages.ingest import check_columns, naming_valid, same_schema
+from tasks.sources.uniting import uniting_notes, without_unused
+from tasks.stages.ingest import check_columns, naming_valid, same_schema, under_rules
 from tasks.stages.needs import Needs, needs, too_small
 from tasks.stages.statistics import modes_of
 from tasks.stages.trial import Sampled, phases_of, sampled, used_columns
@@ -81,6 +81,7 @@ class Preview:
     left_out: list[str] = field(default_factory=list)
     differs: list[str] = field(default_factory=list)
     united: list[str] = field(default_factory=list)
+    contract: list[str] = field(default_factory=list)
     bad_lines: str = ""
     made_up: str = ""
     scale: float = 1.0
@@ -100,12 +101,13 @@ class Preview:
 def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     """Preview a job without writing anything or starting a cluster; raises the errors of job and data."""
     refused: list[RowmillError] = []
+    contract: list[str] = []
     workers = _workers(job.cluster, refused)
     request, base = _on_base(job, replace(job.request(workers.engine), flow=flow))
     wanted_source = request.source
     check_files_beside(request)
     with _data(job, request) as (request, scale):
-        plans = _plans(request, workers)
+        plans = _plans(request, workers, contract, refused)
         used = used_columns(request, bound_of(request, plans[request.plan_names[0]].schema))
         plans = {split: without_unused(plan, used) for split, plan in plans.items()}
         bound = bound_of(request, plans[request.plan_names[0]].schema)
@@ -146,6 +148,7 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
         made_up=_made_up(request, plans, request.source != wanted_source),
         dated=job.dated,
         united=[text for plan in plans.values() for text in uniting_notes(plan, used)],
+        contract=list(dict.fromkeys(contract)),
         bad_lines=bad_lines_text([file for plan in plans.values() for file in bad_lines_of(plan)]),
         base="; ".join([base, *(changes.lines if changes else ())]),
         modes=mode_rows(modes_of(request, plans[request.plan_names[0]].schema)),
@@ -212,8 +215,11 @@ def _data(job: AnyJob, request: Request) -> Iterator[tuple[Request, float]]:
         yield replace(request, sections=sections), sample.rows / rows
 
 
-def _plans(request: Request, workers: ExpectedWorkers) -> dict[str, Plan]:
-    """The plan of every split, as ingest makes it."""
+def _plans(
+    request: Request, workers: ExpectedWorkers, contract: list[str], refused: list[RowmillError]
+) -> dict[str, Plan]:
+    """The plan of every split, as ingest makes it; what the contract says of it is added to `contract`, and the error
+    of one that it does not allow to `refused`."""
     source, run = request.source, request.run
     names: dict[str, Any] = {"train": source.path, "valid": source.valid} if source.valid else {"": source.path}
     plans = {}
@@ -228,7 +234,11 @@ def _plans(request: Request, workers: ExpectedWorkers) -> dict[str, Plan]:
                     fit=request.fit,
                 )
             if request.rules is not None:
-                plan = with_missing(plan, request.rules.missing_rules)
+                try:
+                    plan, notes = under_rules(plan, request.rules, split)
+                    contract += notes
+                except DataError as error:
+                    refused.append(error)
             plans[split] = adapted(request, plan)
     if source.valid:
         same_schema(plans["train"].schema, plans["valid"].schema)

@@ -50,6 +50,7 @@ def sections(preview: Preview, rows: int = 5) -> list[TextSection]:
         *([TextSection("Base", preview.base, preview.modes)] if preview.base else []),
         *([TextSection("Different from the fit", "; ".join(preview.differs))] if preview.differs else []),
         *([TextSection("How columns are read", "; ".join(preview.united))] if preview.united else []),
+        *([TextSection("The contract", "; ".join(preview.contract))] if preview.contract else []),
         *([TextSection("Bad lines", preview.bad_lines)] if preview.bad_lines else []),
         *(
             [TextSection("Left out", f"{', '.join(preview.left_out)}: the source lacks what they need")]

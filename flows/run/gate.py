@@ -49,8 +49,8 @@ class Judged(NamedTuple):
 def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
     """Judge the rows of the current run: log, artifact and the note in the staging folder say what the gate finds.
 
-    GateStoppedError where it stops the run, GateAskedError where a person must answer first. What a person has
-    accepted of these very rows passes.
+    GateStoppedError where it stops the run, GateAskedError where a person must answer first. A person is asked once, of
+    all findings: after the last stage, when all columns have been read. What was accepted of these very rows passes.
     """
     judged = judge_run(job, request, stage)
     if judged is None:
@@ -75,7 +75,9 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
         )
         deliver([request.staging.target])
         raise refusal
-    if decision.level == "ask":
+    if decision.level == "ask" and not _has_read_all(request, stage):
+        log.warning("gate: whether to publish is asked once all columns are read")
+    elif decision.level == "ask":
         question = _question(job, request, stage, verdict, of)
         put_question(question, "waiting", asks(question))
         ask(request.staging, question)
@@ -97,7 +99,7 @@ def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
     past, notes = past_nights(job, request)
     past = [replace(night, profile=night.profile.with_keys_of(profile)) for night in past]
     day = job.dated.run_date.day if job.dated else None
-    verdict = judge(profile, past, request.rules, request.gate, stage, day)
+    verdict = judge(profile, past, request.rules, request.gate, day)
     verdict = replace(verdict, notes=(*verdict.notes, *notes))
     before = past[0].profile if past else None
     if verdict.findings:
@@ -126,6 +128,11 @@ def read_profile(request: Request, stage: GateStage) -> Profile | None:
     """The profile of the rows that a run learns from, as far as it is known after a stage; None without one."""
     name = STATISTICS if stage == "statistics" else whole_name(request.splits[0])
     return saved(request, name) if request.run.profile else None
+
+
+def _has_read_all(request: Request, stage: GateStage) -> bool:
+    """Whether the profile of a stage is the whole one: nothing is read after the statistics of a fit."""
+    return stage == "commit" or request.flow == "fit"
 
 
 def stopped(job: AnyJob, request: Request, findings: Sequence[Finding]) -> GateStoppedError:
@@ -198,20 +205,23 @@ def _facts(job: AnyJob, stage: GateStage) -> dict[str, Any]:
 
 
 def _accepted(request: Request, stage: GateStage, of: str) -> GateNote:
-    """The note of the staging folder, with what people have accepted of these very rows."""
+    """The note of the staging folder, with what people have accepted of these very rows.
+
+    They have accepted the whole profile. After statistics it is that of an earlier start, if any: what was accepted
+    there is not reported again; whether the rows are still the same is decided once all of them are read.
+    """
     folder = request.staging.folder
     note, question = read_note(folder), read_question(folder)
-    digests: dict[str, str] = {stage: of}
-    if stage == "commit" and (earlier := read_profile(request, "statistics")) is not None:
-        digests["statistics"] = digest_of(earlier)
-    valid = tuple(entry for entry in note.accepted if digests.get(entry.stage) == entry.of)
+    whole = None if _has_read_all(request, stage) else read_profile(request, "commit")
+    digest = digest_of(whole) if whole else of
+    valid = tuple(entry for entry in note.accepted if entry.of == digest)
     verdicts = {} if stage == "statistics" else note.verdicts
     note = GateNote(verdicts, valid)
     if question is None or question.answer is None or question.answer.answer != "publish":
         return note
-    if (question.stage, question.of) in {(entry.stage, entry.of) for entry in valid}:
+    if question.of in {entry.of for entry in valid}:
         return note
-    if digests.get(question.stage) == question.of:
+    if question.of == digest:
         return note.with_answer(question)
     if question.stage == stage:
         get_run_logger().warning("gate: the answer of %s does not count: it was for other rows", question.answer.who)

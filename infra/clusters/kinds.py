@@ -38,6 +38,9 @@ def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMP
     dask.config.set(page_settings(cluster.dashboard or kind == "address"))
     if cluster.dashboard:
         log.warning("every user of this host can read Dask's dashboard (cluster.dashboard)")
+    if kind == "cpu" and cluster.gpu_keys:
+        keys = ", ".join(f"cluster.{name}" for name in cluster.gpu_keys)
+        log.warning("no GPU of this host is used, so that nothing follows from %s", keys)
     if kind == "address":
         return address(cluster)
     if kind in ELSEWHERE:

@@ -148,6 +148,17 @@ class Cluster(BaseModel):
         """The arguments of `adapt`, between whose bounds the number of workers follows the work; {}: it stays."""
         return self.adapt_kwargs | (self.adapt.model_dump() if self.adapt else {})
 
+    @property
+    def has_no_gpus(self) -> bool:
+        """Whether the section itself says that workers have no GPU; with `kind: auto` the host decides."""
+        section = getattr(self, self.kind) if self.kind in REMOTE else None
+        return self.kind == "cpu" or (section is not None and not section.gpus)
+
+    @property
+    def gpu_keys(self) -> list[str]:
+        """The keys that are set and that only workers with GPUs have."""
+        return [name for name in OF_GPUS if getattr(self, name) != type(self).model_fields[name].default]
+
     @field_validator("visible_devices", mode="before", json_schema_input_type=list[str | int] | str | None)
     @classmethod
     def _as_names(cls, devices: Any) -> Any:
@@ -182,6 +193,9 @@ class Cluster(BaseModel):
         own = [name for name in OF_STARTED if getattr(self, name) != type(self).model_fields[name].default]
         if self.kind == "address" and own:
             raise ValueError(f"kind: address takes the workers that run there as they are: leave out `{own[0]}`")
+        if self.has_no_gpus and self.gpu_keys:
+            where = f"{self.kind}.gpus is 0" if self.kind in REMOTE else f"kind is {self.kind}"
+            raise ValueError(f"{where}, so workers have no GPU: leave out `{self.gpu_keys[0]}`")
         own = [name for name in own if name not in OF_ANY] + ["protocol"] * bool(self.protocol)
         if self.kind == "class" and own:
             raise ValueError(f"cluster_kwargs say how workers of a class are started: leave out `{own[0]}`")
@@ -246,6 +260,7 @@ def first_workers(cluster: Cluster) -> int:
 
 REMOTE = ("ssh", "slurm", "kubernetes")
 OF_CLASS = ("cluster_class", "cluster_kwargs", "adapt_kwargs", "engine")
+OF_GPUS = ("visible_devices", "cuda_ipc", "device_memory_limit", "rmm_pool_size")
 OF_ANY = ("workers", "start_timeout", "dashboard")  # those that do not depend on how workers are started
 # keys of workers that rowmill starts
 OF_STARTED = (

@@ -667,6 +667,7 @@ class Checks(Section):
     jensen_shannon: Check = Field(Check(), description="Jensen-Shannon distance")
     psi: Check = Field(Check(), description="population stability index")
     new_values: Check = Field(Check(), description="share of rows with values that no earlier night had")
+    vanished_values: Check = Field(Check(), description="share that values had on every earlier night which are gone")
     repeated: Check = Field(Check(), description="share of rows that are equal to an earlier row of the run")
     associations: Check = Field(Check(), description="what is lost of how strongly a column goes with others")
     constant: Check = Field(Check(), description="one value in all rows of a column that had several")

@@ -20,8 +20,8 @@ import numpy as np
 
 from tasks.core.settings import Check, Checks
 from tasks.gate.contract import Contract, percent, shown
-from tasks.gate.distances import Array, chance_association, in_cells, jensen_shannon, quantile_cells
-from tasks.gate.distributions import Cells, Moved, References, cells_of, listed, moved, newcomers, references
+from tasks.gate.distances import Array, in_cells, jensen_shannon, quantile_cells
+from tasks.gate.distributions import Cells, Moved, References, cells_of, listed, moved, newcomers, references, vanished
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.expected_range import (
     ROWS_CHANCE,
@@ -47,7 +47,7 @@ from tasks.gate.figures import (
     share_below,
     value_texts,
 )
-from tasks.gate.output_profile import ColumnProfile, Profile
+from tasks.gate.output_profile import Association, ColumnProfile, Profile
 from tasks.gate.verdict import Finding, Level
 
 CHANCE = 0.01  # of a false alarm in a plain night, all checks but `rows` together
@@ -55,8 +55,10 @@ DRIFT = 0.25  # standard deviations by which the values of a column move a night
 DRIFTING = ("mean", "extremes", "quantiles")  # ids and times may move on every night: a trend is needed first
 NEW_FLOOR, NEW_ROWS = 0.001, 10  # share and number of values that no earlier night had
 NEW_OF_MANY = 0.05  # the share where a profile names the most frequent values only: a new product may sell at once
-STRONG = 0.05  # Cramér's V from which on two columns go together
-ASSOCIATION_LOST = 0.5  # the share of it, against the least of the nights before, that a column loses with each ..
+GONE_FLOOR, GONE_OF_MANY = 0.005, 0.01  # shares of values that have vanished, all of which were there every night
+STRONG = 0.05  # Cramér's V from which on two columns go together ..
+SURE = 3.5  # .. if its square is so many standard deviations, of chance or between nights, above 0 and tonight's
+ASSOCIATION_LOST = 0.5  # the share of it, against the mean of the nights before, that a column loses with each ..
 PARTNERS = 3  # .. of the so many columns with which it goes together most
 FEW_VALUES = 100  # values of a column: fewer do not say how many distinct ones a night has
 TWICE_CELLS = 64  # counts that must all be even
@@ -133,26 +135,28 @@ class NightChecks:
 
     # checks
 
-    def columns(self, contract: Contract | None, stage: str) -> Iterator[Finding]:
-        """Columns that are new, missing or of another type than in the last good version."""
+    def columns(self, contract: Contract | None) -> Iterator[Finding]:
+        """Columns of the source, read or not, that are new, missing or of another type than in the last version."""
         level = self.level("columns", len(self.past))
         if not self.past or level is None:
             return
-        last, now = self.past[-1].profile.columns, self.profile.columns
+        last, now = self.past[-1].profile.types, self.profile.types
+        earlier = {name for past in self.past for name in past.profile.types}
         ruled = contract.columns if contract else {}
         version = self.past[-1].version
         for name in sorted({*last, *now}):
             if name in ruled:
                 continue
-            if name not in now and stage == "commit":
-                text = f"{name}: the column is missing, {version} had it as {last[name].type}"
-                yield Finding(name, "columns", None, last[name].type, 1.0, 0.0, level, text)
-            elif name not in last and name in now and not any(name in past.profile.columns for past in self.past):
-                text = f"{name}: the column ({now[name].type}) is new, {version} did not have it"
-                yield Finding(name, "columns", now[name].type, None, 1.0, 0.0, level, text)
-            elif name in now and name in last and now[name].type != last[name].type and now[name].type != "null":
-                text = f"{name}: the column is {now[name].type}, it was {last[name].type} in {version}"
-                yield Finding(name, "columns", now[name].type, last[name].type, 1.0, 0.0, level, text)
+            unread = " (the job does not read it)" if name in self.profile.unread else ""
+            if name not in now:
+                text = f"{name}: the column is missing, {version} had it as {last[name]}"
+                yield Finding(name, "columns", None, last[name], 1.0, 0.0, level, text)
+            elif name not in earlier:
+                text = f"{name}: the column ({now[name]}) is new, {version} did not have it{unread}"
+                yield Finding(name, "columns", now[name], None, 1.0, 0.0, level, text)
+            elif name in last and now[name] != last[name] and "null" not in (now[name], last[name]):
+                text = f"{name}: the column is {now[name]}, it was {last[name]} in {version}{unread}"
+                yield Finding(name, "columns", now[name], last[name], 1.0, 0.0, level, text)
 
     def constants(self) -> Iterator[Finding]:
         """Columns with one value in all rows that had several in every night before."""
@@ -393,6 +397,31 @@ class NightChecks:
             now_values = [value for value, _ in strangers[:5]]
             yield Finding(name, "new_values", now_values, None, share, threshold, level, text)
 
+    def vanished_values(self) -> Iterator[Finding]:
+        """Values that every night before had, and tonight has not: the mirror of `new_values`."""
+        settings = self.check("vanished_values")
+        for name in self.names:
+            places, past = self.columns_before(name)
+            now = self.profile.columns[name]
+            level = self.level("vanished_values", len(past))
+            gone = vanished(past, now) if level and not self.drifts(name, places) else None
+            if gone is None or level is None:
+                continue
+            floor = GONE_FLOOR if all(listed(column) for column in (*past, now)) else GONE_OF_MANY
+            threshold = max(floor, 3 * gone.largest_before)
+            if len(past) >= self.settings.nights:
+                self.proposed["vanished_values"][name] = float(f"{threshold:.4g}")
+            threshold = threshold if settings.threshold is None else settings.threshold
+            if not gone.share > threshold:
+                continue
+            values = ", ".join(f"{value!r} ({percent(share)})" for value, share in gone.values[:5])
+            text = (
+                f"{name}: values that had at least {percent(gone.share)} in each of {len(past)} good nights are gone: "
+                f"{values}{', ..' if len(gone.values) > 5 else ''} (threshold {percent(threshold)})"
+            )
+            before = [value for value, _ in gone.values[:5]]
+            yield Finding(name, "vanished_values", None, before, gone.share, threshold, level, text)
+
     def associations(self, swapped: Sequence[Finding]) -> Iterator[Finding]:
         """Columns that no longer go together with those with which they went together in every night before: their
         values are those of other rows. Columns that are swapped are left out."""
@@ -400,20 +429,27 @@ class NightChecks:
         level, settings = self.level("associations", len(past)), self.check("associations")
         if not past or level is None or not self.profile.associations:
             return
-        fewest = min(profile.associated for profile in (self.profile, *past))
-        least = max(STRONG, 3 * chance_association(fewest))
         most_lost = ASSOCIATION_LOST if settings.threshold is None else settings.threshold
         lost: dict[str, tuple[list[str], float]] = {}
-        before = {
-            pair: min(profile.associations.get(pair, 0.0) for profile in past) for pair in self.profile.associations
-        }
+        before: dict[tuple[str, str], float] = {}  # of pairs that surely go together
+        tonight: dict[tuple[str, str], float] = {}
+        for pair, association in self.profile.associations.items():
+            nights = [profile.associations.get(pair, Association(0.0)) for profile in past]
+            squares = [night.v**2 for night in nights]
+            by_chance = float(np.mean([night.by_chance**2 for night in (association, *nights)]))
+            least = SURE * max(by_chance, float(np.std(squares))) * math.sqrt(1 + 1 / len(past))
+            square = float(np.mean(squares))
+            if square >= max(STRONG**2, least):
+                before[pair] = math.sqrt(square)
+                is_less = association.v**2 <= square - least
+                tonight[pair] = association.v if is_less else before[pair]
         other_columns = {name for finding in swapped for name in finding.column.split(", ")}
         for name in self.names:
             if name in other_columns:
                 continue
-            strong = {pair: value for pair, value in before.items() if name in pair and value >= least}
+            strong = {pair: value for pair, value in before.items() if name in pair}
             pairs = sorted(strong, key=lambda pair: (-strong[pair], pair))[:PARTNERS]
-            shares = [1 - self.profile.associations[pair] / strong[pair] for pair in pairs]
+            shares = [1 - tonight[pair] / strong[pair] for pair in pairs]
             if shares and min(shares) > most_lost:
                 lost[name] = [other for pair in pairs for other in pair if other != name], min(shares)
         reported: set[str] = set()
@@ -421,12 +457,12 @@ class NightChecks:
             if reported.issuperset(partners):  # they have lost it, not this column
                 continue
             reported.add(name)
-            values = [(before[pair], self.profile.associations[pair]) for pair in _pairs(name, partners)]
+            values = [(before[pair], tonight[pair]) for pair in _pairs(name, partners)]
             was, now = (", ".join(f"{value:.2f}" for value in one) for one in zip(*values, strict=True))
             text = (
                 f"{name}: its values no longer go together with those of {', '.join(partners)}, as if they were of "
-                f"other rows: Cramér's V is {now}; in {len(past)} good night{'s' * (len(past) > 1)} it was at least "
-                f"{was} (lost {percent(share)}, threshold {percent(most_lost)})"
+                f"other rows: Cramér's V is {now}; in {len(past)} good night{'s' * (len(past) > 1)} it was "
+                f"{was} on average (lost {percent(share)}, threshold {percent(most_lost)})"
             )
             yield Finding(name, "associations", values[0][1], values[0][0], share, most_lost, level, text)
 

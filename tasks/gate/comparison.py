@@ -14,7 +14,7 @@ from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema
 from tasks.engines.convert.python_values import rows_listed
 from tasks.gate.contract import shown
-from tasks.gate.distances import chance_association, jensen_shannon, psi, shares
+from tasks.gate.distances import jensen_shannon, psi, shares
 from tasks.gate.distributions import cells_of
 from tasks.gate.figures import SHARES, family, figures_of, value_texts
 from tasks.gate.output_profile import ColumnProfile, Profile
@@ -235,10 +235,14 @@ def _of_column(name: str, before: Profile, now: Profile) -> list[Cells]:
 
 def _associations(before: Profile, now: Profile) -> list[Cells]:
     """The pairs of columns whose association has moved most: (columns, before, now, change)."""
-    moved = {p: now.associations[p] - v for p, v in before.associations.items() if p in now.associations}
-    least = 3 * chance_association(min(before.associated, now.associated))
-    most = sorted((p for p in moved if abs(moved[p]) > least), key=lambda pair: (-abs(moved[pair]), pair))
-    shares = [(" and ".join(pair), before.associations[pair], now.associations[pair]) for pair in most[:MOST_PAIRS]]
+    both = {
+        pair: (one, now.associations[pair]) for pair, one in before.associations.items() if pair in now.associations
+    }
+    moved = {pair: other.v - one.v for pair, (one, other) in both.items()}
+    by_chance = {pair: max(one.by_chance, other.by_chance) for pair, (one, other) in both.items()}
+    far = (pair for pair in moved if abs(moved[pair]) > 3 * by_chance[pair])
+    most = sorted(far, key=lambda pair: (-abs(moved[pair]), pair))
+    shares = [(" and ".join(pair), both[pair][0].v, both[pair][1].v) for pair in most[:MOST_PAIRS]]
     return [(names, f"{one:.3g}", f"{other:.3g}", f"{other - one:+.3g}") for names, one, other in shares]
 
 

@@ -374,11 +374,15 @@ def proposed(profile: Profile, source: str) -> str:
         "new_columns: evolve",
         "missing_columns: freeze",
         "retyped_columns: freeze",
-        "columns:" + ("" if profile.columns else " {}"),
+        "columns:" + ("" if profile.types else " {}"),
     ]
-    for name in sorted(profile.columns):
-        column = profile.columns[name]
+    for name, dtype in sorted(profile.types.items()):
         lines.append(f"  {quoted(name)}:")
+        column = profile.columns.get(name)
+        if column is None:
+            lines.append(f"    type: {quoted(dtype)}  # the job does not read this column: a change is only reported")
+            lines += ["    missing: evolve", "    retyped: evolve"]
+            continue
         lines.append(f"    type: {quoted(column.type)}")
         share = column.nulls / column.rows if column.rows else 0.0
         lines.append(f"    nulls: {_allowed(share):g}  # {percent(share)} were null")

@@ -28,13 +28,9 @@ def judge(
     history: Sequence[Past],
     contract: Contract | None,
     settings: Checks,
-    stage: GateStage,
     day: date | None = None,
 ) -> Verdict:
-    """The verdict on a night of the day `day`. `history` are the good versions, newest first.
-
-    After `statistics` not every column has been read yet: which columns are missing is judged at `commit` only.
-    """
+    """The verdict on a night of the day `day`. `history` are the good versions, newest first."""
     night = NightChecks(profile, list(history), settings, day)
     findings: list[Finding] = []
     notes: list[str] = []
@@ -42,11 +38,12 @@ def judge(
         checked = check_values(profile, contract, level)
         findings += checked.findings
         notes += checked.notes
-    findings += night.columns(contract, stage)
+    findings += night.columns(contract)
     findings += night.constants()
     findings += night.figures()
     findings += night.distributions()
     findings += night.new_values()
+    findings += night.vanished_values()
     findings += night.associations([one for one in findings if one.check == "swapped"])
     findings += night.duplicates(findings)
     chosen = [one for one in findings if night.wanted(one.check, one.column)]

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,13 @@ from tasks.core.dtypes import is_list
 from tasks.core.schema import ROW
 from tasks.engines.algorithms.arrow_arrays import one_array
 from tasks.engines.convert.python_values import stored_type
+from tasks.gate.output_profile import Association
 
 Array = npt.NDArray[np.float64]
 Distance = Array | np.float64  # of each row of cells, or of the one
 EMPTY = 1e-4  # the share that an empty cell of a PSI counts with
 CELLS = 16  # quantile bins of numbers
-ASSOCIATED_ROWS = 1 << 14  # rows of a sample over which columns are associated
+FREQUENT = 8  # rows of the sample from which on a value is a cell of its own where columns are associated
 
 
 def shares(counts: npt.ArrayLike) -> Array:
@@ -171,47 +173,55 @@ def t_limit(chance: float, degrees: float) -> float:
     return math.sqrt(n * y)
 
 
-def associations(sample: pa.Table | None) -> tuple[dict[tuple[str, str], float], int]:
+def associations(sample: pa.Table | None) -> tuple[dict[tuple[str, str], Association], int]:
     """How strongly each two columns of a sample of rows go together: Cramér's V, 0 (not at all) .. 1, with the bias of
     few rows taken off (Bergsma, 2013). By the names of the columns, in order; and over how many rows.
 
-    Numbers and times count by sixteenths of their values, texts by the codes of their hash. Rows that are null in one
-    of them do not count, nor do lists.
+    Of a pair, the column with fewer frequent values counts by sixteenths of its values, the other value by value: a
+    label may depend on a brand, and on nothing that sixteenths of all brands share. Values that are rare in the sample
+    count by sixteenths there, too. Texts are numbers by their hash. Rows that are null in one of the two do not count,
+    nor do lists.
 
     >>> table = pa.table({"row": range(96), "a": [1, 2, 3] * 32, "b": [4.0, 5.0, 6.0] * 32, "c": [0] * 48 + [1] * 48})
     >>> pairs, rows = associations(table.rename_columns([ROW, "a", "b", "c"]))
-    >>> {pair: round(value, 2) for pair, value in pairs.items()}
+    >>> {pair: round(association.v, 2) for pair, association in pairs.items()}
     {('a', 'b'): 1.0, ('a', 'c'): 0.0, ('b', 'c'): 0.0}
     """
     if sample is None or not sample.num_rows:
         return {}, 0
-    if sample.num_rows > ASSOCIATED_ROWS:  # one row of so many, by the row's number
-        few = np.asarray(one_array(sample[ROW])) % np.uint64(-(-sample.num_rows // ASSOCIATED_ROWS)) == 0
-        sample = sample.filter(pa.array(few))
-    codes = {n: _codes(one_array(sample[n])) for n in sample.column_names if n != ROW and not is_list(sample[n].type)}
-    pairs = combinations(sorted(name for name, code in codes.items() if code.max() > 0), 2)
-    return {(one, other): _cramers_v(codes[one], codes[other]) for one, other in pairs}, sample.num_rows
+    columns = {name: sample[name] for name in sample.column_names if name != ROW and not is_list(sample[name].type)}
+    codes = {name: _codes(one_array(column)) for name, column in columns.items()}
+    pairs = combinations(sorted(name for name, code in codes.items() if code.varies), 2)
+    return {pair: _association(*(codes[name] for name in pair)) for pair in pairs}, sample.num_rows
 
 
-def chance_association(rows: int) -> float:
-    """The Cramér's V of columns of 16 cells each that have nothing to do with each other, if their chi square is a
-    standard deviation above what is expected of so many rows.
+class _Codes(NamedTuple):
+    """The cells of a column's values, 0 for null and NaN: sixteenths (`coarse`), and of frequent values one each, the
+    others by sixteenths (`fine`, the first of their `cells` times 17, so that a sum with `coarse` names a pair)."""
 
-    >>> round(chance_association(65_536), 3)
-    0.007
-    """
-    freedom = (CELLS - 1) ** 2
-    return math.sqrt(2 * math.sqrt(2 * freedom) / max(rows, 1) / (CELLS - 1))
+    coarse: npt.NDArray[np.int32]
+    fine: npt.NDArray[np.int32]
+    cells: int
+
+    @property
+    def varies(self) -> bool:
+        return bool(self.coarse.max() > 1)
 
 
-def _codes(values: pa.Array) -> npt.NDArray[np.int64]:
-    """The cell of each value, by its rank; -1 for null and NaN."""
+def _codes(values: pa.Array) -> _Codes:
     numbers = np.asarray(values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else _as_floats(values))
     known = ~np.isnan(numbers) if numbers.dtype.kind == "f" else np.ones(len(numbers), bool)
+    coarse, fine = np.zeros((2, len(numbers)), np.int32)
     if not known.any():
-        return np.full(len(numbers), -1)
+        return _Codes(coarse, fine, 1)
+    distinct, places, counts = np.unique(numbers[known], return_inverse=True, return_counts=True)
     ends = np.unique(np.quantile(numbers[known], np.arange(1, CELLS) / CELLS, method="inverted_cdf"))
-    return np.where(known, np.searchsorted(ends, numbers), -1)
+    sixteenths = 1 + np.searchsorted(ends, distinct)
+    frequent = np.flatnonzero(counts >= FREQUENT)
+    one_each = sixteenths.copy()
+    one_each[frequent] = 1 + CELLS + np.arange(len(frequent))
+    coarse[known], fine[known] = sixteenths[places], one_each[places] * (CELLS + 1)
+    return _Codes(coarse, fine, 1 + CELLS + len(frequent))
 
 
 def _as_floats(values: pa.Array) -> pa.Array:
@@ -220,15 +230,32 @@ def _as_floats(values: pa.Array) -> pa.Array:
     return values.cast(pa.float64(), safe=False)
 
 
-def _cramers_v(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> float:
-    both = (one >= 0) & (other >= 0)
-    table = np.bincount(one[both] * (CELLS + 1) + other[both], minlength=(CELLS + 1) ** 2).reshape(CELLS + 1, -1)
-    table = table[table.any(axis=1)][:, table.any(axis=0)].astype(np.float64)
-    n, (rows, columns) = table.sum(), table.shape
-    if n < 2 or min(rows, columns) < 2:
-        return 0.0
-    expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / n
-    chance = (rows - 1) * (columns - 1) / (n - 1)
-    phi = max(float(((table - expected) ** 2 / expected).sum()) / n - chance, 0.0)
-    cells = min(size - (size - 1) ** 2 / (n - 1) for size in (rows, columns))
-    return min(math.sqrt(phi / (cells - 1)), 1.0) if cells > 1 else 0.0
+def _association(one: _Codes, other: _Codes) -> Association:
+    few, many = sorted((one, other), key=lambda codes: codes.cells)
+    size = many.cells * (CELLS + 1)
+    table = np.bincount(many.fine + few.coarse, minlength=size).reshape(-1, CELLS + 1)[1:, 1:]
+    return cramers_v(table[table.any(axis=1)][:, table.any(axis=0)].astype(np.float64))
+
+
+def cramers_v(table: Array) -> Association:
+    """Cramér's V of a table of counts, and the V that tables with the same sums, of columns that have nothing to do
+    with each other, pass by chance with one standard deviation of their chi square (Mielke and Berry, 1985: also for
+    cells that expect less than one row).
+
+    >>> [round(one, 3) for one in cramers_v(np.array([[30.0, 10.0], [10.0, 30.0]]))]
+    [0.488, 0.131]
+    """
+    n, (rows, columns) = float(table.sum()), table.shape
+    if n <= 3 or min(rows, columns) < 2:
+        return Association(0.0)
+    of_row, of_column = table.sum(axis=1), table.sum(axis=0)
+    chi_square = n * (float((table * table / of_row[:, None] / of_column).sum()) - 1)
+    phi = max(chi_square / n - (rows - 1) * (columns - 1) / (n - 1), 0.0)
+    even = [(size - 1) * (n - size) / (n - 1) for size in table.shape]
+    rare = [(n * float((1 / sums).sum()) - len(sums) ** 2) / (n - 2) for sums in (of_row, of_column)]
+    variance = 2 * n / (n - 3) * (even[0] - rare[0]) * (even[1] - rare[1]) + n * n / (n - 1) * rare[0] * rare[1]
+    cells = min(size - (size - 1) ** 2 / (n - 1) for size in (rows, columns)) - 1
+    if cells <= 0:
+        return Association(0.0)
+    by_chance = math.sqrt(math.sqrt(max(variance, 0.0)) / n / cells)
+    return Association(min(math.sqrt(phi / cells), 1.0), by_chance)

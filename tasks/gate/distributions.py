@@ -23,6 +23,8 @@ FOLDED = 16  # cells of a PSI into which buckets go
 FLOORS = {"l_infinity": 0.03, "jensen_shannon": 0.05, "psi": 0.1}  # changes that never count
 MANY = 64  # cells beyond which chance alone moves a distribution, and one or two nights do not tell by how much
 EARLY = {"l_infinity": 0.2, "jensen_shannon": 0.3, "psi": 0.5}  # with few nights
+A_WEEK = 7  # nights: with fewer, nothing tells a value that has vanished from one that is missing at weekends
+EXPECTED_ROWS = 20  # of a value that has vanished: fewer may be missing by chance, or since one visitor did not come
 
 
 @dataclass(frozen=True)
@@ -213,3 +215,42 @@ def newcomers(past: Sequence[ColumnProfile], now: ColumnProfile) -> Newcomers | 
             least = max(least, 2 * column.top[-1][1] / max(column.values, 1))
     new = strangers(now)
     return Newcomers(new, sum(n for _, n in new) / now.values, largest)
+
+
+class Vanished(NamedTuple):
+    """Values that every night before had and tonight has not, with the least share that they had in a night; the sum of
+    these; the largest such sum of a night before."""
+
+    values: list[tuple[Any, float]]
+    share: float
+    largest_before: float
+
+
+def vanished(past: Sequence[ColumnProfile], now: ColumnProfile) -> Vanished | None:
+    """The values that are gone tonight; None unless every value was counted, on enough nights.
+
+    Of a column with more values than a profile names, a value counts as gone if it is not named, though it would be
+    with half of its least share.
+    """
+    if len(past) < A_WEEK or not all(column.top_exact for column in (*past, now)) or not now.values:
+        return None
+    least: dict[tuple[str, Any], float] = {}
+
+    def missing(column: ColumnProfile) -> list[tuple[Any, float]]:
+        named = {(type(value).__name__, value) for value, _ in column.top}
+        unnamed = 0 if listed(column) else 2 * column.top[-1][1]  # a value that is not named may have half as many
+        fewest = max(EXPECTED_ROWS, unnamed) / max(column.values, 1)
+        gone = [(key[1], share) for key, share in least.items() if key not in named and share > fewest]
+        return sorted(gone, key=lambda one: -one[1])
+
+    largest = 0.0
+    for night, column in enumerate(past):
+        if night >= 2:
+            largest = max(largest, sum(share for _, share in missing(column)))
+        shares_of = {(type(value).__name__, value): n / max(column.values, 1) for value, n in column.top}
+        if night:
+            least = {key: min(share, shares_of[key]) for key, share in least.items() if key in shares_of}
+        else:
+            least = shares_of
+    gone = missing(now)
+    return Vanished(gone, sum(share for _, share in gone), largest)

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator
 
@@ -136,6 +136,14 @@ class StepProfile:
     failed_casts: Count = 0
 
 
+class Association(NamedTuple):
+    """How strongly two columns go together: Cramér's V, 0 (not at all) .. 1, and the V that columns which have nothing
+    to do with each other pass by chance with one standard deviation."""
+
+    v: float
+    by_chance: float = 0.0
+
+
 class _StoredProfile(Form):
     """A profile as its file has it."""
 
@@ -143,8 +151,9 @@ class _StoredProfile(Form):
     rows: Count
     repeated: float | None = None
     compared: Count = 0
-    associations: list[tuple[str, str, float]] = []
+    associations: list[tuple[str, str, float, float]] = []
     associated: Count = 0
+    source: dict[str, TypeName] = {}
     columns: list[ColumnProfile]
     steps: list[StepProfile] = []
     seconds: float = 0.0
@@ -157,7 +166,8 @@ class Profile:
     `seconds` of all workers together went into the profile. `repeated` is the share of rows that are equal to an
     earlier one in all columns that the output is made of (lists aside), among `compared` rows that their values chose;
     None if these columns do not tell rows apart. `associations` has how strongly two columns go together, by their
-    names: Cramér's V, 0 .. 1, over `associated` rows.
+    names, over `associated` rows. `source` has the types of all columns of the source, read
+    or not.
     """
 
     rows: int
@@ -167,8 +177,19 @@ class Profile:
     format: int = FORMAT
     repeated: float | None = None
     compared: int = 0
-    associations: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    associations: Mapping[tuple[str, str], Association] = field(default_factory=dict)
     associated: int = 0
+    source: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The types of all columns of the source, by their names; of those that were read, as they were read."""
+        return {**self.source, **{name: column.type for name, column in self.columns.items()}}
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """The types of the columns of the source that the run did not read, by their names."""
+        return {name: dtype for name, dtype in self.source.items() if name not in self.columns}
 
     def joined(self, other: Profile) -> Profile:
         """The columns and steps of both: each pass over the same rows profiles the columns that no other has."""
@@ -194,8 +215,9 @@ class Profile:
             "seconds": round(self.seconds, 3),
             "repeated": self.repeated,
             "compared": self.compared,
-            "associations": [[one, other, value] for (one, other), value in sorted(self.associations.items())],
+            "associations": [[*pair, *self.associations[pair]] for pair in sorted(self.associations)],
             "associated": self.associated,
+            "source": dict(self.source),
             "columns": [self.columns[name].to_json() for name in sorted(self.columns)],
             "steps": [dumped(self.steps[key]) for key in sorted(self.steps)],
         }
@@ -205,8 +227,8 @@ class Profile:
         """The profile of a file's content; DataError that names the file and the field that is damaged."""
         stored = parsed(_StoredProfile, data, path)
         columns, steps = {one.name: one for one in stored.columns}, {one.key: one for one in stored.steps}
-        pairs = {(one, other): value for one, other, value in stored.associations}
-        rows = stored.repeated, stored.compared, pairs, stored.associated
+        pairs = {(one, other): Association(v, by_chance) for one, other, v, by_chance in stored.associations}
+        rows = stored.repeated, stored.compared, pairs, stored.associated, stored.source
         return cls(stored.rows, columns, steps, stored.seconds, stored.format, *rows)
 
     def text(self, **more: Any) -> str:

@@ -25,7 +25,7 @@ from tasks.engines.types import Array, Series
 ROWS = 1 << 16  # of the sample, at most
 COMPARED = 1 << 14  # rows that are compared with each other, about
 SEED = 0x726F7773
-CODES = 16  # values of a text are told apart by so many codes: the sample has no texts
+CODES = 1 << 16  # values of a text are told apart by so many codes: the sample has no texts
 CHOOSING = 2  # columns whose values choose the rows that are compared
 CHUNK = 1 << 14  # values that stay in the first levels of cache with what is computed of them
 ASSOCIATED_COLUMNS = 24  # columns that are in the sample for their associations alone
@@ -60,7 +60,7 @@ class Drawn(NamedTuple):
     """Rows of a partition in host memory.
 
     sample: the rows that their numbers draw, with these in the column `ROW`, and with texts as codes by their hash,
-        uint8; None without a column of numbers, times, bools or texts.
+        uint16; None without a column of numbers, times, bools or texts.
     hashes: those of whole rows, for about `COMPARED` rows that their own values choose: of equal rows either
         all are chosen or none. None where the values do not tell rows apart well enough to choose by.
     """
@@ -108,7 +108,7 @@ def _is_sampled(dtype: pa.DataType) -> bool:
 def _coded(array: pa.Array) -> pa.Array:
     if kind_of(array.type) != "string":
         return array
-    codes = (murmur3.hash_array(array.fill_null("")) % CODES).astype(np.uint8)
+    codes = (murmur3.hash_array(array.fill_null("")) % CODES).astype(np.uint16)
     return pa.array(codes, mask=array.is_null().to_numpy(zero_copy_only=False))
 
 

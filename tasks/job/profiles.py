@@ -36,8 +36,9 @@ def whole_name(split: str) -> str:
     return f"profile-{split}.json" if split else "profile.json"
 
 
-def profile_of(seen: Seen, bound: Bound, failed: Sequence[Record], plan: Plan) -> Profile:
-    """The profile of the rows that a pass has seen, with the steps that met something or in which casts failed.
+def profile_of(seen: Seen, bound: Bound, failed: Sequence[Record], plan: Plan, source: Mapping[str, str]) -> Profile:
+    """The profile of the rows that a pass has seen, with the steps that met something or in which casts failed, and the
+    types of all columns of the `source`.
 
     Whole numbers of a fit that are floats in this plan have the type that they have here."""
     types = {name: bound.source[name].dtype for name in seen.columns}
@@ -46,7 +47,7 @@ def profile_of(seen: Seen, bound: Bound, failed: Sequence[Record], plan: Plan) -
     repeated, compared = row_sample.repeated_share(seen.hashes)
     pairs, rows = associations(seen.sample) if compared else ({}, 0)
     profile = Profile(seen.rows, columns, _steps(seen, bound, failed), seen.seconds)
-    return replace(profile, repeated=repeated, compared=compared, associations=pairs, associated=rows)
+    return replace(profile, repeated=repeated, compared=compared, associations=pairs, associated=rows, source=source)
 
 
 def _steps(seen: Seen, bound: Bound, failed: Sequence[Record]) -> dict[str, StepProfile]:

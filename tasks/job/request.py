@@ -310,6 +310,11 @@ class PlanOf:
             "parsed": {split: plan.options[PARSED]["columns"] for split, plan in plans.items() if is_parsed(plan)},
         }
 
+    def columns(self, split: str) -> dict[str, str]:
+        """The types of all columns of the source of a split, by their names, whether the run reads them or not."""
+        known: dict[str, str] = self.data.get("columns", {}).get(self.source.plan_name(split), {})
+        return known
+
     def plan(self, split: str) -> Plan:
         split = self.source.plan_name(split)
         try:

@@ -22,7 +22,8 @@ from tasks.core.plan import PARSED, Block, File, Plan
 from tasks.core.schema import Schema
 from tasks.core.stage_results import IngestResult
 from tasks.errors import DataError, JobError, NoInputError, near
-from tasks.gate.contract import under_contract
+from tasks.gate.contract import Contract, under_contract
+from tasks.gate.figures import OF_STEPS
 from tasks.graph.binding import Bound
 from tasks.graph.row_rules import Division, RowRules
 from tasks.job.apply_fitted import adapted, adopt, base_schema, bound_of, differences_of, missing_labels, null_types
@@ -50,7 +51,7 @@ from tasks.sources.uniting import differ, in_one_type, uniting_notes, with_missi
 from tasks.stages.needs import Needs, checked_needs
 from tasks.stages.progress import Progress, no_progress
 from tasks.stages.statistics import modes_of
-from tasks.stages.trial import used_columns
+from tasks.stages.trial import profiled_columns, used_columns
 from tasks.storage import hive
 from tasks.storage.atomic import write_json
 from tasks.storage.files import check_unchanged, expand
@@ -230,6 +231,7 @@ def _plan(
             division=next((one.division for one in planned.values() if one.division), None),
         )
         saved.data["learned_files"] = [file for one in planned.values() for file in one.learned]
+        saved.data["columns"] = {split: one.columns for split, one in planned.items()}
         saved.data["bad_lines"] = {split: files for split, one in planned.items() if (files := one.bad[1])}
         saved.data["users"] = users if request.source.parse_once or any(map(differ, plans.values())) else None
     run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.planned_for.workers), "made_up": sample}
@@ -281,8 +283,9 @@ class Planned:
     With `source.keys` it is the plan of the rows brought together by keys, in scratch files: `origins` are the source's
     own files then, else None. `bad` is the plan of the files with their bad lines, `learned` the files that are learned
     from, `notes` a sentence for each column that the contract has a rule for, `grown` one for each used column about
-    which files differ. `repeated` are the rows that `source.unique` leaves out (path, digest, rows), `division` is what
-    a look at all rows says of the splits; None where there was nothing to look for.
+    which files differ, `columns` the types of all columns of the source. `repeated` are the rows that `source.unique`
+    leaves out (path, digest, rows), `division` is what a look at all rows says of the splits; None where there was
+    nothing to look for.
     """
 
     plan: Plan
@@ -290,6 +293,7 @@ class Planned:
     learned: list[list[Any]]
     notes: list[str]
     grown: list[str]
+    columns: dict[str, str]
     origins: list[Any] | None = None
     repeated: dict[str, Any] | None = None
     division: Division | None = None
@@ -310,10 +314,8 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
         )
     bad, notes = (plan, bad_lines_of(plan)), list[str]()
     if request.rules is not None:
-        allowed = under_contract(plan.schema, request.rules, f"source.{split or 'path'}")
-        plan = replace(plan, schema=allowed.schema)
-        notes = [finding.text for finding in allowed.findings]
-        plan = with_missing(plan, request.rules.missing_rules)
+        plan, notes = under_rules(plan, request.rules, split)
+    columns = {name: dtype_name(column.dtype) for name, column in plan.schema.items() if not name.startswith("__")}
     plan = adapted(request, plan)
     if split != LEARN_FROM:
         modes_of(request, plan.schema)
@@ -325,7 +327,7 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     check_columns(request, bound)  # columns and types, before any row is read
     learns = split == request.plan_names[0] and not request.fitted
     learned = _digested(plan, read_options(source)["storage_options"], pool) if learns else []
-    planned = Planned(plan, bad, learned, notes, uniting_notes(plan, used))
+    planned = Planned(plan, bad, learned, notes, uniting_notes(plan, used), columns)
     if (source.parse_once or source.keys) and request.flow != "fit":
         _checked_needs(request, {split: plan}, pool)  # before their scratch files are written
     if source.parse_once:
@@ -349,6 +351,14 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     keyed = by_keys(replace(rows, filter=None), source.keys, source.sort_by, folder, size)
     shutil.rmtree(request.staging.folder / f"{PARSED}{split}", ignore_errors=True)  # the keyed files have its rows
     return replace(planned, plan=keyed, origins=[file.to_json() for file in plan.files])
+
+
+def under_rules(plan: Plan, contract: Contract, split: str) -> tuple[Plan, list[str]]:
+    """The plan of a split under a contract, and a sentence for each column that it has a rule for; a DataError for what
+    it freezes."""
+    allowed = under_contract(plan.schema, contract, f"source.{split or 'path'}")
+    plan = with_missing(replace(plan, schema=allowed.schema), contract.missing_rules)
+    return plan, [finding.text for finding in allowed.findings]
 
 
 def _parsed(plan: Plan, folder: Path, columns: Sequence[str], pool: Pool) -> Plan:
@@ -395,15 +405,21 @@ def check_columns(request: Request, bound: Bound) -> None:
 
 def _check_gate(request: Request, bound: Bound) -> None:
     """A JobError for a column of a check that the gate never sees: such a check would be off without a word."""
-    known = {*used_columns(request, bound), *(name for step in bound.steps.values() for name in step.unit)}
-    known |= {*(request.rules.columns if request.rules else ())}
-    if request.origin:  # the source may lack some
-        known |= {*request.fitted_schema}
+    profiled = profiled_columns(request, bound)
+    absent = {*(request.rules.columns if request.rules else ()), *(request.fitted_schema if request.origin else ())}
+    absent -= {*bound.source}  # tonight's source lacks them, that of another night may have them
+    of_steps = {name for step in bound.steps.values() for name in step.unit}
     for check in sorted(request.checks):
         settings = request.checks[check]
+        known = absent | (of_steps if check in OF_STEPS else profiled)
+        why = "the gate compares columns whose rows the run profiles: those of its features, order and conditions"
+        if check in OF_STEPS:
+            why = "this check compares what steps of the features meet in their columns"
+        if check == "columns":
+            known |= {*bound.source}
         for name in (settings.get("columns") or ()) if isinstance(settings, Mapping) else ():
             if name not in known:
-                where, why = f"checks.{check}.columns", "the gate compares columns that the run reads"
+                where = f"checks.{check}.columns"
                 raise JobError(f"the run reads no column {name!r}", where=where, why=why, do=near(name, sorted(known)))
 
 

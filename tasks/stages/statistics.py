@@ -117,7 +117,9 @@ def _learned(
                 manifest["profiled"] = False
                 (request.staging.folder / profiles.STATISTICS).unlink(missing_ok=True)
             if result.seen is not None:
-                profile = profiles.profile_of(result.seen, bound, casts, plan)
+                profile = profiles.profile_of(
+                    result.seen, bound, casts, plan, PlanOf(request).columns(request.splits[0])
+                )
                 profiles.save(request, profiles.STATISTICS, profile, fingerprint)
             write_json(partial / "manifest.json", manifest)
             stack.close()

@@ -78,7 +78,8 @@ def cut_split(
 
 def _save_profile(request: Request, split: str, ready: Prepared, note: PiecesNote) -> None:
     """Write the whole profile of a split: of what transform has read, and of what statistics has read before."""
-    profile = profiles.profile_of(note.summary.seen, ready.work.bound, note.summary.failed_casts, ready.work.source)
+    summary, work, columns = note.summary, ready.work, PlanOf(request).columns(split)
+    profile = profiles.profile_of(summary.seen, work.bound, summary.failed_casts, work.source, columns)
     before = profiles.saved(request, profiles.STATISTICS) if ready.work.training else None
     whole = profile.joined(before) if before else profile
     profiles.save(request, profiles.whole_name(split), whole, ready.fingerprint)

@@ -186,11 +186,24 @@ def phases_of(bound: Bound) -> list[list[str]]:
 
 def used_columns(request: Request, bound: Bound) -> set[str]:
     """The source columns that a run reads: for learning, for the output, for its order and for rules on rows."""
-    source, output = request.source, request.output
-    filters = [place for f in bound.filters for place in f.inputs.values()]
-    learned = [] if request.fitted else [name for names in phases_of(bound) for name in names]
-    written = bound.source_columns([*bound.targets, *filters], training=not request.fitted)
-    order = [] if request.flow == "fit" else [*output.keys, *output.sort_by]
+    source = request.source
+    written = _written_columns(request, bound)  # of a fit, too: its features must be possible
     rows = [*condition_columns(source), *(name for look in looks(source) for name in look.columns)]
-    used = {*learned, *written, *rows, *source.keys, *source.sort_by, *order}
+    used = {*profiled_columns(request, bound), *written, *rows, *source.keys, *source.sort_by}
     return used | {root for name in used if (root := bound.source.root(name))}
+
+
+def profiled_columns(request: Request, bound: Bound) -> set[str]:
+    """The source columns that statistics and transform read, of which the gate has a profile. What ingest alone looks
+    at is not among them."""
+    source, output = request.source, request.output
+    learned = set() if request.fitted else {name for names in phases_of(bound) for name in names}
+    every_pass = condition_columns(source, passes=False)
+    if request.flow == "fit":
+        return {*learned, *every_pass} if learned else set()
+    return {*learned, *every_pass, *_written_columns(request, bound), *output.keys, *output.sort_by}
+
+
+def _written_columns(request: Request, bound: Bound) -> list[str]:
+    filters = [place for f in bound.filters for place in f.inputs.values()]
+    return bound.source_columns([*bound.targets, *filters], training=not request.fitted)

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if night < GOOD:
                 past.insert(0, Past(f"v{night + 1:04d}", FIRST + timedelta(days=night), profile))
                 continue
-            verdict = judge(profile, past, None, STOP, "commit", FIRST + timedelta(days=night))
+            verdict = judge(profile, past, None, STOP, FIRST + timedelta(days=night))
             found[fault or "a plain night"] = {
                 "verdict": verdict.verdict, "rows": profile.rows, "seconds": seconds,
                 "findings": [finding.text for finding in verdict.findings],

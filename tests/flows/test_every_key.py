@@ -414,7 +414,7 @@ FAULTS: dict[str, Callable[[pa.Table], pa.Table]] = {
     "nulls": lambda table: of(table, score=[None] * (len(table) // 2) + table["score"].to_pylist()[len(table) // 2 :]),
     "distinct": lambda table: of(table, product_id=table["product_id"].to_numpy() // 100_000),
     **dict.fromkeys(("extremes", "quantiles", "mean"), far),
-    **dict.fromkeys(("l_infinity", "jensen_shannon", "psi", "new_values"), elsewhere),
+    **dict.fromkeys(("l_infinity", "jensen_shannon", "psi", "new_values", "vanished_values"), elsewhere),
     "constant": lambda table: of(table, country=["US"] * len(table)),
     "swapped": lambda table: of(table, price=table["margin"].to_numpy(), margin=table["price"].to_numpy()),
     "duplicated": lambda table: pa.concat_tables([table, table]),
@@ -451,7 +451,7 @@ def found(check: str, **settings: Any) -> list[tuple[str, str]]:
     asked = Checks(**others | {check: Check(**settings)}) if settings else Checks()
     shop, history = nights()
     contract = CONTRACT if check == "contract" else None
-    verdict = judge(faulty(check), history, contract, asked, "commit", shop.day(NIGHTS))
+    verdict = judge(faulty(check), history, contract, asked, shop.day(NIGHTS))
     return [(finding.column, finding.level) for finding in verdict.findings if finding.check == check]
 
 

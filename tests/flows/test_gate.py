@@ -322,16 +322,22 @@ def test_an_answer_holds_for_the_rows_that_were_judged(tmp_path: Path, run_alone
         run_alone(job_of(tmp_path, BAD, "ask"))
 
 
-def test_the_gate_asks_again_of_what_it_did_not_know(tmp_path: Path, run_alone: Any) -> None:
+@pytest.mark.promise("the question has all findings, and one `rowmill publish` finishes the night")
+def test_one_answer_holds_for_columns_that_are_only_passed_through(
+    tmp_path: Path, run_alone: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     days(tmp_path, ("x", "day"))
-    with pytest.raises(GateAskedError, match="x: 100 %"):
+    with pytest.raises(GateAskedError, match=r"day: 100 %.*; x: 100 %"):
         run_alone(job_of(tmp_path, BAD, "ask"))
+    assert "gate: whether to publish is asked once all columns are read" in caplog.text
     answered(staging_of(tmp_path), "publish", "ada")
-    with pytest.raises(GateAskedError, match="day: 100 %"):
-        run_alone(job_of(tmp_path, BAD, "ask"))
-    answered(staging_of(tmp_path), "publish", "bob")
+    caplog.clear()
     [out] = run_alone(job_of(tmp_path, BAD, "ask"))
-    assert [entry["who"] for entry in json.loads((out / "_gate.json").read_text())["accepted"]] == ["ada", "bob"]
+    noted = json.loads((out / "_gate.json").read_text())
+    assert [entry["who"] for entry in noted["accepted"]] == ["ada"]
+    assert {one["column"] for one in noted["accepted"][0]["findings"]} >= {"x", "day"}
+    assert noted["gate"] == "published by hand"
+    assert "x: 100 %" not in caplog.text  # what was accepted is not reported again
     assert rows_of(out).num_rows == 3
 
 

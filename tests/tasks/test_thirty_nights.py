@@ -271,7 +271,7 @@ def gate(out: Path, version: str, contract: dict[str, Any]) -> str:
     profile = read_profile(out / version)
     assert profile is not None
     past, _ = good_versions(out, without=[version])
-    return judge(profile, past, make_contract(contract), Checks(on_finding="stop"), "commit").verdict
+    return judge(profile, past, make_contract(contract), Checks(on_finding="stop")).verdict
 
 
 def written_as_text(columns: Columns, path: Path) -> None:

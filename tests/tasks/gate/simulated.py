@@ -45,7 +45,7 @@ def profile_of(table: pa.Table, steps: Iterable[StepProfile] = ()) -> Profile:
 
 def coded_texts(column: pa.ChunkedArray) -> pa.Array:
     texts = column.combine_chunks().dictionary_encode()
-    return pa.array(hashed(texts.dictionary) & 15, pa.uint8()).take(texts.indices)
+    return pa.array(hashed(texts.dictionary), pa.uint16()).take(texts.indices)
 
 
 def hashed(values: pa.Array) -> np.ndarray:
@@ -223,7 +223,7 @@ FAULTS_OF_ROWS = {"half of the rows": 0.5, "twice the rows": 2.0, "10 % of the r
 def judged_rows(shop: RowsShop, rows: list[int], night: int, tonight: int | None = None) -> Verdict:
     past = [Past(f"v{n + 1:04d}", shop.day(n), Profile(rows[n])) for n in shop.known(night)]
     stop = Checks(on_finding="stop")
-    return judge(Profile(rows[night] if tonight is None else tonight), past, None, stop, "commit", shop.day(night))
+    return judge(Profile(rows[night] if tonight is None else tonight), past, None, stop, shop.day(night))
 
 
 def clean_alarms(shop: RowsShop, seed: int, nights: int, whole: Shop | None = None) -> list[tuple[int, str]]:
@@ -237,7 +237,7 @@ def clean_alarms(shop: RowsShop, seed: int, nights: int, whole: Shop | None = No
             table = whole.table(night, rows[night] // 4)
             profiles.append(profile_of(table, whole.all_steps(night, table)))
             past = [Past(f"v{n + 1:04d}", shop.day(n), profiles[n]) for n in shop.known(night)]
-            findings = judge(profiles[-1], past, None, Checks(on_finding="stop"), "commit", shop.day(night)).findings
+            findings = judge(profiles[-1], past, None, Checks(on_finding="stop"), shop.day(night)).findings
         alarms += [(night, finding.text) for finding in findings]
     return alarms
 
@@ -411,5 +411,5 @@ def findings_of(
     profile: Profile, past: list[Past], day: date, contract: Contract | None = None
 ) -> dict[tuple[str, str], str]:
     """The level of each finding, by (column, check)."""
-    verdict = judge(profile, past, contract, Checks(on_finding="stop"), "commit", day)
+    verdict = judge(profile, past, contract, Checks(on_finding="stop"), day)
     return {(finding.column, finding.check): finding.level for finding in verdict.findings}

@@ -53,7 +53,7 @@ def tonight() -> pa.Table:
 
 
 def verdict_of(table: pa.Table, settings: Checks = STOP, steps: Any = (), nights: int = NIGHTS) -> Verdict:
-    return judge(profile_of(table, steps), history()[:nights], None, settings, "commit", shop().day(NIGHTS))
+    return judge(profile_of(table, steps), history()[:nights], None, settings, shop().day(NIGHTS))
 
 
 def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
@@ -83,7 +83,7 @@ def alarms_of_plain_nights(seed: int, nights: Iterable[int]) -> list[str]:
     past = [made.past(night) for night in range(30)][::-1]
     alarms = []
     for night in nights:
-        verdict = judge(past[29 - night].profile, past[30 - night :], None, STOP, "commit", made.day(night))
+        verdict = judge(past[29 - night].profile, past[30 - night :], None, STOP, made.day(night))
         alarms += [f"night {night}: {finding.text}" for finding in verdict.findings]
     return alarms
 
@@ -214,22 +214,20 @@ def test_columns_that_come_go_and_change_their_type() -> None:
         or texts["margin"] == "margin: the column is missing, v0030 had it as float64"
     )
     profile = profile_of(table)
-    early = judge(profile, history()[:TEN], None, STOP, "statistics", shop().day(NIGHTS))
-    assert "margin" not in {f.column for f in early.findings if f.check == "columns"}  # it may not be read yet
     contract = make_contract({"columns": {"margin": {"missing": "evolve"}, "product_id": {}, "fresh": {}}})
-    ruled = judge(profile, history()[:TEN], contract, STOP, "commit", shop().day(NIGHTS))
+    ruled = judge(profile, history()[:TEN], contract, STOP, shop().day(NIGHTS))
     assert [f for f in ruled.findings if f.check == "columns"] == []  # the contract says what is right
 
 
 def test_after_a_night_of_one_row_nothing_looks_delivered_twice() -> None:
     tiny = Past("v0001", None, profile_of(pa.table({"x": [1]})))
-    verdict = judge(profile_of(pa.table({"x": [n % 9 for n in range(100)]})), [tiny], None, STOP, "commit", None)
+    verdict = judge(profile_of(pa.table({"x": [n % 9 for n in range(100)]})), [tiny], None, STOP, None)
     assert [f.text for f in verdict.findings if f.check == "duplicated"] == []
     assert [f.check for f in verdict.findings if f.check == "rows"] == ["rows"]
 
 
 def test_the_same_rows_again_and_every_row_twice() -> None:
-    again = judge(history()[0].profile, history()[:TEN], None, STOP, "commit", shop().day(NIGHTS))
+    again = judge(history()[0].profile, history()[:TEN], None, STOP, shop().day(NIGHTS))
     texts = [f.text for f in again.findings if f.check == "duplicated"]
     assert texts == [f"the rows are those of v0030: {history()[0].profile.rows:,} rows with the same values"]
     twice = verdict_of(pa.concat_tables([tonight(), tonight()]), nights=TEN)
@@ -249,7 +247,7 @@ def test_steps_are_compared_by_shares() -> None:
         for n in range(10)
     ]
     tonight = Profile(1_000, steps={"3:brand": step(300)[0]})
-    verdict = judge(tonight, past[::-1], None, STOP, "commit", FIRST + timedelta(days=10))
+    verdict = judge(tonight, past[::-1], None, STOP, FIRST + timedelta(days=10))
     (finding,) = verdict.findings
     assert (finding.column, finding.check, finding.now) == ("brand", "unmatched", 0.3)
     assert finding.text.startswith("brand: 30 % of the rows have no match in the joined table, 10 good nights predict")
@@ -280,7 +278,7 @@ def test_thresholds_levels_and_columns_of_the_user() -> None:
     faulty = profile_of(lost("US", 0.5)(tonight()))
 
     def judged(settings: Checks) -> Verdict:
-        return judge(faulty, history()[:TEN], None, settings, "commit", shop().day(NIGHTS))
+        return judge(faulty, history()[:TEN], None, settings, shop().day(NIGHTS))
 
     assert judged(Checks(on_finding="stop", rows=Check(threshold=0.5))).findings
     silent = {name: Check(level="off") for name in ("l_infinity", "jensen_shannon", "psi", "rows", "distinct")}
@@ -296,16 +294,16 @@ def test_thresholds_levels_and_columns_of_the_user() -> None:
 
 def test_a_contract_stops_whatever_the_history() -> None:
     contract = make_contract({"columns": {"price": {"range": [None, 10]}}})
-    verdict = judge(profile_of(tonight()), [], contract, Checks(), "statistics", FIRST)
+    verdict = judge(profile_of(tonight()), [], contract, Checks(), FIRST)
     assert [(f.check, f.level) for f in verdict.findings] == [("contract", "stop")]
-    warned = judge(profile_of(tonight()), [], contract, Checks(contract=Check(level="warn")), "statistics", FIRST)
+    warned = judge(profile_of(tonight()), [], contract, Checks(contract=Check(level="warn")), FIRST)
     assert warned.verdict == "warn"
 
 
 def test_a_fault_that_was_published_makes_no_alarm_of_the_nights_after_it() -> None:
     price = with_column(tonight(), "price", plain(tonight(), "price") * 100)
     past = [Past("v0031", shop().day(NIGHTS), profile_of(price)), *history()]
-    verdict = judge(shop().profile(NIGHTS + 1), past, None, STOP, "commit", shop().day(NIGHTS + 1))
+    verdict = judge(shop().profile(NIGHTS + 1), past, None, STOP, shop().day(NIGHTS + 1))
     assert verdict.verdict == "pass", [f.text for f in verdict.findings]
 
 
@@ -314,30 +312,30 @@ def test_a_change_that_was_published_is_the_new_plain() -> None:
         return with_column(table, "price", plain(table, "price") * 3)
 
     past = [Past("v0031", shop().day(NIGHTS), profile_of(dearer(tonight()))), *history()]
-    verdict = judge(profile_of(dearer(shop().table(NIGHTS + 1))), past, None, STOP, "commit", shop().day(NIGHTS + 1))
+    verdict = judge(profile_of(dearer(shop().table(NIGHTS + 1))), past, None, STOP, shop().day(NIGHTS + 1))
     assert verdict.verdict == "pass", [f.text for f in verdict.findings]
 
 
 def test_nights_without_dates_count_one_after_another() -> None:
     past = [replace(one, day=None) for one in history()[:TEN]]
-    assert judge(profile_of(tonight()), past, None, STOP, "commit").verdict == "pass"
+    assert judge(profile_of(tonight()), past, None, STOP).verdict == "pass"
     cut = tonight().slice(0, len(tonight()) // 4)
-    assert judge(profile_of(cut), past, None, STOP, "commit").verdict == "stop"
+    assert judge(profile_of(cut), past, None, STOP).verdict == "stop"
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_nights_of_almost_nothing_are_judged(rows: int) -> None:
     small = profile_of(tonight().slice(0, rows))
-    assert judge(small, history()[:TEN], None, STOP, "commit", shop().day(NIGHTS)).verdict == "stop"
+    assert judge(small, history()[:TEN], None, STOP, shop().day(NIGHTS)).verdict == "stop"
     few = [Past(f"v{n}", None, small) for n in range(8)]
-    assert not [f for f in judge(small, few, None, STOP, "commit").findings if f.check != "duplicated"]
-    judge(shop().profile(NIGHTS), few, None, STOP, "commit")
+    assert not [f for f in judge(small, few, None, STOP).findings if f.check != "duplicated"]
+    judge(shop().profile(NIGHTS), few, None, STOP)
 
 
 def test_a_column_that_was_all_null_or_constant_for_ever_makes_no_alarm() -> None:
     nights = [pa.table({"n": pa.nulls(500, pa.string()), "one": [7] * 500, "flag": [True] * 500}) for _ in range(12)]
     past = [Past(f"v{n}", FIRST + timedelta(days=n), profile_of(night)) for n, night in enumerate(nights)]
-    verdict = judge(profile_of(nights[0]), past[::-1], None, STOP, "commit", FIRST + timedelta(days=12))
+    verdict = judge(profile_of(nights[0]), past[::-1], None, STOP, FIRST + timedelta(days=12))
     assert verdict.verdict == "pass"
 
 
@@ -347,10 +345,10 @@ def test_visitors_of_a_first_weekend_of_half_the_rows_are_not_new_values(seed: i
     made = Shop(seed, rows=5_000)
     nights = [profile_of(made.table(n, 2_500 if n == 5 else 5_000).select(["user_id"])) for n in range(6)]
     past = [Past(f"v{n}", made.day(n), nights[n]) for n in range(5)]
-    verdict = judge(nights[5], past[::-1], None, STOP, "commit", made.day(5))
+    verdict = judge(nights[5], past[::-1], None, STOP, made.day(5))
     assert [f.text for f in verdict.findings if f.check == "new_values"] == []
     crowd = with_column(made.table(5, 2_500).select(["user_id"]), "user_id", np.arange(2_500) % 50)
-    found = judge(profile_of(crowd), past[::-1], None, STOP, "commit", made.day(5)).findings
+    found = judge(profile_of(crowd), past[::-1], None, STOP, made.day(5)).findings
     assert [f.figure for f in found if f.check == "new_values"] == [1.0]
 
 
@@ -387,13 +385,13 @@ def test_samples_do_not_count_as_rows_delivered_twice_and_have_no_number_of_dist
     bins = {32_768 + 16 * n: 2 for n in range(80)}
     column = ColumnProfile("x", "double", 2_560, 0, 80.0, math.inf, 1.0, 9.0, 4.0, 1.0, bins=bins, sampled=16)
     past = [Past(f"v{n}", None, Profile(2_561 + n, {"x": replace(column, bins=bins | {40_000: 3})})) for n in range(9)]
-    assert [f.check for f in judge(Profile(2_560, {"x": column}), past, None, STOP, "commit", None).findings] == []
+    assert [f.check for f in judge(Profile(2_560, {"x": column}), past, None, STOP, None).findings] == []
     assert not [key for key in figures_of(past[0].profile) if key.check == "distinct"]
     whole = {"x": replace(column, sampled=1, distinct_error=0.0)}
-    (found,) = judge(Profile(2_560, whole), past, None, STOP, "commit", None).findings
+    (found,) = judge(Profile(2_560, whole), past, None, STOP, None).findings
     assert found.check == "duplicated"
     stuck = {"x": replace(column, distinct=1.0, bins={32_768: 160})}
-    found_checks = {f.check for f in judge(Profile(2_560, stuck), past, None, STOP, "commit", None).findings}
+    found_checks = {f.check for f in judge(Profile(2_560, stuck), past, None, STOP, None).findings}
     assert "constant" not in found_checks
 
 
@@ -402,10 +400,10 @@ def test_the_rows_of_the_last_night_are_known_again_in_another_order_though_thei
     column = ColumnProfile("x", "double", 6_400, 0, 80.0, math.inf, 1.0, 9.0, 4.0, 1.0, bins=bins, sampled=16)
     past = [Past("v1", None, Profile(6_400, {"x": column}))]
     again = replace(column, mean=4.0 + 1e-13, bins=bins | {32_768: 9})
-    (found,) = judge(Profile(6_400, {"x": again}), past, None, STOP, "commit", None).findings
+    (found,) = judge(Profile(6_400, {"x": again}), past, None, STOP, None).findings
     assert found.check == "duplicated"
     other = replace(column, mean=4.01)
-    assert judge(Profile(6_400, {"x": other}), past, None, STOP, "commit", None).verdict == "pass"
+    assert judge(Profile(6_400, {"x": other}), past, None, STOP, None).verdict == "pass"
 
 
 @pytest.mark.parametrize("name", SHOPS_OF_ROWS)
@@ -421,11 +419,11 @@ def test_counters_make_no_trend_alarm_before_the_seventh_night(name: str, dated:
             "order": np.arange(order, order + rows), "visit": visit + np.sort(rng.integers(0, rows // 4, rows)),
             "seconds": seconds, "ratio": 0.5 * np.arange(order, order + rows), "user": rng.integers(0, 3_000, rows),
         }))  # fmt: skip
-        assert [f.text for f in judge(profile, past[::-1], None, STOP, "commit", day).findings] == []
+        assert [f.text for f in judge(profile, past[::-1], None, STOP, day).findings] == []
         past.append(Past(f"v{night + 1:04d}", day, profile))
         order, visit = order + rows, visit + rows // 4
     other_unit = pa.table({"seconds": seconds * 1_000, "visit": visit + rng.integers(0, rows // 4, rows)})
-    early = judge(profile_of(other_unit), past[3::-1], None, STOP, "commit", shop.day(4) if dated else None)
+    early = judge(profile_of(other_unit), past[3::-1], None, STOP, shop.day(4) if dated else None)
     assert {f.check for f in early.findings if f.column == "seconds"} >= {"extremes", "quantiles"}
 
 
@@ -461,7 +459,7 @@ def test_a_value_of_a_bucket_is_named_and_control_characters_of_names_are_escape
         return Profile(rows, {strange: replace(column, buckets=np.bincount(hashes, minlength=1024).tolist())})
 
     past = [Past(f"v{n}", FIRST + timedelta(days=n), night(n, 0.01)) for n in range(9)]
-    verdict = judge(night(99, 0.2), past[::-1], None, STOP, "commit", FIRST + timedelta(days=9))
+    verdict = judge(night(99, 0.2), past[::-1], None, STOP, FIRST + timedelta(days=9))
     texts = [f.text for f in verdict.findings if f.check == "l_infinity"]
     text = next(text for text in texts if "of its hash" in text)
     assert text.startswith(r"bad\x1b[31m\nname: one share has moved by 0.1")

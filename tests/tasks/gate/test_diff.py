@@ -21,7 +21,7 @@ from tasks.core.schema import Column, Schema
 from tasks.gate.comparison import Side, difference
 from tasks.gate.contract import make_contract
 from tasks.gate.earlier_outputs import good_versions
-from tasks.gate.output_profile import ColumnProfile, Profile, StepProfile
+from tasks.gate.output_profile import Association, ColumnProfile, Profile, StepProfile
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import profile_of
 
@@ -73,10 +73,10 @@ def test_figures_that_the_gate_compares_differ_in_the_same_words() -> None:
     moment = ColumnProfile("t", "timestamp[us]", rows=9, nulls=0, distinct=9.0, minimum=low, maximum=low)
     step = StepProfile("3", "Categorify", ("brand",), 100, out_of_vocabulary=1)
     before = Profile(9, {"t": moment}, {"3": step}, repeated=0.0, compared=9, associated=10_000,
-                     associations={("a", "b"): 0.6, ("a", "c"): 0.1})  # fmt: skip
+                     associations={("a", "b"): Association(0.6), ("a", "c"): Association(0.1)})  # fmt: skip
     now = replace(before, columns={"t": replace(moment, maximum=high)}, repeated=0.1,
                   steps={"4": replace(step, key="4", out_of_vocabulary=9)},
-                  associations={("a", "b"): 0.05, ("a", "c"): 0.1001})  # fmt: skip
+                  associations={("a", "b"): Association(0.05), ("a", "c"): Association(0.1001, 0.01)})  # fmt: skip
     result = difference(side("v0001", before), side("v0002", now))
     assert list(result.statistics) == [
         ("rows", "repeated", "0 %", "10 %", "+10 points"),

@@ -24,7 +24,7 @@ from flows.job.job import make_job
 from tasks.core.settings import Checks
 from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
-from tasks.gate.output_profile import ColumnProfile, Profile
+from tasks.gate.output_profile import Association, ColumnProfile, Profile
 from tests.examples import nightly_but
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import FIRST, Shop, profile_of
@@ -148,7 +148,7 @@ def test_each_fault_is_stopped_and_named(name: str, rows: int) -> None:
     fault, column, checks = TWELVE[name]
     table = fault(table_of(NIGHTS, rows))
     users = shop(rows).steps(NIGHTS, table)
-    verdict = judge(profile_of(table, users), history(NIGHTS, rows), None, STOP, "commit", shop(rows).day(NIGHTS))
+    verdict = judge(profile_of(table, users), history(NIGHTS, rows), None, STOP, shop(rows).day(NIGHTS))
     found = [finding for finding in verdict.findings if finding.column == column and finding.check in checks]
     assert verdict.verdict == "stop"
     assert found, [finding.text for finding in verdict.findings]
@@ -160,7 +160,7 @@ def test_plain_nights_raise_at_most_one_false_alarm() -> None:
     """Night 31 and thirty further plain nights, each with those before it as history."""
     alarms = []
     for night in range(NIGHTS, NIGHTS + 1 + FURTHER):
-        verdict = judge(profile(night, FEW), history(night, FEW), None, STOP, "commit", shop(FEW).day(night))
+        verdict = judge(profile(night, FEW), history(night, FEW), None, STOP, shop(FEW).day(night))
         alarms += [f"night {night + 1}: {finding.text}" for finding in verdict.findings]
     assert len(alarms) <= 1, alarms
 
@@ -247,10 +247,10 @@ def test_faults_that_only_whole_rows_show_are_stopped_and_named(
 ) -> None:
     plain = events(rows, 8)
     night = FIRST + timedelta(days=8)
-    calm = judge(profile_of_run(plain, tmp_path / "plain", engine), good(rows), None, STOP, "commit", night)
+    calm = judge(profile_of_run(plain, tmp_path / "plain", engine), good(rows), None, STOP, night)
     assert calm.findings == ()
     for name, (fault, check, column) in TOGETHER.items():
-        verdict = judge(profile_of_run(fault(plain), tmp_path / name, engine), good(rows), None, STOP, "commit", night)
+        verdict = judge(profile_of_run(fault(plain), tmp_path / name, engine), good(rows), None, STOP, night)
         assert verdict.verdict == "stop", name
         named = {(finding.check, finding.column) for finding in verdict.findings}
         assert (check, column) in named, (name, [finding.text for finding in verdict.findings])
@@ -263,8 +263,11 @@ def test_a_column_that_goes_with_one_other_alone_is_named_with_it() -> None:
     before = {("a", "b"): 0.5, ("c", "d"): 0.6, ("c", "e"): 0.4, ("c", "f"): 0.3, ("d", "e"): 0.02}
     now = before | {("a", "b"): 0.1, ("c", "d"): 0.0, ("c", "e"): 0.1, ("c", "f"): 0.1}
     columns = {name: ColumnProfile(name, "float64", 10_000, 0, mean=0.0, std=1.0) for name in "abcdef"}
-    one, other = (Profile(10_000, columns, associations=pairs, associated=10_000) for pairs in (before, now))
+    one, other = (
+        Profile(10_000, columns, associations={pair: Association(v) for pair, v in pairs.items()}, associated=10_000)
+        for pairs in (before, now)
+    )
     past = [Past(f"v{n:04d}", FIRST + timedelta(days=n), one) for n in range(8, 0, -1)]
-    verdict = judge(other, past, None, STOP, "commit", FIRST + timedelta(days=9))
+    verdict = judge(other, past, None, STOP, FIRST + timedelta(days=9))
     assert [finding.column for finding in verdict.findings] == ["a", "c"]
     assert "no longer go together with those of d, e, f" in verdict.findings[1].text

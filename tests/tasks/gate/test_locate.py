@@ -44,7 +44,7 @@ def names(finding: Finding) -> list[str]:
 def located(folder: Path, table: pa.Table, fault: Fault, contract: Contract | None = None) -> Verdict:
     rows, plan = in_files(folder, table, fault)
     history, night = faults.history(NIGHT, faults.FEW), profile_of(rows)
-    verdict = judge(night, history, contract, STOP, "commit", faults.shop(faults.FEW).day(NIGHT))
+    verdict = judge(night, history, contract, STOP, faults.shop(faults.FEW).day(NIGHT))
     return with_files(verdict, plan, night, history[0].profile, contract, None)
 
 

@@ -29,7 +29,7 @@ STOP = Checks(on_finding="stop")
 def judged(rows: Sequence[int], days: Sequence[date | None], settings: Checks = STOP) -> list[tuple[str, str]]:
     """(level, sentence) of the findings of the last night, all others are good versions."""
     past = [Past(f"v{n + 1:04d}", day, Profile(count)) for n, (count, day) in enumerate(zip(rows, days, strict=True))]
-    verdict = judge(Profile(rows[-1]), past[:-1][::-1], None, settings, "commit", days[-1])
+    verdict = judge(Profile(rows[-1]), past[:-1][::-1], None, settings, days[-1])
     return [(one.level, one.text) for one in verdict.findings]
 
 
