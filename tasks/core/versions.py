@@ -31,9 +31,8 @@ def stable_json(data: object) -> str:
     return json.dumps(data, sort_keys=True, default=str)
 
 
-VALUE_RULES = (
-    2  # saved with a state, which keeps its number; another number whenever HashBucket, HashedCross, the hashes
-)
-# of Categorify or Cross make another value. 1: a float always
-# hashes as a float, Cross escapes nothing; 2: whole floats hash as integers, Cross escapes its separator in values.
+# Saved with a state, which keeps its number; another number whenever HashBucket, HashedCross, `hash` of an expression,
+# the hashes of Categorify, or Cross make another value. 1: a float always hashes as a float, Cross escapes nothing;
+# 2: whole floats hash as integers, Cross escapes its separator in values; 3: so do they in `hash` of an expression.
+VALUE_RULES = 3
 PERMUTATION_VERSION = 1  # written into manifests; another number whenever any position changes

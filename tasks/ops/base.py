@@ -69,6 +69,11 @@ class Context:
         """The hash of each row, of one column or of several; whole floats as integers, unless an older rule holds."""
         return self.engine.hash_columns(columns, whole=self.rules >= 2)
 
+    @property
+    def hashes_whole(self) -> bool:
+        """Whether `hash` of an expression takes whole floats as integers, as `hashes` does."""
+        return self.rules >= 3
+
     def ordered(self) -> Array:
         """The order numbers of the rows."""
         return self.rows if self.order is None else self.order

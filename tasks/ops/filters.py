@@ -101,7 +101,7 @@ class Filter(_RowFilter):
         engine = context.engine
         if self.expression is not None:
             with rows_named(context):
-                return true_mask(self.parsed, columns, context.failed, self.strict)
+                return true_mask(self.parsed, columns, context.failed, self.strict, context.hashes_whole)
         called = import_path(self.function) if isinstance(self.function, str) else self.function
         assert callable(called)
         frame = engine.user_frame({name: columns[name] for name in unit})

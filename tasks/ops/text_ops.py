@@ -27,9 +27,15 @@ class Cross(Operator):
     Notes
     -----
     In a row with `sep` inside a value, a backslash stands before each `sep` and each backslash of its values, so that
-    (`x_y`, `z`) and (`x`, `y_z`) give two texts; all other rows are joined as they are. A `sep` of several letters is
-    escaped letter by letter, also where one begins or ends a value; an empty one escapes nothing. A workflow that an
-    older rowmill fitted escapes nothing, and keeps doing so in refits.
+    (`x_y`, `z`) and (`x`, `y_z`) give two texts; all other rows are joined as they are. If `sep` has a backslash, the
+    escape is a slash; if it has both, a tilde. An empty `sep` escapes nothing.
+
+    A `sep` of several letters is escaped letter by letter: with `::`, (`x:y`, `z`) gives `x:y::z`, and (`x:`, `y`)
+    gives `x\:::y`. A row is escaped if one of its values contains `sep`, begins or ends with one of its letters, ends
+    with the escape, or contains the escape before one of these letters. Then each of these letters and each escape in
+    its values has an escape before it.
+
+    A workflow that an older rowmill fitted escapes nothing, and keeps doing so in refits.
 
     Integers are written in decimal, booleans as true and false. Type out: string. An empty text stays empty and is not
     null.

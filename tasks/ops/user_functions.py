@@ -169,7 +169,9 @@ class Lambda(Operator):
 
     def _evaluated(self, columns: Columns, fitted: Mapping[str, Any] | None, context: Context) -> Series:
         with rows_named(context):
-            return evaluate(self.parsed, columns, failed=context.failed, learned=fitted, strict=self.strict)
+            return evaluate(
+                self.parsed, columns, None, context.failed, fitted, strict=self.strict, whole=context.hashes_whole
+            )
 
     def _call(self, column: Series, columns: Columns, context: Context) -> object:
         series = context.engine.series(column)

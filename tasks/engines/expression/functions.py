@@ -135,8 +135,9 @@ NUMBERS = (
     ),
     Function(
         "hash(x: value, seed: seed = 0) -> int64",
-        "MurmurHash3_x86_32 of the value, 0 to 4294967295, in every version: `hash(x) % n` is what `HashBucket` "
-        "gives. The seed is a whole number from 0 to 4294967295.",
+        "MurmurHash3_x86_32 of the value, 0 to 4294967295, in every version: of values that are not null, "
+        "`hash(x) % n` is what `HashBucket` gives, also for whole floats (7.0 as 7). The seed is a whole number "
+        "from 0 to 4294967295.",
         [("hash(user) % 100", {"user": [10, 11, None]}, [76, 7, None])],
     ),
 )

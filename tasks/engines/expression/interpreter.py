@@ -75,17 +75,18 @@ def evaluate(
     failed: Failed | None = None,
     learned: Mapping[str, Any] | None = None,
     strict: bool = False,
+    whole: bool = True,
 ) -> Series:
     """The result for columns of a frame: pandas Series of Arrow types, or cuDF Series; the result is of the same kind.
 
     It has the index of the first column that the expression uses and exactly the type `dtype_of(expression, schema)`.
     A `schema` is needed only for dates in cuDF, where they are timestamps; all other types are those of the columns.
     `failed` counts, under the text of the expression, the rows that are null because a cast or a parse failed; with
-    `strict` they are an UnreadError. `learned` are the learned values by name. DataError for whole numbers beyond 64
-    bits.
+    `strict` they are an UnreadError. `learned` are the learned values by name. With `whole`, whole floats hash as
+    integers, as for HashBucket. DataError for whole numbers beyond 64 bits.
     """
     root, like = _steps(expression, columns, schema), columns[expression.columns[0]]
-    answer = _answer(root, columns, expression, failed, learned, strict)
+    answer = _answer(root, columns, expression, failed, learned, strict, whole)
     return engine_of(like).column(answer, root.dtype, like)
 
 
@@ -95,29 +96,34 @@ def filter_mask(
     schema: Schema | None = None,
     failed: Failed | None = None,
     strict: bool = False,
+    whole: bool = True,
 ) -> Array:
     """Which rows pass a filter, as numpy (or CuPy) array: true where the condition is true, false where false or null.
 
-    JobError for an expression whose type is not boolean. `schema`, `failed` and `strict` as for `evaluate`.
+    JobError for an expression whose type is not boolean. `schema`, `failed`, `strict` and `whole` as for `evaluate`.
     """
     root = _steps(condition, columns, schema)
     if root.dtype != pa.bool_():
         what = f"a filter needs true or false, this is {root.dtype}"
         raise failure(what, condition.text, (0, len(condition.text)), "compare it: x != 0, x is not None")
     first = condition.columns[0]
-    flat, rows = _answer(root, columns, condition, failed, strict=strict), len(columns[first])
+    flat, rows = _answer(root, columns, condition, failed, None, strict, whole), len(columns[first])
     mask = flat.values if flat.valid is None else flat.values & flat.valid
     xp = engine_of(columns[first]).xp
     return xp.ascontiguousarray(xp.broadcast_to(mask, (rows,)))
 
 
 def true_mask(
-    condition: Expression, frame: Mapping[str, Any], failed: Failed | None = None, strict: bool = False
+    condition: Expression,
+    frame: Mapping[str, Any],
+    failed: Failed | None = None,
+    strict: bool = False,
+    whole: bool = True,
 ) -> Array:
     """`filter_mask` for a frame of an engine, whose columns may be dictionary-encoded."""
     verbs = engine_of(frame[condition.columns[0]])
     columns = {name: verbs.decoded(frame[name]) for name in condition.columns}
-    return verbs.xp.asarray(filter_mask(condition, columns, failed=failed, strict=strict))
+    return verbs.xp.asarray(filter_mask(condition, columns, failed=failed, strict=strict, whole=whole))
 
 
 def true_rows(condition: Expression, frame: Mapping[str, Any], failed: Failed | None = None) -> Array:
@@ -148,10 +154,11 @@ def _answer(
     failed: Failed | None,
     learned: Mapping[str, Any] | None = None,
     strict: bool = False,
+    whole: bool = True,
 ) -> Any:
     like = columns[of.columns[0]]
     with np.errstate(all="ignore"):
-        runner = _StepRunner(columns, engine_of(like), len(like), of, learned or {}, strict)
+        runner = _StepRunner(columns, engine_of(like), len(like), of, learned or {}, strict, whole)
         value = runner.settled(runner.value(root))
     if failed is not None and runner.failed is not None:
         failed[of.text] += int(runner.failed.sum())
@@ -202,6 +209,7 @@ class _StepRunner:
     of: Expression
     learned: Mapping[str, Any]
     strict: bool
+    whole: bool
     failed: Any = None
 
     def settled(self, value: Value) -> Value:
@@ -324,7 +332,8 @@ class _StepRunner:
 
     def hash(self, step: Typed, value: object) -> Flat:
         like, null = self.columns[self.of.columns[0]], self.nulls(value)
-        hashes = self.engine.hashed(self.engine.column(bare(value), step.args[0].dtype, like), *step.value)
+        column = self.engine.column(bare(value), step.args[0].dtype, like)
+        hashes = self.engine.hashed(column, *step.value, self.whole)
         valid = None if null is None else self.engine.xp.broadcast_to(~null, (self.rows,))
         return Flat(hashes.astype("int64"), valid, lost_in(value), bounds=(0, 2**32 - 1))
 

@@ -90,9 +90,9 @@ def nested_from_arrow(arrow: pa.Array) -> pa.Array:
     return arrow
 
 
-def hashed(column: Column, seed: int) -> np.ndarray:
-    """MurmurHash3_x86_32 of each row, uint32."""
-    return hash_columns([column], seed)
+def hashed(column: Column, seed: int, whole: bool) -> np.ndarray:
+    """MurmurHash3_x86_32 of each row, uint32; with `whole`, of whole floats as integers."""
+    return hash_columns([column], seed, whole)
 
 
 def literal_text(value: str | None, rows: int) -> pa.Array:

@@ -98,9 +98,9 @@ def nested_from_arrow(arrow: pa.Array) -> cudf.Series:
     return from_host(arrow)
 
 
-def hashed(column: cudf.Series, seed: int) -> cupy.ndarray:
-    """MurmurHash3_x86_32 of each row, uint32."""
-    return hash_columns([column], seed)
+def hashed(column: cudf.Series, seed: int, whole: bool) -> cupy.ndarray:
+    """MurmurHash3_x86_32 of each row, uint32; with `whole`, of whole floats as integers."""
+    return hash_columns([column], seed, whole)
 
 
 def literal_text(value: str | None, rows: int) -> cudf.Series:

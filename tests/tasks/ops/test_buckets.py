@@ -133,6 +133,37 @@ def test_a_state_of_older_rules_keeps_them_in_refits(engine, tmp_path, monkeypat
     assert Workflow.load(tmp_path / "refitted").transform(table).to_pydict() == {"x": [853, 817], "a_b": [3, 3]}
 
 
+@pytest.mark.promise("of values that are not null, `hash(x) % n` is what `HashBucket` gives, also for whole floats")
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([7.0, 8.0, -3.0, 0.5, -0.0, 2.0**64, np.inf], pa.float64()),
+        ([7.0, 0.5], pa.float32()),
+        ([7, 8, 2**62], pa.int64()),
+        ([True, False], pa.bool_()),
+        (["7", ""], pa.string()),
+    ],
+)
+def test_hash_of_an_expression_is_that_of_hash_bucket(values, dtype, engine):
+    hashed = ops.Lambda(expression="hash(x) % 1000")
+    assert one_column(hashed, values, dtype, engine) == one_column(ops.HashBucket(1000), values, dtype, engine)
+    assert one_column(hashed, [7.0, None], pa.float64(), engine) == [267, None]
+    table = pa.table({"x": pa.array(values, dtype), "row": range(len(values))})
+    kept = transformed((["x", "row"] >> ops.Filter("hash(x) % 1000 == 267"))["row"], table, engine)["row"]
+    assert kept == [n for n, value in enumerate(values) if value == 7 and dtype != pa.string()]
+
+
+def test_an_older_state_keeps_the_hashes_of_its_expressions(engine, tmp_path, monkeypatch):
+    nodes = ["x"] >> ops.Lambda(expression="hash(x) % 1000")
+    table = pa.table({"x": [7.0, 8.0]})
+    assert transformed(nodes, table, engine) == {"x": [267, 271]}
+    monkeypatch.setattr(observe, "VALUE_RULES", 2)
+    Workflow(nodes).fit(Dataset(table, engine=engine)).save(tmp_path / "old")
+    monkeypatch.undo()
+    assert json.loads((tmp_path / "old/state.json").read_text())["rules"] == 2
+    assert Workflow.load(tmp_path / "old").transform(table).to_pydict() == {"x": [853, 817]}
+
+
 def test_hash_bucket_hashes_the_elements_of_lists(engine):
     dtype = pa.list_(pa.string())
     (a,) = one_column(ops.HashBucket(50), ["a"], pa.string(), engine)

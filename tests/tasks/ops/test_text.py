@@ -52,7 +52,18 @@ def test_cross_escapes_its_separator_inside_of_values_alone(engine: str) -> None
     assert rows([["a", "b"]] >> ops.Cross(sep="::"), table, engine) == {
         "a_b": ["a\\:::b", "a::\\:b", "a:b::c", "a\\:\\:b::c"]
     }
+    table = {"a": ["x:", "x:y", "x\\"], "b": ["y", "z", "y"]}
+    assert rows([["a", "b"]] >> ops.Cross(sep="::"), table, engine) == {"a_b": ["x\\:::y", "x:y::z", "x\\\\::y"]}
     assert rows([["n", "m"]] >> ops.Cross(sep="-"), {"n": [1, 1], "m": [2, -2]}, engine) == {"n_m": ["1-2", "1-\\-2"]}
+
+
+@pytest.mark.promise(
+    "If `sep` has a backslash, the escape is a slash; if it has both, a tilde", "tasks/ops/README.md#cross"
+)
+def test_cross_escapes_a_separator_with_a_backslash_otherwise(engine: str) -> None:
+    table = {"a": ["x\\y", "a/b", "a/b"], "b": ["z", "c\\d", "c"]}
+    assert rows([["a", "b"]] >> ops.Cross(sep="\\"), table, engine) == {"a_b": ["x/\\y\\z", "a//b\\c/\\d", "a/b\\c"]}
+    assert rows([["a", "b"]] >> ops.Cross(sep="/\\"), {"a": ["x/"], "b": ["y"]}, engine) == {"a_b": ["x~//\\y"]}
 
 
 @pytest.mark.parametrize("sep", ["_", "::", "__", "-_-", "\\", "/\\", "aba"])
