@@ -72,6 +72,7 @@ class FooterForm(Form):
 
 class RowsForm(Form):
     in_: Count = Field(alias="in")
+    other_splits: Count = 0
     dropped: Count
     added: Count
     out: Count
@@ -148,7 +149,7 @@ class Manifest:
 
     @property
     def rows(self) -> dict[str, int]:
-        """Numbers of rows: {in, dropped, added, out}."""
+        """Numbers of rows: in of the source, other_splits of them (only if it is divided), dropped or added, out."""
         return dict(self.data["rows"])
 
     @property

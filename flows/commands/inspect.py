@@ -137,7 +137,8 @@ def _show_output(folder: Path, console: Console) -> None:
     manifest = Manifest.load(folder)
     data, counts = manifest.data, manifest.rows
     console.print(str(folder), style="bold", markup=False, soft_wrap=True)
-    changes = "".join(f", {counts[what]:,} {what}" for what in ("dropped", "added") if counts[what])
+    words = {"other_splits": "in other splits", "dropped": "dropped", "added": "added"}
+    changes = "".join(f", {counts[what]:,} {text}" for what, text in words.items() if counts.get(what))
     output = data["output"]
     rows_text = f"{counts['out']:,} rows of {counts['in']:,}{changes}; shuffle {output['shuffle']}, seed {data['seed']}"
     created = data["created"][:19].replace("T", " ") + " UTC"

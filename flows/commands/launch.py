@@ -156,7 +156,7 @@ def launch(
         JobError: The job cannot be right; nothing is started.
         typer.Exit: The run failed. The server has it as a Failed run, and the cause is on the screen.
     """
-    name = module.rpartition(".")[2]
+    name, began = module.rpartition(".")[2], time.monotonic()
     from flows.commands.progress_view import ProgressView, shown
     from infra.workers.failed_starts import check_address_space
 
@@ -196,7 +196,7 @@ def launch(
     if name == "fit":
         _next(console, "fitted  ", Path(output), pages)
         return [output]
-    _summary(console, manifests, pages)
+    _summary(console, manifests, pages, time.monotonic() - began)
     return output
 
 
@@ -340,8 +340,8 @@ def _server_gone(error: BaseException, api_url: str, committed: Sequence[str]) -
     return GiveUpError("the Prefect server went away during the run", where=api_url, why=why, do=do)
 
 
-def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str]) -> None:
-    """Rows, files, bytes, seconds per stage, and where to look next."""
+def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str], seconds: float) -> None:
+    """Rows, files, bytes, seconds per stage and of the whole command, and where to look next."""
     from tasks.core.units import amount
     from tasks.storage.sample_data import made_up_text
 
@@ -366,6 +366,8 @@ def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str]) -
             console.print(f"made up  {made_up_text(manifest.data['made_up'])}", soft_wrap=True, markup=False)
         for line in manifest.data.get("differs_from_fit", ()):
             console.print(f"differs  {line}", soft_wrap=True, markup=False)
+    text = f"took     {seconds:.1f} s, with the start of the cluster and the end of the run"
+    console.print(text, soft_wrap=True, markup=False)
     report = next((p / "_report.html" for p in (root, Path(manifests[0].path)) if (p / "_report.html").exists()), None)
     _next(console, "output  ", root, pages, report)
 

@@ -170,7 +170,7 @@ def _on_base(job: AnyJob, request: Request) -> tuple[Request, str]:
     passed = [*choice.damaged.values(), *(f"{name} was discarded" for name in choice.discarded)]
     more = f"; newer, and not good: {'; '.join(passed)}" if passed else ""
     inherited = f"; as in the base: {job.inherited}" if isinstance(job, Refit) and job.inherited else ""
-    text = f"{version.path}, {version.rows:,} rows of {nights_text(version.data)}{more}{inherited}"
+    text = f"{version.path}, {version.learned_rows:,} rows of {nights_text(version.data)}{more}{inherited}"
     return replace(job.request(request.engine, version), flow=request.flow), text
 
 

@@ -167,7 +167,7 @@ def on_base(job: AnyJob, request: Request) -> Request:
             COMMITTED[:] = [str(version.path / split) if split else str(version.path) for split in request.splits]
             raise PublishedError([*COMMITTED])
     based = replace(job.request(request.engine, version), flow=request.flow, stage_engines=request.stage_engines)
-    log.info("the base is %s: %s rows of %s", version.path, f"{version.rows:,}", nights_text(version.data))
+    log.info("the base is %s: %s rows of %s", version.path, f"{version.learned_rows:,}", nights_text(version.data))
     if (written_by := version.data.get("rowmill")) != rowmill_version():
         log.info("the base was written by rowmill %s, this is %s", written_by, rowmill_version())
     if isinstance(job, Refit) and job.inherited:

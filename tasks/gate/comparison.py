@@ -128,7 +128,11 @@ def _change(before: float, now: float) -> str:
 
 
 def _rows(before: Side, now: Side) -> list[Cells]:
-    names = [name for name in ("in", "dropped", "added", "out") if before.rows.get(name) or now.rows.get(name)]
+    names = [
+        name
+        for name in ("in", "other_splits", "dropped", "added", "out")
+        if before.rows.get(name) or now.rows.get(name)
+    ]
     counts = [(name, before.rows.get(name, 0), now.rows.get(name, 0)) for name in names]
     return [(f"rows {name}", f"{one:,}", f"{other:,}", _change(one, other)) for name, one, other in counts]
 

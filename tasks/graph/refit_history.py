@@ -71,7 +71,14 @@ def history_lines(folder: Path, data: Mapping[str, Any]) -> list[str]:
     batches = history["nights"]
     first, last, files = batches[0]["day"], batches[-1]["day"], sum(batch["files"] for batch in batches)
     days = f"the night of {last}" if len(batches) == 1 else f"{len(batches):,} nights, {first} to {last}"
-    return [f"learned: {history['rows']:,} rows in {files:,} files of {days}", sizes]
+    return [f"learned: {learned_rows(history):,} rows in {files:,} files of {days}", sizes]
+
+
+def learned_rows(history: Mapping[str, Any]) -> int:
+    """The rows from which all batches of a history were learned. Its `rows` are those that have a number: those of
+    other splits, for instance, are among them."""
+    unnoted = int(history["rows"]) - sum(int(batch["rows"]) for batch in history["nights"])
+    return unnoted + sum(int(batch.get("learned", batch["rows"])) for batch in history["nights"])
 
 
 def batch_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -82,7 +89,7 @@ def batch_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "day": batch["day"],
-            "rows": f"{batch['rows']:,}",
+            "rows": f"{batch.get('learned', batch['rows']):,}",
             "files": f"{batch['files']:,}",
             "ids": f"{sum(batch.get('ids', {}).values()):,}",
             **{f"ids of {name}": f"{batch.get('ids', {}).get(name, 0):,}" for name in most},

@@ -72,12 +72,15 @@ class SourceFilter:
 
     def decide(self, rows: PartitionRows, partition: MaskedPartition) -> MaskResult:
         mask = partition.true(self.condition, SOURCE_FILTER, rows) if self.condition else None
+        passed = len(rows.numbers) if mask is None else total(mask)
+        left_out = {"filtered": len(rows.numbers) - passed}
         if self.repeated:
             first, count = partition.partition.first_row, partition.partition.rows
             gone = self.repeated.has(on_host(rows.numbers)) if partition.keyed else self.repeated.members(first, count)
             fresh = partition.engine.xp.asarray(~gone)
             mask = fresh if mask is None else mask & fresh
-        return MaskResult(mask)
+            left_out["repeated"] = passed - total(mask)
+        return MaskResult(mask, left_out=left_out)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tasks.core.strict_json import decoded
 from tasks.errors import DataError, HostError, JobError
-from tasks.graph.refit_history import check_history
+from tasks.graph.refit_history import check_history, learned_rows
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.graph.state import check_saved
 from tasks.job.output_check import damages
@@ -58,6 +58,12 @@ class BaseVersion:
             return int(history["rows"])
         manifest = manifest_of(self.path)
         return int(manifest["rows"]["in"]) if manifest else 0
+
+    @property
+    def learned_rows(self) -> int:
+        """The rows from which all nights were learned: without those of other splits, and those that rules left out."""
+        history = self.data.get("history")
+        return learned_rows(history) if history else self.rows
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:

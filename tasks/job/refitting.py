@@ -144,12 +144,19 @@ def history_of(request: Request, values: Mapping[str, Mapping[str, Any]]) -> tup
     batch = {
         "day": night_of(request),
         "rows": plans.plan(request.splits[0]).numbered_rows,
+        "learned": _learned_rows(request),
         "files": len(learned),
         "ids": {key.split("/", 2)[-1]: int(known["size"]) for key, known in vocabularies.items()},
         "rowmill": rowmill_version(),
     }
     own = files_table(learned, len(before.get("nights", ())))
     return with_batch(before, batch), pa.concat_tables([files, own])
+
+
+def _learned_rows(request: Request) -> int:
+    """The rows from which the statistics of this run have learned."""
+    manifest = read_json(request.staging.folder / "state" / "manifest.json") or {}
+    return int(manifest.get("learned_rows", 0))
 
 
 def base_note(request: Request) -> dict[str, Any]:

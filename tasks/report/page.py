@@ -60,10 +60,12 @@ def render(facts: Facts, folder: Path) -> str:
     output = profile_section.columns_of(facts.bound.output, sample)
     known_nulls(output, folder, manifest)
     known = facts.source or profile_section.columns_of(facts.bound.source, None)
-    if not isinstance(manifest.get("base"), Mapping):  # a refit has learned of the rows of other nights, too
+    # A refit has learned of the rows of other nights, too, and from valid and test nothing is learned.
+    if not isinstance(manifest.get("base"), Mapping) and facts.split in ("", "train"):
         profile_section.add_learned(known, facts.bound, facts.values)
     if (profile := read_profile(folder)) is not None:
         profile_section.add_profile(known, profile)
+    of_split = f" of {facts.split}" if facts.split else ""
     size = sum(part["bytes"] for part in manifest["parts"])
     return template().render(
         facts=facts,
@@ -83,6 +85,8 @@ def render(facts: Facts, folder: Path) -> str:
         source=known[:MOST_COLUMNS],
         output=output[:MOST_COLUMNS],
         output_note=note,
+        source_exact=f"of all rows{of_split} that were read" if profile is None else _exact(profile.rows, of_split),
+        output_exact=_exact(manifest["rows"]["out"], of_split),
         embeddings=embeddings(facts.bound),
         gate=verdict_section.section(folder),
         growth=growth(folder, Path(facts.target or folder)),
@@ -98,17 +102,23 @@ def output_sample(folder: Path, manifest: Mapping[str, Any]) -> tuple[pa.Table |
         return None, f"the files could not be sampled: {error}"
     if sample is None:
         return None, "the files were too large to be sampled"
-    random = sampling.is_random(manifest)
-    return sample, _note(
-        sample.num_rows, manifest["rows"]["out"], "a random sample of" if random else "from up to four files,"
-    )
+    files = sampling.files_of_sample(manifest)
+    place = "" if sampling.is_random(manifest) else f"the first ones of {files} file{'s' * (files > 1)}"
+    return sample, _note(sample.num_rows, manifest["rows"]["out"], place)
 
 
-def _note(seen: int, rows: int, how: str) -> str:
+def _exact(rows: int, of_split: str) -> str:
+    return f"of all {rows:,} rows{of_split}"
+
+
+def _note(seen: int, rows: int, place: str) -> str:
+    """What a sample of `seen` rows is of: all rows, a random sample (no `place`), or the first rows of a place."""
     if seen >= rows:
         return f"of all {rows:,} rows"
+    if place:
+        return f"of {seen:,} rows, {place}, of {rows:,}; rows elsewhere may be different"
     error = profile_section.error_of(seen)
-    return f"of {seen:,} rows, {how} {rows:,}; shares within {error:g} points (two standard errors)"
+    return f"of {seen:,} rows, a random sample of {rows:,}; shares within {error:g} points (two standard errors)"
 
 
 def source_sample(plan: Any) -> tuple[list[profile_section.ColumnSummary], str]:
@@ -120,7 +130,9 @@ def source_sample(plan: Any) -> tuple[list[profile_section.ColumnSummary], str]:
     if sample is None:
         return [], "the source was not sampled: it cannot be read in small pieces"
     schema = profile_section.columns_of(plan.schema, sample)
-    return [p for p in schema if p.name != "__row__"], _note(sample.num_rows, plan.rows, "from up to four places of")
+    places = sampling.places_of_sample(plan)
+    place = f"the first ones of {places} place{'s' * (places > 1)}"
+    return [p for p in schema if p.name != "__row__"], _note(sample.num_rows, plan.rows, place)
 
 
 def known_nulls(profiles: Sequence[profile_section.ColumnSummary], folder: Path, manifest: Mapping[str, Any]) -> None:

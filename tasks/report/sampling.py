@@ -30,8 +30,7 @@ BUFFER, MOST_PIECES = 2**18, 16  # bytes that are read of a column at once; part
 
 def of_source(plan: Plan, rows: int = ROWS) -> pa.Table | None:
     """Rows from the beginnings of up to `PLACES` blocks, spread over the source; None where that costs too much."""
-    blocks = plan.blocks
-    number = min(PLACES, len(blocks))
+    blocks, number = plan.blocks, places_of_sample(plan)
     schema = pa.schema([(c.name, c.dtype) for c in plan.schema.columns if c.name != ROW])
     tables: list[pa.Table] = []
     for block in (blocks[i * len(blocks) // number] for i in range(number)):
@@ -40,6 +39,11 @@ def of_source(plan: Plan, rows: int = ROWS) -> pa.Table | None:
             return None
         tables += heads
     return pa.concat_tables(tables) if tables else None
+
+
+def places_of_sample(plan: Plan) -> int:
+    """The number of blocks from whose beginnings `of_source` takes its rows."""
+    return min(PLACES, len(plan.blocks))
 
 
 def beginning_of(
@@ -98,12 +102,17 @@ def _short_range(plan: Plan, piece: Piece, dialect: Dialect) -> Piece | None:
 
 def of_output(folder: Path, manifest: Mapping[str, Any], rows: int = ROWS) -> pa.Table | None:
     """The first rows of an output's files: of one where rows are shuffled over all of them, else of up to `PLACES`."""
-    parts = [part for part in manifest["parts"] if part["rows"]]
-    number = min(1 if is_random(manifest) else PLACES, len(parts))
+    parts, number = [part for part in manifest["parts"] if part["rows"]], files_of_sample(manifest)
     chosen = [parts[i * len(parts) // number] for i in range(number)]
     tables = _of_parts(folder, chosen, manifest["output"]["format"], -(-rows // max(number, 1)))
     completed = [_with_folders(table, path) for path, table in tables]
     return pa.concat_tables(completed, promote_options="permissive") if completed else None
+
+
+def files_of_sample(manifest: Mapping[str, Any]) -> int:
+    """The number of files from which `of_output` takes its rows."""
+    parts = sum(part["rows"] > 0 for part in manifest["parts"])
+    return min(1 if is_random(manifest) else PLACES, parts)
 
 
 def is_random(manifest: Mapping[str, Any]) -> bool:

@@ -247,8 +247,10 @@ def _manifest(
     stages = {result.stage: _figures(result) for result in results}
     job, labels = request.parts_fingerprint(), [name for name in request.labels if name in bound.output]
     differs = differences_of(request, plan)
+    transformed = next((result for result in results if isinstance(result, TransformResult)), None)
     return describe(
-        plan.rows,
+        plan.numbered_rows,
+        transformed.other_splits if transformed else None,
         written.parts,
         bound.output,
         request.output,
@@ -313,21 +315,28 @@ def _check_rows(rows: int, written: WriteResult) -> None:
 
 
 def describe(
-    rows_in: int, records: Sequence[PartRecord], schema: Schema, output: Output, engine: str, **more: Any
+    rows_in: int,
+    other_splits: int | None,
+    records: Sequence[PartRecord],
+    schema: Schema,
+    output: Output,
+    engine: str,
+    **more: Any,
 ) -> dict[str, Any]:
-    """The manifest's content; `more` are run, labels, fingerprints, exchange, seconds and stages."""
+    """The manifest's content; of the `rows_in` of the source `other_splits` belong to other splits (None for a source
+    that is not divided). `more` are run, labels, fingerprints, exchange, seconds and stages."""
     rows_out = sum(r["rows"] for r in records)
+    own = rows_in - (other_splits or 0)
+    rows = {"in": rows_in}
+    if other_splits is not None:
+        rows["other_splits"] = other_splits
+    rows |= {"dropped": max(own - rows_out, 0), "added": max(rows_out - own, 0), "out": rows_out}
     return {
         "format": FORMAT,
         "rowmill": rowmill_version(),
         "run": more.pop("run", ""),
         "created": datetime.now(UTC).isoformat(timespec="microseconds"),  # equal rows of one second are two outputs
-        "rows": {
-            "in": rows_in,
-            "dropped": max(rows_in - rows_out, 0),
-            "added": max(rows_out - rows_in, 0),
-            "out": rows_out,
-        },
+        "rows": rows,
         "parts": list(records),
         "schema": stored(schema, output).to_json(),
         "labels": list(more.pop("labels", ())),

@@ -63,7 +63,7 @@ from tasks.storage.sidecars import check_sidecars
 def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> IngestResult:
     """Look at the source and write the plan of each split to `plan.json`; the plan of an earlier start is used again
     while the source stays as it is."""
-    start = time.perf_counter()
+    start, began = time.perf_counter(), time.time()
     if request.fitted:
         adopt(request)
     if request.base:
@@ -76,12 +76,12 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         paths[LEARN_FROM] = [path for path in listed[LEARN_FROM] if path not in twice]  # the night is learned anyway
         listed[LEARN_FROM] = {path: listed[LEARN_FROM][path] for path in paths[LEARN_FROM]}
     sample = _made_up_files(listed) + (request.origin.made_up if request.origin else [])
-    result = _plan(request, pool, paths, listed, sample)
+    result = _plan(request, pool, paths, listed, sample, began)
     saved = PlanOf(request)
     bad = [file for split in paths for file in saved.bad_lines(split)]
     again = _refuse_learned(request, saved)
     plans = {split: saved.plan(split) for split in request.plan_names}
-    rows = sum(plan.rows for plan in plans.values())
+    rows = sum(plan.numbered_rows for plan in plans.values())
     progress(rows, rows)
     first = plans[request.plan_names[0]]
     bound = bound_of(request, first.schema)
@@ -186,8 +186,10 @@ def _plan(
     paths: Mapping[str, Any],
     listed: Mapping[str, Mapping[str, File]],
     sample: list[dict[str, Any]],
+    began: float,
 ) -> _PlanResult:
-    """Write the plans of all splits to `plan.json`, unless those of an earlier start are still right."""
+    """Write the plans of all splits to `plan.json`, unless those of an earlier start are still right; with the time at
+    which this start `began`, from which its seconds count."""
     saved = PlanOf(request)
     listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
     wanted = fingerprint(request.plan_fingerprint, listing)
@@ -234,7 +236,7 @@ def _plan(
         saved.data["columns"] = {split: one.columns for split, one in planned.items()}
         saved.data["bad_lines"] = {split: files for split, one in planned.items() if (files := one.bad[1])}
         saved.data["users"] = users if request.source.parse_once or any(map(differ, plans.values())) else None
-    run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.planned_for.workers), "made_up": sample}
+    run = {"fingerprint": wanted, "started": began, "workers": len(pool.planned_for.workers), "made_up": sample}
     write_json(saved.path, {**saved.data, **run, "contract": notes, "united": grown})
     return _PlanResult(reused, notes, grown)
 

@@ -113,6 +113,7 @@ def _learned(
             casts = largest(result.failed)
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": result.halved}
             manifest |= {"failed_casts": casts, "left_out": dict(result.left_out)}
+            manifest["learned_rows"] = result.learned_rows(plan.rows)
             if run.profile and result.seen is None:  # no row was read: what an earlier start has seen is of other work
                 manifest["profiled"] = False
                 (request.staging.folder / profiles.STATISTICS).unlink(missing_ok=True)

@@ -91,7 +91,8 @@ def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool, origin
         }
         sample = made_up(file.path for file in plan.files)
         data = describe(
-            plan.rows,
+            plan.numbered_rows,
+            pieces.left_out.get("other_splits"),
             records,
             work.bound.output,
             output,

@@ -164,7 +164,7 @@ def test_nights_that_are_refused_or_wait_are_events(tmp_path: Path, run_here: An
         "refused", "waiting", "discarded",
     ]  # fmt: skip
     assert FOUND in refused["payload"]["why"]
-    assert (waiting["payload"]["date"], waiting["payload"]["stage"]) == (BAD, "statistics")
+    assert (waiting["payload"]["date"], waiting["payload"]["stage"]) == (BAD, "commit")
     assert not staging_of(tmp_path).exists()
 
 
