@@ -177,10 +177,10 @@ def associations(sample: pa.Table | None) -> tuple[dict[tuple[str, str], Associa
     """How strongly each two columns of a sample of rows go together: Cramér's V, 0 (not at all) .. 1, with the bias of
     few rows taken off (Bergsma, 2013). By the names of the columns, in order; and over how many rows.
 
-    Of a pair, the column with fewer frequent values counts by sixteenths of its values, the other value by value: a
-    label may depend on a brand, and on nothing that sixteenths of all brands share. Values that are rare in the sample
-    count by sixteenths there, too. Texts are numbers by their hash. Rows that are null in one of the two do not count,
-    nor do lists.
+    Of a pair, one column counts by sixteenths of its values, the other value by value: a label may depend on a brand,
+    and on nothing that sixteenths of all brands share. Values that are rare in the sample count by sixteenths there,
+    too. The stronger of both ways counts. Texts are numbers by their hash. Rows that are null in one of the two do not
+    count, nor do lists.
 
     >>> table = pa.table({"row": range(96), "a": [1, 2, 3] * 32, "b": [4.0, 5.0, 6.0] * 32, "c": [0] * 48 + [1] * 48})
     >>> pairs, rows = associations(table.rename_columns([ROW, "a", "b", "c"]))
@@ -199,8 +199,8 @@ class _Codes(NamedTuple):
     """The cells of a column's values, 0 for null and NaN: sixteenths (`coarse`), and of frequent values one each, the
     others by sixteenths (`fine`, the first of their `cells` times 17, so that a sum with `coarse` names a pair)."""
 
-    coarse: npt.NDArray[np.int32]
-    fine: npt.NDArray[np.int32]
+    coarse: npt.NDArray[np.int64]
+    fine: npt.NDArray[np.int64]
     cells: int
 
     @property
@@ -211,7 +211,7 @@ class _Codes(NamedTuple):
 def _codes(values: pa.Array) -> _Codes:
     numbers = np.asarray(values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else _as_floats(values))
     known = ~np.isnan(numbers) if numbers.dtype.kind == "f" else np.ones(len(numbers), bool)
-    coarse, fine = np.zeros((2, len(numbers)), np.int32)
+    coarse, fine = np.zeros((2, len(numbers)), np.int64)
     if not known.any():
         return _Codes(coarse, fine, 1)
     distinct, places, counts = np.unique(numbers[known], return_inverse=True, return_counts=True)
@@ -231,9 +231,13 @@ def _as_floats(values: pa.Array) -> pa.Array:
 
 
 def _association(one: _Codes, other: _Codes) -> Association:
-    few, many = sorted((one, other), key=lambda codes: codes.cells)
-    size = many.cells * (CELLS + 1)
-    table = np.bincount(many.fine + few.coarse, minlength=size).reshape(-1, CELLS + 1)[1:, 1:]
+    """The stronger of both ways to count: which of two columns has more values may change from night to night."""
+    return max(_of_fine(one, other), _of_fine(other, one))
+
+
+def _of_fine(fine: _Codes, coarse: _Codes) -> Association:
+    size = fine.cells * (CELLS + 1)
+    table = np.bincount(fine.fine + coarse.coarse, minlength=size).reshape(-1, CELLS + 1)[1:, 1:]
     return cramers_v(table[table.any(axis=1)][:, table.any(axis=0)].astype(np.float64))
 
 
