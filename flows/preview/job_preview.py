@@ -45,7 +45,7 @@ from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
 from tasks.sources.planning import make_plan
 from tasks.sources.uniting import uniting_notes, without_unused
 from tasks.stages.ingest import check_columns, naming_valid, same_schema, under_rules
-from tasks.stages.needs import Needs, needs, too_small
+from tasks.stages.needs import Needs, needs, too_little_memory, too_small
 from tasks.stages.statistics import modes_of
 from tasks.stages.trial import Sampled, phases_of, sampled, used_columns
 from tasks.storage.atomic import existing
@@ -128,6 +128,8 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     if flow != "fit":
         _check_order(request, plans)
     refused += _refused(request, wanted)
+    if wanted and (error := too_little_memory(request, plans, workers)):
+        refused.append(error)
     changes = matched_to_base(request, plans[request.plan_names[0]].schema)
     rows, nbytes = sum(p.rows for p in plans.values()), sum(p.nbytes for p in plans.values())
     return Preview(

@@ -16,6 +16,7 @@ import psutil
 
 from tasks import engines
 from tasks.cluster import column_cache
+from tasks.core.memory_budget import copies, host_work_limit
 from tasks.core.plan import Partition
 from tasks.core.units import amount
 from tasks.errors import GiveUpError, JobError, RowmillError, TransientError
@@ -73,8 +74,33 @@ def in_halves(
 
     A process works on halves one after another, whatever the number of its threads. GiveUpError with figures if even
     the smallest part does not fit; `source` is the plan that names its file.
+
+    A worker on the CPU is ended, and gets no error, when it takes more than its limit: there a partition that is large
+    against the limit is divided at once.
     """
-    return list(_in_halves(stage, work, partition, floor, (source, engine), 0))
+    results: list[Any] = []
+    for part in fitting_parts(partition, work_of_a_thread(engine), floor, engine):
+        results += _in_halves(stage, work, part, floor, (source, engine), 0)
+    return results
+
+
+def fitting_parts(part: Partition, limit: int, floor: int, engine: str) -> list[Partition]:
+    """The partition in parts that fit into `limit` bytes as they compute (0: no limit), each of at least a block and
+    of at least `floor` bytes."""
+    halves = part.halves()
+    if not limit or copies(engine) * part.nbytes <= limit or len(halves) == 1 or part.nbytes // 2 < floor:
+        return [part]
+    return [smaller for half in halves for smaller in fitting_parts(half, limit, floor, engine)]
+
+
+def work_of_a_thread(engine: str, pieces_in_memory: bool = True) -> int:
+    """Bytes that a thread of this CPU worker may take at once; 0 without a limit, with GPUs, or outside of a worker."""
+    limit = 0 if engine == "cudf" else worker_limit()
+    if not limit:
+        return 0
+    from distributed import get_worker
+
+    return host_work_limit(limit, get_worker().state.nthreads, pieces_in_memory)
 
 
 def _in_halves(

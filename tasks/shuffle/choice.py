@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tasks.cluster.dask_pool import Workers
 from tasks.cluster.pool import Pool
-from tasks.core.memory_budget import CACHE_SHARE_OF_GPU, PIECES_SHARE
+from tasks.core.memory_budget import CACHE_SHARE_OF_GPU, PIECES_SHARE, host_pieces_limit
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import Schema
 from tasks.core.units import amount
@@ -30,7 +30,7 @@ class Choice(NamedTuple):
 
 def choose(exchange: str, rows: int, schema: Schema, pool: Workers, engine: str = "pandas") -> Choice:
     """The exchange for this many rows of the output schema."""
-    need, allowed = rows * row_bytes(schema), int(PIECES_SHARE * pool.memory)
+    need, allowed = rows * row_bytes(schema), _allowed(pool, engine)
     figures = f"about {amount(need)} of pieces, {amount(allowed)} allowed in the workers' memory"
     on_host = False
     if engine == "cudf" and exchange != "disk" and pool.device_memory:  # 0: not known yet
@@ -43,6 +43,11 @@ def choose(exchange: str, rows: int, schema: Schema, pool: Workers, engine: str 
     return Choice("memory", figures, on_host) if need <= allowed else Choice("disk", figures)
 
 
+def _allowed(pool: Workers, engine: str) -> int:
+    """Bytes of the workers' host memory that pieces may fill."""
+    return int(PIECES_SHARE * pool.memory) if engine == "cudf" else host_pieces_limit(pool.memory, len(pool.workers))
+
+
 def spare(exchange: str, rows: int, schema: Schema, pool: Workers, engine: str = "pandas") -> int:
     """Bytes of each worker's host memory that pieces leave of `PIECES_SHARE`; 0 where pieces go to the disk, since
     memory is short there."""
@@ -50,7 +55,7 @@ def spare(exchange: str, rows: int, schema: Schema, pool: Workers, engine: str =
     if chosen.kind == "disk":
         return 0
     pieces = 0 if engine == "cudf" and not chosen.on_host else rows * row_bytes(schema)
-    return _of_each_worker(int(PIECES_SHARE * pool.memory) - pieces, pool)
+    return _of_each_worker(_allowed(pool, engine) - pieces, pool)
 
 
 def spare_on_device(exchange: str, rows: int, schema: Schema, pool: Workers) -> int:

@@ -22,6 +22,9 @@ from tasks.storage.atomic import no_space, partial_file, read_json, write_json
 from tasks.storage.checksum import digest, is_noted
 
 POSITION = "__rowmill_position"
+BATCH_BYTES = 64 << 10  # of rows in a record batch: what is read beside the rows of a file is at most two of them
+COLUMN_BYTES = 1 << 10  # of a column in a record batch: sixteen times what the batch needs to describe the column
+MOST_BATCHES = 4096  # of a piece: each reader of the file reads the list of its batches
 
 
 @dataclass(frozen=True)
@@ -34,28 +37,63 @@ class Scratch:
 
 @dataclass(frozen=True)
 class ScratchCut:
-    """A partition's pieces on disk; asked for ranges it reads only their bytes."""
+    """A partition's pieces on disk; asked for ranges it reads only their rows, and up to two batches beside them.
+
+    The rows are read into memory of their own. Pages of a mapped file would count as memory of the worker, which its
+    nanny ends for them, and the kernel maps many pages around each that is touched.
+    """
 
     path: str
     offsets: tuple[tuple[int, ...], ...]
+    batch_rows: int
     engine: str
 
     def ranges(self, first: int, last: int) -> list[Any]:
         """The rows of ranges [first, last), as the engine's pieces (one for each part of a halved partition)."""
-        kernels, pieces = engines.engine(self.engine), []
-        reader = pa.ipc.open_file(pa.memory_map(self.path))
-        for number, offsets in enumerate(self.offsets):
-            low, high = offsets[first], offsets[last]
-            table = pa.Table.from_batches([reader.get_batch(number).slice(low, high - low)])
-            positions = np.asarray(table.column(POSITION).combine_chunks())
-            inside = np.array(offsets[first : last + 1], dtype=np.int64) - low
-            pieces.append(kernels.pieces_from_host(table.drop_columns([POSITION]), positions, inside, mapped=True))
+        kernels, pieces, before = engines.engine(self.engine), [], 0
+        with pa.OSFile(self.path) as file:
+            reader = pa.ipc.open_file(file)
+            for offsets in self.offsets:
+                table = _read_rows(reader, before, self.batch_rows, offsets[first], offsets[last])
+                before += _count_batches(offsets[-1], self.batch_rows)
+                positions = np.asarray(table.column(POSITION).combine_chunks())
+                inside = np.array(offsets[first : last + 1], dtype=np.int64) - offsets[first]
+                pieces.append(kernels.pieces_from_host(table.drop_columns([POSITION]), positions, inside))
         return pieces
 
     def rows_of(self, first: int, last: int) -> np.ndarray:
         """The rows of each of the ranges [first, last); nothing is read for it."""
         rows = [np.diff(offsets[first : last + 1]) for offsets in self.offsets]
         return np.asarray(np.sum(rows, axis=0, dtype=np.int64))
+
+
+def _count_batches(rows: int, batch_rows: int) -> int:
+    """The batches of a piece of so many rows.
+
+    >>> _count_batches(0, 100), _count_batches(100, 100), _count_batches(101, 100)
+    (0, 1, 2)
+    """
+    return -(-rows // batch_rows)
+
+
+def _read_rows(reader: pa.RecordBatchFileReader, before: int, batch_rows: int, low: int, high: int) -> pa.Table:
+    """Rows [low, high) of a piece, behind the `before` batches of other pieces, in one chunk for each column."""
+    if low == high:
+        return reader.schema.empty_table()
+    first, last = low // batch_rows, _count_batches(high, batch_rows)
+    table = pa.Table.from_batches([reader.get_batch(before + number) for number in range(first, last)])
+    return table.slice(low - first * batch_rows, high - low).combine_chunks()
+
+
+def rows_of_batch(rows: int, columns: int, nbytes: int) -> int:
+    """The rows of each record batch of a piece: few, so that little is read beside the rows that a file needs, but
+    many enough for what a batch costs by itself.
+
+    >>> rows_of_batch(900_000, 6, 41 * 900_000), rows_of_batch(16_000, 1_000, 8_000 * 16_000), rows_of_batch(0, 6, 0)
+    (1598, 128, 65536)
+    """
+    each = max(nbytes // max(rows, 1), 1)
+    return max(max(BATCH_BYTES, COLUMN_BYTES * columns) // each, -(-rows // MOST_BATCHES), 1)
 
 
 def scratch_partition(scratch: Scratch, partition: Partition) -> dict[str, Any]:
@@ -68,12 +106,13 @@ def scratch_partition(scratch: Scratch, partition: Partition) -> dict[str, Any]:
     cut = cut_partition(scratch.cutting, partition)
     kernels = scratch.cutting.work.kernels
     with no_space(path), partial_file(path) as partial:
-        offsets = write_scratch(partial, [kernels.pieces_to_host(p) for p in cut.pieces])
+        offsets, batch_rows = write_scratch(partial, [kernels.pieces_to_host(p) for p in cut.pieces])
         of_cut = summary(cut)
         content = {
             **of_cut.to_json(),
             "seen": of_cut.seen.packed(),
             "offsets": offsets,
+            "batch_rows": batch_rows,
             "bytes": partial.stat().st_size,
             "xxh3_128": digest(partial),
             "path": str(path),
@@ -96,19 +135,21 @@ def is_untouched(note: str) -> bool:
     return (stat.st_size, stat.st_mtime_ns) == (content["bytes"], content["mtime"]) or is_noted(path, content)
 
 
-def write_scratch(path: Path, pieces: Sequence[tuple[pa.Table, np.ndarray, np.ndarray]]) -> list[list[int]]:
-    """One record batch per piece, uncompressed, so that a range is a slice of mapped bytes; the ranges' offsets."""
+def write_scratch(path: Path, pieces: Sequence[tuple[pa.Table, np.ndarray, np.ndarray]]) -> tuple[list[list[int]], int]:
+    """Write the pieces one after another, uncompressed, in record batches of equally many rows; a piece begins with a
+    batch. Return the offsets of the ranges of each piece, and the rows of a batch."""
     tables = [table.append_column(POSITION, pa.array(positions)) for table, positions, _ in pieces]
     # A file has one dictionary for a column; the parts of a halved partition come with one each.
     whole = tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
+    batch_rows = rows_of_batch(whole.num_rows, whole.num_columns, whole.nbytes)
     first = 0
     with pa.ipc.new_file(str(path), whole.schema) as file:
         for table in tables:
-            batch = whole.slice(first, table.num_rows).combine_chunks()
-            empty = pa.RecordBatch.from_pylist([], schema=whole.schema)
-            file.write_batch(batch.to_batches()[0] if batch.num_rows else empty)
+            rows = whole.slice(first, table.num_rows).combine_chunks()
+            for batch in rows.to_batches(max_chunksize=batch_rows):
+                file.write_batch(batch)
             first += table.num_rows
-    return [[int(o) for o in offsets] for _, _, offsets in pieces]
+    return [[int(o) for o in offsets] for _, _, offsets in pieces], batch_rows
 
 
 class DiskExchange:
@@ -152,7 +193,7 @@ def summary_of(note: dict[str, Any]) -> CutSummary:
 
 
 def cut_of(note: dict[str, Any], engine: str) -> ScratchCut:
-    return ScratchCut(note["path"], tuple(tuple(o) for o in note["offsets"]), engine)
+    return ScratchCut(note["path"], tuple(tuple(o) for o in note["offsets"]), note["batch_rows"], engine)
 
 
 def _deliver(shared: tuple[Callable[..., Any], Any, Sequence[ScratchCut]], item: object) -> object:

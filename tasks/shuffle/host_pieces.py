@@ -64,7 +64,7 @@ def on_device(pieces: Sequence[Any]) -> list[Any]:
 
 def _loaded(piece: OnHost) -> list[Any]:
     from_host = engines.engine(piece.name).pieces_from_host
-    return [from_host(part.table, part.positions, part.offsets, mapped=False) for part in piece.parts]
+    return [from_host(part.table, part.positions, part.offsets) for part in piece.parts]
 
 
 def to_host(pieces: Any, name: str, shares: Sequence[int] = ()) -> OnHost:

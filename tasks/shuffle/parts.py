@@ -99,7 +99,7 @@ class Writing(PickledFields):
     schema: Schema
     fingerprint: str = ""
     floor: int = 0  # bytes of rows below which a file is not written in smaller runs when memory is short
-    on_host: bool = False  # pieces are not kept on the GPU
+    on_host: bool = False  # pieces are not kept on the GPU, on the CPU: not in memory
 
     @property
     def suffix(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import numpy as np
 
 from tasks import engines
 from tasks.cluster import monitor
-from tasks.cluster.out_of_memory import in_runs, more_memory, shortage
+from tasks.cluster.out_of_memory import in_runs, more_memory, shortage, work_of_a_thread
 from tasks.cluster.transfer import gpu_setup
+from tasks.core.memory_budget import COPIES_WRITTEN_ON_CPU
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import HIDDEN
 from tasks.core.units import amount
@@ -61,8 +63,13 @@ def _run_unit(writing: Writing) -> int:
 
 def first_runs(writing: Writing, part: Part) -> int:
     """In how many runs a file is written at first: in more than one where a GPU is small and files shall be written
-    side by side."""
-    return min(engines.runs_of_a_file(writing.engine, part.rows * row_bytes(writing.schema)), most_runs(writing, part))
+    side by side, or where the memory of a CPU worker is small."""
+    nbytes = part.rows * row_bytes(writing.schema)
+    if limit := work_of_a_thread(writing.engine, pieces_in_memory=not writing.on_host):
+        runs = math.ceil(COPIES_WRITTEN_ON_CPU * nbytes / limit)
+    else:
+        runs = engines.runs_of_a_file(writing.engine, nbytes)
+    return min(max(runs, 1), most_runs(writing, part))
 
 
 def _attempt(writing: Writing, part: Part, cuts: Sequence[PartitionPieces], runs: int) -> list[dict[str, Any]]:
@@ -72,6 +79,7 @@ def _attempt(writing: Writing, part: Part, cuts: Sequence[PartitionPieces], runs
     with engines.writing(writing.engine, part.rows * row_bytes(writing.schema) // runs, writing.on_host):
         if runs == 1:
             table = gather(writing, part, pieces)
+            pieces.clear()  # those that were read from a disk are in memory of their own
             if writing.output.partition_on:
                 return write_folders(writing, table, name)
             return [write_table(writing, table, name, part.rows)]

@@ -8,18 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.cluster.dask_pool import Workers
+from tasks.cluster.out_of_memory import UNITS
 from tasks.cluster.parallelism import computing_threads, sizing
-from tasks.core.memory_budget import copies, work_limit
-from tasks.core.plan import PARSED, Plan
+from tasks.core.memory_budget import (
+    COPIES_WRITTEN_ON_CPU,
+    USABLE_SHARE_OF_HOST,
+    WORKER_ITSELF,
+    copies,
+    host_work_limit,
+    work_limit,
+)
+from tasks.core.plan import PARSED, Block, Plan
 from tasks.core.row_sizes import POSITION, row_bytes
 from tasks.core.schema import Schema
 from tasks.core.units import amount
+from tasks.engines.convert.host_files import ROW_GROUP
 from tasks.errors import GiveUpError, RowmillError
 from tasks.job.apply_fitted import bound_of
 from tasks.job.request import Request
 from tasks.job.source_rules import looks
 from tasks.shuffle.choice import choose, spare, spare_on_device
 from tasks.shuffle.key_ranges import exchange_of
+from tasks.shuffle.row_order import number_of_files
 from tasks.sources.planning import largest_partition
 from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled, sampled
@@ -101,7 +111,7 @@ def needs(
     most = largest_partition(source, sizing(request.engine, workers))
     largest = max(largest, min(int(largest * scale), most))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
-    working, in_memory = copies(request.engine) * largest * at_once, max(pieces.values()) if kind == "memory" else 0
+    in_memory = max(pieces.values()) if kind == "memory" else 0
     train = request.plan_names[0]
     learned = plans.get(train)  # None for the validation data alone, before they are brought together
     on_gpu = request.engine == "cudf"
@@ -110,8 +120,14 @@ def needs(
     if learned is not None and is_costly(learned) and not request.fitted and not cached_there:
         each = spare(run.exchange, rows[train], bounds[train], workers, request.engine)
         decoded = min(each * len(workers.workers), int(learned.nbytes * scale))
-    if on_gpu and workers.device_memory:
-        working = min(working, work_limit(workers.device_memory))  # further partitions wait
+    if on_gpu:
+        working = copies(request.engine) * largest * at_once
+        if workers.device_memory:
+            working = min(working, work_limit(workers.device_memory))  # further partitions wait
+    else:
+        limit = host_work_limit(workers.smallest_memory, _threads_of_each(workers), in_memory > 0)
+        writing = max(_files_at_work(request, rows[s], pieces[s], workers, limit) for s in plans)
+        working = max(_partition_at_work(plans, largest, limit) * at_once, writing)
     finding = [
         exchange_of(p, look.columns, run.exchange, workers, request.engine)
         for p in plans.values()
@@ -125,7 +141,7 @@ def needs(
     if on_gpu:
         host = largest * at_once + max(in_memory if on_host else 0, decoded)
     else:
-        host = working + max(in_memory, decoded)
+        host = WORKER_ITSELF * len(workers.workers) + working + max(in_memory, decoded)
     return Needs(
         device=working + (0 if on_host else in_memory) if on_gpu else 0,
         host=host,
@@ -136,6 +152,33 @@ def needs(
         memory=workers.memory,
         disks=disks(request.staging, scratch, written),
     )
+
+
+def _threads_of_each(workers: Workers) -> int:
+    return max(workers.threads // max(len(workers.workers), 1), 1)
+
+
+def _largest_block(plan: Plan) -> Block:
+    return max((block for partition in plan.partitions for block in partition.blocks), key=lambda block: block.nbytes)
+
+
+def _partition_at_work(plans: Mapping[str, Plan], largest: int, limit: int) -> int:
+    """Bytes of a partition that a thread of a CPU worker computes: one that does not fit into `limit` is divided, but
+    a block is not."""
+    block = max(_largest_block(plan).nbytes for plan in plans.values())
+    each = copies("pandas")
+    return min(each * largest, max(limit, each * block))
+
+
+def _files_at_work(request: Request, rows: int, pieces: int, workers: Workers, limit: int) -> int:
+    """Bytes of the files that CPU workers write at once: one that does not fit into `limit` is written in runs, but a
+    row group is not."""
+    output = request.output
+    files = number_of_files(output, rows, len(workers.workers))
+    together = (output.row_group_size or ROW_GROUP) if output.format in ("parquet", "arrow") else 1
+    of_file, of_group = pieces // files, pieces * min(together, rows) // max(rows, 1)
+    each = min(COPIES_WRITTEN_ON_CPU * of_file, max(limit, COPIES_WRITTEN_ON_CPU * of_group))
+    return each * min(workers.threads, files)
 
 
 def _bound(request: Request, plan: Plan, sample: Sampled | None) -> Schema:
@@ -179,10 +222,13 @@ def _free(path: Path) -> int | None:
 
 
 def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers) -> Needs:
-    """The estimate if the disks have enough space; else a GiveUpError with the figures.
+    """The estimate if the disks have enough space and a worker has the memory for one block; else a GiveUpError with
+    the figures.
 
     An estimate from types alone is too high, since files are compressed: if it does not fit, a sample of rows decides.
     """
+    if error := too_little_memory(request, plans, workers):
+        raise error
     estimate = needs(request, plans, workers)
     if not any(disk.short for disk in estimate.disks):
         return estimate
@@ -197,6 +243,36 @@ def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers)
         if disk.short:
             raise too_small(disk)
     return estimate
+
+
+def too_little_memory(request: Request, plans: Mapping[str, Plan], workers: Workers) -> GiveUpError | None:
+    """Why a CPU worker would be ended for its memory while it works on one block alone; None if it would not."""
+    if request.engine == "cudf":
+        return None
+    nbytes, rows = max(_read_block(request, plan) for plan in plans.values())
+    need, allowed = WORKER_ITSELF + copies(request.engine) * nbytes, USABLE_SHARE_OF_HOST * workers.smallest_memory
+    if need <= allowed:
+        return None
+    raised = amount(int(need / USABLE_SHARE_OF_HOST) + 1)
+    formats = {plan.format for plan in plans.values()}
+    unit = UNITS.get(formats.pop()) if len(formats) == 1 else None
+    smaller = f", or write the source with {unit}s of fewer rows" if unit else ""
+    return GiveUpError(
+        "a worker has too little memory for this run",
+        where="cluster.memory_limit",
+        why=f"{amount(WORKER_ITSELF)} for itself and {copies(request.engine)} times the {amount(nbytes)} that the run "
+        f"reads of {rows:,} rows at once are {amount(need)}; it may use {amount(int(allowed))} of its "
+        f"{amount(workers.smallest_memory)}",
+        do=f"set cluster.memory_limit to {raised} or more, with fewer cluster.workers if the host has no more{smaller}",
+    )
+
+
+def _read_block(request: Request, plan: Plan) -> tuple[int, int]:
+    """(bytes of the columns that the run reads, rows) of the largest block."""
+    block, bound = _largest_block(plan), bound_of(request, plan.schema)
+    names = [name for name in bound.source_columns(bound.targets, True) if name in plan.schema]
+    share = row_bytes(Schema(plan.schema[name] for name in names)) / row_bytes(plan.schema)
+    return int(block.nbytes * share), block.rows
 
 
 def too_small(disk: Disk) -> GiveUpError:

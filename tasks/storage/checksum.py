@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import mmap
 import os
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,16 @@ import xxhash
 from tasks.storage.atomic import read_json
 
 PIECE = 1 << 30  # bytes of one call of the system, which takes no more than 2 GiB
+READ = 4 << 20  # bytes that are read at once: pages of a mapped file would count as memory of a worker
 
 
 def digest(path: str | Path) -> str:
     """xxh3-128 of a file's bytes, hexadecimal."""
-    if not Path(path).stat().st_size:
-        return xxhash.xxh3_128(b"").hexdigest()
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return xxhash.xxh3_128(content).hexdigest()
+    of_file, content = xxhash.xxh3_128(), memoryview(bytearray(READ))
+    with Path(path).open("rb", buffering=0) as file:
+        while count := file.readinto(content):
+            of_file.update(content[:count])
+    return of_file.hexdigest()
 
 
 class DigestedFile(io.RawIOBase):

@@ -181,6 +181,6 @@ def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     return pieces.table, pieces.positions, pieces.offsets
 
 
-def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray, mapped: bool) -> Pieces:
-    """The pieces from the values of `pieces_to_host`; `mapped`: the values are in a mapped file."""
+def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray) -> Pieces:
+    """The pieces from the values of `pieces_to_host`."""
     return Pieces(table, positions, offsets)

@@ -14,7 +14,7 @@ import pylibcudf as plc
 
 from tasks.engines.algorithms.protocol import Name
 from tasks.engines.gpu.columns import Column, array, device, dtype, rebuilt, renumbered, synchronize, taken
-from tasks.engines.gpu.from_arrow import fixed, in_own_memory
+from tasks.engines.gpu.from_arrow import fixed
 from tasks.engines.gpu.groups import rows_of
 from tasks.engines.gpu.kernels import pinned_copies
 from tasks.engines.gpu.kernels.column_arrays import Mark, array_of, gathered
@@ -206,14 +206,14 @@ def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     return table, pinned_copies.array_to_host(positions), pieces.offsets
 
 
-def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray, mapped: bool) -> Pieces:
-    """The pieces that `pieces_to_host` copied to the host, on the GPU again; `mapped`: from a mapped file."""
-    frame = {n: _from_host(table.column(n), mapped) for n in table.column_names}
+def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray) -> Pieces:
+    """The pieces that `pieces_to_host` copied to the host, on the GPU again."""
+    frame = {n: _from_host(table.column(n)) for n in table.column_names}
     columns = [device(values) for values in frame.values()]
     return made_pieces(columns, marks_of(frame), pinned_copies.array_to_device(positions), offsets)
 
 
-def _from_host(values: pa.ChunkedArray, mapped: bool) -> Column:
-    """`Series.from_arrow` chunk by chunk; reads only the values' own bytes of a mapped file."""
+def _from_host(values: pa.ChunkedArray) -> Column:
+    """The values on the GPU: those of a fixed width chunk by chunk."""
     series = fixed(values)
-    return cudf.Series.from_arrow(array(in_own_memory(values) if mapped else values)) if series is None else series
+    return cudf.Series.from_arrow(array(values)) if series is None else series

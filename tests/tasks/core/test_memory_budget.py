@@ -50,7 +50,7 @@ H200, TWO_H200, SMALL = Pool(128 * GB, 128 * GB), Pool(256 * GB, 256 * GB, 2), P
         ("cudf", SMALL, TOY, 20_000_000, "memory", False, 16_000_000_000, 2_000_000_000),
         ("cudf", SMALL, TOY, 788_000_000, "disk", False, 0, 0),
         ("cudf", SMALL, CRITEO, 20_000_000, "memory", True, 10_560_000_000, 0),
-        ("pandas", SMALL, TOY, 20_000_000, "memory", False, 14_880_000_000, 0),
+        ("pandas", SMALL, TOY, 20_000_000, "memory", False, 14_755_000_000, 0),
         ("pandas", SMALL, CRITEO, 100_000_000, "disk", False, 0, 0),
     ],
 )

@@ -14,14 +14,16 @@ import pytest
 
 from flows.job.job import make_job
 from tasks import engines
+from tasks.cluster import out_of_memory
 from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.local_pool import LocalPool
+from tasks.core.plan import Block, Partition
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import Schema
 from tasks.engines.cpu.order import Pieces
 from tasks.errors import GiveUpError
 from tasks.manifest import Manifest
-from tasks.shuffle import choice
+from tasks.shuffle import choice, disk_exchange, writing
 from tasks.shuffle.choice import choose
 from tasks.shuffle.host_pieces import OnHost, joined_on_host, to_host
 from tasks.shuffle.pieces import PartitionPieces
@@ -169,7 +171,7 @@ def test_scratch_files_are_found_again_unless_they_are_damaged(source: Path, tmp
 def test_auto_takes_memory_while_the_estimate_fits() -> None:
     schema = Schema.from_arrow(pa.schema([("a", pa.int32()), ("b", pa.float32()), ("s", pa.string())]))
     pool = LocalPool(1)
-    pool.memory = 10**6
+    pool.memory = 251 * 10**6  # of which a worker takes 250 MB for itself
     assert row_bytes(schema) == 8 + 4 + 4 + 24
     assert choose("auto", 12_500, schema, pool)[0] == "memory"
     assert choose("auto", 12_501, schema, pool) == (
@@ -184,7 +186,7 @@ def test_pieces_that_gpus_cannot_hold_are_kept_in_host_memory() -> None:
     from types import SimpleNamespace
 
     schema = Schema.from_arrow(pa.schema([("a", pa.int64()), ("b", pa.float64())]))  # 24 bytes a row with its position
-    pool: Any = SimpleNamespace(memory=24 * 10**9, device_memory=4 * 10**9)
+    pool: Any = SimpleNamespace(memory=24 * 10**9, device_memory=4 * 10**9, workers=("one",))
     told = "about 2.4 GB of pieces, 12.0 GB allowed in the workers' memory, 2.0 GB on their GPUs"
     assert choose("auto", 80_000_000, schema, pool, "cudf").on_host is False
     assert choose("auto", 100_000_000, schema, pool, "cudf") == (
@@ -227,3 +229,61 @@ def test_dask_takes_pieces_for_as_large_as_they_are() -> None:
 
     pieces = [SimpleNamespace(nbytes=3_000_000), SimpleNamespace(nbytes=2_000_000)]
     assert 5_000_000 <= sizeof(PartitionPieces(pieces)) < 5_001_000
+
+
+def scratch_cut(path: Path, rows: int) -> disk_exchange.ScratchCut:
+    """A piece of so many rows of 8 + 4 bytes in eight ranges, in a scratch file."""
+    table = pa.table({"x": np.arange(rows, dtype=np.int64)})
+    offsets = np.arange(9) * rows // 8
+    written, batch_rows = disk_exchange.write_scratch(path, [(table, np.arange(rows, dtype=np.uint32), offsets)])
+    return disk_exchange.ScratchCut(str(path), tuple(map(tuple, written)), batch_rows, "pandas")
+
+
+def test_a_file_reads_its_own_rows_of_a_scratch_file_into_memory(tmp_path: Path) -> None:
+    """Pages of mapped files would count as memory of the worker, which its nanny ends for it."""
+    cut = scratch_cut(tmp_path / "cut.arrow", 1_000_000)
+    assert cut.batch_rows == 5461  # 64 KiB
+    before = pa.total_allocated_bytes()
+    (piece,) = cut.ranges(2, 3)
+    assert piece.table["x"].to_pylist()[::50_000] == [250_000, 300_000, 350_000]
+    assert piece.positions[[0, -1]].tolist() == [250_000, 374_999]
+    assert piece.offsets.tolist() == [0, 125_000]
+    assert 1_500_000 <= pa.total_allocated_bytes() - before < 1_600_000
+    assert "cut.arrow" not in Path("/proc/self/maps").read_text()
+
+
+def test_a_halved_partition_and_ranges_without_rows_in_a_scratch_file(tmp_path: Path) -> None:
+    def piece(first: int, rows: int, offsets: list[int]) -> tuple[pa.Table, np.ndarray, np.ndarray]:
+        values = pa.array([f"v{i % 3}" for i in range(first, first + rows)], pa.string()).dictionary_encode()
+        return pa.table({"s": values}), np.arange(first, first + rows, dtype=np.uint32), np.array(offsets)
+
+    halves = [piece(0, 5, [0, 2, 2, 5]), piece(0, 0, [0, 0, 0, 0]), piece(5, 4, [0, 0, 4, 4])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk_exchange, "rows_of_batch", lambda *_: 2)
+        offsets, batch_rows = disk_exchange.write_scratch(tmp_path / "cut.arrow", halves)
+    cut = disk_exchange.ScratchCut(str(tmp_path / "cut.arrow"), tuple(map(tuple, offsets)), batch_rows, "pandas")
+    found = [[piece.table["s"].to_pylist() for piece in cut.ranges(first, first + 1)] for first in range(3)]
+    assert found == [[["v0", "v1"], [], []], [[], [], ["v2", "v0", "v1", "v2"]], [["v2", "v0", "v1"], [], []]]
+    assert cut.rows_of(0, 3).tolist() == [2, 4, 3]
+
+
+def test_a_file_that_is_large_for_a_worker_is_written_in_runs_with_the_same_bytes(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = {"files": 2, "row_group_size": 10_000}
+    run_stages(request(source, tmp_path / "whole", "pandas", "disk", **output))
+    monkeypatch.setattr(writing, "work_of_a_thread", lambda *_, **__: 5_000_000)
+    monkeypatch.setattr(out_of_memory, "work_of_a_thread", lambda *_, **__: 5_000_000)
+    results = run_stages(request(source, tmp_path / "small", "pandas", "disk", **output))
+    assert parts(tmp_path / "small") == parts(tmp_path / "whole")
+    assert results[3].halved == 0  # it was not tried in vain before
+
+
+def test_a_partition_that_is_large_for_a_worker_is_divided_into_its_blocks() -> None:
+    blocks = tuple(Block(i, 100 * i, 100, 1_000, ()) for i in range(5))
+    whole = Partition(0, blocks)
+    found = out_of_memory.fitting_parts(whole, 8_000, 0, "pandas")  # four times 2,000 bytes
+    assert [[block.number for block in part.blocks] for part in found] == [[0, 1], [2], [3, 4]]
+    assert out_of_memory.fitting_parts(whole, 0, 0, "pandas") == [whole]  # no limit
+    assert len(out_of_memory.fitting_parts(whole, 1, 0, "pandas")) == 5
+    assert len(out_of_memory.fitting_parts(whole, 1, 2_500, "pandas")) == 2  # run.min_partition_size

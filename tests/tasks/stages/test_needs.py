@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +154,40 @@ def test_a_disk_that_is_too_small_refuses_the_run_before_any_work(
     ):
         ingest.ingest(request, LocalPool(2))
     assert list(tmp_path.iterdir()) == [tmp_path / ".out.rowmill"]
+
+
+@pytest.mark.promise("`a worker has too little memory for this run`")
+def test_a_worker_without_the_memory_for_a_block_refuses_the_run_before_any_work(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, pool = asked(data, tmp_path / "out", ["x"] >> ops.FillMissing()), LocalPool(1)
+    pool.memory = pool.smallest_memory = 270_000_000
+    with request.staging.locked(), pytest.raises(GiveUpError) as caught:
+        ingest.ingest(request, pool)
+    assert caught.value.what == "a worker has too little memory for this run"
+    assert caught.value.where == "cluster.memory_limit"
+    # 70,000 floats of 8 bytes four times; the other columns are not read
+    assert "250.0 MB for itself and 4 times the" in caught.value.why
+    assert "may use 243.0 MB of its 270.0 MB" in caught.value.why
+    assert caught.value.do.startswith("set cluster.memory_limit to 280.")
+    assert "row groups of fewer rows" in caught.value.do
+    small = replace(Two(), memory=281_000_000, smallest_memory=281_000_000)
+    assert needs.too_little_memory(request, plans_of(request), small) is None
+    on_gpu = asked(data, tmp_path / "out", ["x"] >> ops.FillMissing(), engine="cudf")
+    assert needs.too_little_memory(on_gpu, plans_of(on_gpu), replace(Two(), smallest_memory=1)) is None
+
+
+def test_a_worker_itself_and_what_it_works_on_are_in_the_estimate(data: Path, tmp_path: Path) -> None:
+    request = asked(data, tmp_path / "out", exchange="disk", files=8)
+    plans, one = plans_of(request), replace(Two(), threads=1)
+    largest = max(partition.nbytes for partition in plans[""].partitions)
+    assert needs.needs(request, plans, one).host == 250_000_000 + 4 * largest
+    # 10 M rows of 24 bytes in 8 files, each of which is held three times; two threads write two of them
+    written = [needs._files_at_work(request, 10_000_000, 240_000_000, pool, 10**9) for pool in (one, Two())]
+    assert written == [90_000_000, 180_000_000]
+    whole = asked(data, tmp_path / "out", exchange="disk", files=1)  # in runs where it does not fit
+    assert needs._files_at_work(whole, 10_000_000, 240_000_000, one, 100_000_000) == 100_000_000
+    assert needs._files_at_work(whole, 10_000_000, 240_000_000, one, 1) == 72_000_000  # a row group of 1 M rows
 
 
 def test_types_alone_refuse_nothing_that_would_fit(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
