@@ -4,11 +4,13 @@
     python -m tests.bench.texts fits --engines pandas cudf --out fits.json
     python -m tests.bench.texts svd --cluster '{"kind": "cuda"}' --cluster \\
         '{"kind": "cuda", "protocol": "ucx", "unencrypted": true}' --out svd.json
+    python -m tests.bench.texts arrays --out arrays.json
 
 target: the recipe ecommerce (target encoding of two keys over a shop's events) on the CPU and on the GPU of the same
 machine, ingest to commit. fits: 1,225 regressions of y on two of 50 columns over a million rows, by a function of one's
 own (`rowmill.each`) and by PairwiseRegression. svd: u, s, v of rows in Parquet, on clusters whose workers speak TCP or
-UCX. The median of the repeats, after one that does not count.
+UCX. arrays: the same of a Dask array of 100 chunks in this process, and by `dask.array.linalg.svd`. The median of the
+repeats, after one that does not count.
 """
 
 from __future__ import annotations
@@ -105,17 +107,40 @@ def svd(rows: int, clusters: Sequence[dict[str, Any]], folder: Path) -> dict[str
     return {"rows": rows, "columns": width, "clusters": results}
 
 
+def arrays(rows: int) -> dict[str, Any]:
+    import dask
+    import dask.array as da
+
+    width, chunks = 100, 100
+    matrix = np.random.default_rng(0).standard_normal((rows, width))
+    array = da.from_array(matrix, chunks=(rows // chunks, width))
+
+    def rowmills() -> Any:
+        result = rowmill.svd(array)
+        return result.u.compute(), result.s
+
+    def dasks() -> Any:
+        return dask.compute(*da.linalg.svd(array))
+
+    seconds = {"rowmill": median(rowmills), "dask": median(dasks)}
+    assert np.abs(rowmills()[1] - dasks()[1]).max() < SINGULAR_TOLERANCE * rowmills()[1][0]
+    return {"rows": rows, "columns": width, "chunks": chunks, "seconds": seconds}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("text", choices=["target", "fits", "svd"])
-    parser.add_argument("--rows", type=int, default=0, help="target 20 M, fits 1 M, svd 16 M")
+    parser.add_argument("text", choices=["target", "fits", "svd", "arrays"])
+    parser.add_argument("--rows", type=int, default=0, help="target 20 M, fits 1 M, svd 16 M, arrays 100,000")
     parser.add_argument("--engines", nargs="*", choices=["pandas", "cudf"], default=["pandas"])
     parser.add_argument("--cluster", type=json.loads, action="append", help="keys of the section cluster, as JSON")
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm/texts"))
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(arguments)
-    rows = args.rows or {"target": 20_000_000, "fits": 1_000_000, "svd": 16_000_000}[args.text]
-    if args.text == "svd":
+    usual = {"target": 20_000_000, "fits": 1_000_000, "svd": 16_000_000, "arrays": 100_000}
+    rows = args.rows or usual[args.text]
+    if args.text == "arrays":
+        found = arrays(rows)
+    elif args.text == "svd":
         found = svd(rows, args.cluster or [{"kind": "cpu"}], args.folder)
     else:
         found = {"target": target, "fits": fits}[args.text](rows, args.engines, args.folder)

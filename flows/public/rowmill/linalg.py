@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,9 +25,14 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
+BLOCKS = 64  # into which the rows are cut, as far as the limits of a block allow
+SMALLEST, LARGEST = 8 << 20, 256 << 20  # bytes of a block: enough for LAPACK to be fast, and little memory for a task
+TALL = 4  # times as many rows as columns has a block, at least: else the factors would be as large as the rows
+
+
 @dataclass(frozen=True)
 class SVD:
-    """u diag(s) v, the nearest matrix of rank k to that of the columns of a data set.
+    """u diag(s) v, the nearest matrix of rank k to that of the columns of a data set, or to a Dask array.
 
     u: a Dask array (rows, k) of NumPy or CuPy arrays. s: the singular values (k,), descending. v: (k, columns).
     `u, s, v = svd(..)` works, too.
@@ -47,21 +52,22 @@ def svd(
 ) -> SVD:
     """Decompose the matrix of columns of numbers (default: all) into its k largest singular values and their vectors.
 
-    `data` is a Dataset, a Transformed, or a source of a Dataset, such as a path or a frame. The columns are neither
-    centred nor scaled. By default k is the number of columns, or of rows if there are fewer. The largest entry of
-    each row of v is positive; of several that are equal up to rounding, the first.
+    `data` is a Dataset, a Transformed, a source of a Dataset, such as a path or a frame, or a Dask array of rows and
+    columns, whose `columns` are named by their numbers. The columns are neither centred nor scaled. By default k is the
+    number of columns, or of rows if there are fewer. The largest entry of each row of v is positive; of several that
+    are equal up to rounding, the first.
 
     The workers of the Dask `client` do the work, by default those of the Dataset's client, else of the current one,
     else threads, block by block: the rows need not fit into memory, but a matrix of columns x columns for each block
     must. The first pass gives s and v; to compute u is another one. The rows of a Dask frame or a Transformed are also
-    counted in a pass, and their partitions end blocks. Of others, blocks depend on the data alone, so that s, u and v
-    have the same bits for any number of workers and threads of one kind of machine, if workers have one thread for
-    BLAS, as those that a nanny starts.
+    counted in a pass. Blocks follow from the numbers of rows and columns alone (about 64 of them, of 8 to 256 MiB and
+    of at least four times as many rows as columns), so that s, u and v have the same bits for any partitions, chunks,
+    workers and threads of one kind of machine, if workers have one thread for BLAS, as those that a nanny starts.
 
     Singular values are exact to rounding of the largest one (1e-15), u and v orthogonal to rounding, also at condition
-    1e8: no product of the matrix with itself is formed. Errors: a JobError for an array, for columns that are not
-    numbers, and for a k below 1 or beyond rows or columns; a DataError for null, NaN or infinity, which names column
-    and row.
+    1e8: no product of the matrix with itself is formed. Errors: a JobError for columns that are not numbers, for an
+    array that has not two dimensions or whose chunks have no known size, and for a k below 1 or beyond rows or columns;
+    a DataError for null, NaN or infinity, which names column and row.
 
     Source: direct tall-skinny QR, Benson, Gleich, Demmel, 2013. `dask.array.linalg.svd` decomposes the triangular
     factors of the blocks, on the host; of the rows themselves it would hold Q until the last factor is there.
@@ -74,49 +80,116 @@ def svd(
     import dask.array as da
 
     if isinstance(data, da.Array):
-        what, do = "svd takes named columns, not a Dask array", "call dask.array.linalg.svd(array), or give "
-        raise JobError(what, where="svd", do=f"{do}dask.dataframe.from_dask_array(array, columns=[..])")
+        with using(client):
+            return _svd(_checked_array(data, columns), tuple(map(str, range(data.shape[1]))), _engine_of(data), k)
     dataset = as_dataset(data, client)
     with using(dataset.client):
-        return _svd(dataset, dataset.matrices(columns, "float64"), k)
+        matrices = dataset.matrices(columns, "float64")
+        return _svd(_matrix(dataset, matrices), matrices.names, matrices.engine, k)
 
 
-def _svd(dataset: Dataset, matrices: Matrices, k: int | None) -> SVD:
+def _checked_array(array: Any, columns: Sequence[str] | None) -> Any:
+    """The array as float64; a JobError for one that is no matrix of numbers of a known size."""
+    what = do = ""
+    if array.ndim != 2:
+        what, do = f"svd takes an array of two dimensions, and this one has {array.ndim}", "give rows and columns"
+    elif array.dtype.kind not in "biuf":
+        what, do = f"svd takes numbers, and the array is of {array.dtype}", "convert it: array.astype('float64')"
+    elif np.isnan(array.shape[0]) or np.isnan(array.shape[1]):
+        what, do = "the sizes of the array's chunks are not known", "call array.compute_chunk_sizes() first"
+    elif columns is not None:
+        what, do = "an array has no named columns", "leave columns out, or choose them: array[:, [0, 2]]"
+    if what:
+        raise JobError(what, where="svd", do=do)
+    return array.astype("float64")
+
+
+def _engine_of(array: Any) -> str:
+    return "cudf" if type(array._meta).__module__.split(".")[0] == "cupy" else "pandas"
+
+
+def _matrix(dataset: Dataset, matrices: Matrices) -> Any:
+    """The Dask array of the rows of a data set, a chunk for each block of its plan that has rows."""
+    import dask.array as da
+
+    parts = [one for p in dataset.plan.partitions for one in p.by_block()]
+    counts = {part: rows for part, rows in zip(parts, dataset.row_counts(parts), strict=True) if rows}
+    if not counts:
+        return da.empty((0, len(matrices.names)))
+    return matrices.stacked(
+        delayed_parts(_read, matrices, [*counts], "matrix"), [*counts.values()], len(matrices.names)
+    )
+
+
+def _read(matrices: Matrices, block: Partition) -> Any:
+    """The rows of a block as a matrix."""
+    gpu_setup.prepare(matrices.engine)
+    with engines.computing(matrices.engine, block.nbytes):
+        return matrices.read(block)
+
+
+def rows_of_block(rows: int, width: int) -> int:
+    """The rows of each block of a matrix of so many rows and columns.
+
+    >>> rows_of_block(100_000, 100), rows_of_block(100_000, 1_000), rows_of_block(16_000_000, 32)
+    (10485, 4000, 250000)
+    """
+    nbytes = min(max(8 * rows * width // BLOCKS, SMALLEST), LARGEST)
+    return max(nbytes // (8 * width), TALL * width)
+
+
+def _svd(matrix: Any, names: tuple[str, ...], engine: str, k: int | None) -> SVD:
     import dask
     import dask.array as da
 
-    parts, width = [one for p in dataset.plan.partitions for one in p.by_block()], len(matrices.names)
-    counts = {part: rows for part, rows in zip(parts, dataset.row_counts(parts), strict=True) if rows}
-    rows = sum(counts.values())
+    rows, width = matrix.shape
     k = min(rows or 1, width) if k is None else k
     if not 1 <= k <= min(rows, width):
         what = f"svd cannot make {k:,} vectors of {rows:,} rows and {width:,} columns"
         raise JobError(what, do="choose a k from 1 to the number of rows or of columns, whichever is smaller")
-    factors = delayed_parts(_decomposed, matrices, [*counts], "factor")
-    stacked = replace(matrices, engine="pandas").stacked(factors, [min(n, width) for n in counts.values()], width)
-    weights, s, v = da.linalg.svd(stacked.rechunk({0: FAN_IN * width}), coerce_signs=False)
+    blocks = matrix.rechunk({0: rows_of_block(rows, width), 1: -1}, method="tasks")
+    sizes = tuple(min(n, width) for n in blocks.chunks[0])
+    on_host = {"dtype": "float64", "meta": np.empty((0, 0))}
+    factors = blocks.map_blocks(_factor_block, names, engine, chunks=(sizes, (width,)), **on_host)
+    weights, s, v = da.linalg.svd(factors.rechunk({0: FAN_IN * width}), coerce_signs=False)
     with one_thread():  # the bits would depend on the number of threads of BLAS
-        weights, s, v = dask.persist(weights[:, :k].rechunk((stacked.chunks[0], k)), s[:k], v[:k])
+        weights, s, v = dask.persist(weights[:, :k].rechunk((sizes, k)), s[:k], v[:k])
         s, v = dask.compute(s, v)
     positive = signs(v)
-    of_blocks = weights.to_delayed(optimize_graph=False)[:, 0]  # optimized, futures are lost
-    lefts = delayed_parts(_decomposed, matrices, [*counts], "u", [(weight, positive[:, 0]) for weight in of_blocks])
-    return SVD(matrices.stacked(lefts, [*counts.values()], k), s, v * positive, matrices.names)
+    meta = engines.engine(engine).xp.empty((0, 0))
+    u = da.map_blocks(
+        _make_left_vectors,
+        blocks,
+        weights,
+        positive[:, 0],
+        engine,
+        chunks=(blocks.chunks[0], (k,)),
+        dtype="float64",
+        meta=meta,
+    )
+    return SVD(u, s, v * positive, names)
 
 
-def _decomposed(matrices: Matrices, block: Partition, weight: Any = None, positive: Any = None) -> np.ndarray:
-    """R of the rows of a block, on the host; with the weight of R, its rows of u. A DataError for an infinite value."""
-    gpu_setup.prepare(matrices.engine)
-    with engines.computing(matrices.engine, block.nbytes), one_thread():
-        matrix = matrices.read(block)
+def _factor_block(matrix: Any, names: tuple[str, ...], engine: str, block_info: Any = None) -> np.ndarray:
+    """R of the rows of a block, on the host; a DataError for a value that is not finite."""
+    gpu_setup.prepare(engine)
+    with engines.computing(engine, matrix.nbytes), one_thread():
         finite = np.isfinite(matrix)
         if not finite.all():
             row, column = (int(i) for i in np.argwhere(~finite)[0])
-            what = f"svd cannot take {float(matrix[row, column])} in column {matrices.names[column]!r}"
-            where = f"row {row:,} of the rows from row {block.first_row:,}, counted from 0"
+            what = f"svd cannot take {float(matrix[row, column])} in column {names[column]!r}"
+            first = block_info[0]["array-location"][0][0]
             do = "fill it with FillMissing, limit it with Clip, or leave such rows or columns out"
-            raise DataError(what, where=where, why="null counts as nan", do=do)
-        factor = np.linalg.qr(matrix, mode="r" if weight is None else "reduced")
-        result = on_host(factor) if weight is None else factor[0] @ np.asarray(weight * positive, like=matrix)
+            raise DataError(what, where=f"row {first + row:,}, counted from 0", why="null counts as nan", do=do)
+        result: np.ndarray = on_host(np.linalg.qr(matrix, mode="r"))
+        engines.synchronize()
+        return result
+
+
+def _make_left_vectors(matrix: Any, weight: np.ndarray, positive: np.ndarray, engine: str) -> Any:
+    """The rows of u of a block, from the weight of its R."""
+    gpu_setup.prepare(engine)
+    with engines.computing(engine, matrix.nbytes), one_thread():
+        result = np.linalg.qr(matrix)[0] @ np.asarray(weight * positive, like=matrix)
         engines.synchronize()
         return result
