@@ -56,7 +56,19 @@ from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.formats import FORMATS, LAYOUT
-from tasks.sources.frames import FrameFacts, Frames, frame_here, frames_of, measured
+from tasks.sources.frames import (
+    FrameFacts,
+    Frames,
+    check_dask_frame,
+    dask_schema,
+    frame_here,
+    frames_of,
+    index_of,
+    is_dask_collection,
+    measured,
+    own_frame,
+    to_table,
+)
 from tasks.sources.planning import make_plan, partition_size
 from tasks.sources.reader import FramePlan, checked_names, read
 from tasks.sources.reading_rules import ROWS, Fit, differences, with_values
@@ -218,6 +230,8 @@ class Dataset:
                 why="these parameters say how files are read",
                 do="change the frame before, or give a path",
             )
+        elif is_dask_collection(source):
+            check_dask_frame(source)
         self._size = self._section or checked(Source, {"path": ".", **size}, "Dataset")
 
     def __repr__(self) -> str:
@@ -236,7 +250,7 @@ class Dataset:
         engine = libraries.resolve_engine(self.engine)
         frames = frames_of(self.source, engine, self._index, lambda alone: self.pool.map(_measured, engine, alone))
         if frames.indexes:
-            log.warning("the index of the frame is left out (%s): index='NAME' makes it a column", frames.indexes[0])
+            self._warn_of_index(frames.indexes[0])
         if self._is_lazy and not self._is_persisted:
             log.info(LAZY, len(frames.inputs))
         elif frames.inputs and isinstance(self.pool, DaskPool):
@@ -246,9 +260,21 @@ class Dataset:
             log.info("the cuDF frame is copied to the host, since the engine is pandas")
         return frames
 
+    def _warn_of_index(self, index: str) -> None:
+        """Log, once, that the index of the frame is left out."""
+        if index not in self._noted:
+            self._noted.add(index)
+            log.warning("the index of the frame is left out (%s): index='NAME' makes it a column", index)
+
     @property
     def _is_lazy(self) -> bool:
-        return self._section is None and hasattr(self.source, "to_delayed")
+        return self._section is None and is_dask_collection(self.source)
+
+    @cached_property
+    def _own_schema(self) -> Schema | None:
+        """The schema of a Dask frame as the frame itself describes it; None for other sources, and where the
+        description leaves a type open."""
+        return dask_schema(self.source, self._index) if type(self) is Dataset and self._is_lazy else None
 
     @cached_property
     def plan(self) -> Plan:
@@ -325,8 +351,20 @@ class Dataset:
 
     @property
     def schema(self) -> Schema:
-        """Names and types of the columns."""
-        return with_weight(self.plan.schema, self._rows.source) if self._rows else self.plan.schema
+        """Names and types of the columns. Those of a Dask frame are as the frame describes them; where it leaves a
+        type open (objects of Python, unknown categories), the partitions are computed."""
+        if self._rows:
+            return with_weight(self.plan.schema, self._rows.source)
+        if "plan" not in self.__dict__ and self._own_schema is not None:
+            return self._own_schema
+        return self.plan.schema
+
+    def __len__(self) -> int:
+        """The number of rows, as `num_rows` has it."""
+        return self.num_rows
+
+    def __bool__(self) -> bool:
+        return True  # not by its length, which may cost a pass
 
     @property
     def num_rows(self) -> int:
@@ -346,7 +384,20 @@ class Dataset:
     @property
     def npartitions(self) -> int:
         """The number of partitions."""
-        return len(self.plan.partitions)
+        return self.source.npartitions if self._keeps_partitions else len(self.plan.partitions)
+
+    @property
+    def _keeps_partitions(self) -> bool:
+        """Whether this is a Dask frame with its own partitions, of which nothing was computed yet."""
+        return self._is_own_frame and "plan" not in self.__dict__
+
+    @property
+    def _is_own_frame(self) -> bool:
+        """Whether these are the rows and partitions of a Dask frame, in types that the frame itself describes."""
+        is_divided = self._size.partition_size or self._size.part_mem_fraction
+        if self._rows or is_divided or self._own_schema is None:
+            return False
+        return self.schema.to_arrow().equals(self._own_schema.to_arrow())  # else its rows had other types
 
     @property
     def handle(self) -> Plan | FramePlan:
@@ -614,8 +665,13 @@ class Dataset:
         return names, self.handle if self._rows is None and not stays else self._work(names)
 
     def head(self, n: int = 5) -> DataFrame:
-        """The first n rows as a frame of the engine; fewer if there are fewer."""
+        """The first n rows as a frame of the engine; fewer if there are fewer.
+
+        Of a Dask frame only the first partitions are computed.
+        """
         tables, rows = list[pa.Table](), 0
+        if self._keeps_partitions and (first := self._first_rows(n)) is not None:
+            return first
         _, source = self._reading(None)
         for block in self.plan.blocks:
             if rows >= n and tables:
@@ -625,12 +681,29 @@ class Dataset:
             rows += tables[-1].num_rows
         return libraries.to_frame(pa.concat_tables(tables), libraries.resolve_engine(self.engine))
 
+    def _first_rows(self, n: int) -> DataFrame | None:
+        """The first n rows of a Dask frame whose partitions nothing has computed yet; None if it has no row."""
+        frame, tables, rows = self.to_ddf(), list[pa.Table](), 0
+        for number in range(frame.npartitions):
+            with using(self.client):
+                tables.append(to_table(frame.get_partition(number).compute().head(n - rows)))
+            rows += tables[-1].num_rows
+            if rows >= n:
+                break
+        return libraries.to_frame(pa.concat_tables(tables), libraries.resolve_engine(self.engine)) if rows else None
+
     def to_ddf(self, columns: Sequence[str] | None = None) -> dd.DataFrame:
         """A Dask frame (dask_cudf with the engine cudf), with a partition for each partition of this data set.
 
         `columns` are the columns to read, in this order (default: all); a DataError for one that does not exist.
+        Nothing is computed. Of a Dask frame it is the frame itself, in the types of the engine.
         """
         engine = libraries.resolve_engine(self.engine)
+        if self._own_schema is not None and self._is_own_frame:
+            names = checked_names(Plan((), "frame", self._own_schema, (), ()), columns)
+            if self._index is None and (index := index_of(self.source._meta)):
+                self._warn_of_index(index)
+            return own_frame(self.source, names, self._own_schema, engine, self._index)
         names, source = self._reading(columns)
         empty = pa.schema([(n, self.schema[n].dtype) for n in names]).empty_table()
         with using(self.client):

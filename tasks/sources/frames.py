@@ -49,11 +49,13 @@ class Frames:
     schema: Schema
     inputs: tuple[Input, ...] = ()
     indexes: tuple[str, ...] = ()  # that are dropped
+    is_dask: bool = False  # the inputs are the partitions of a Dask frame
 
     def blocks(self, limits: Limits = LIMITS) -> tuple[Block, ...]:
-        """Blocks of 1 Mi rows of each table; small tables are joined."""
+        """Blocks of 1 Mi rows of each table. Small tables are joined; of the partitions of a Dask frame only those
+        without a row are, with the next one."""
         units = [Unit(Piece(i, 0, n), n, b) for i, (n, b) in enumerate(zip(self.rows, self.nbytes, strict=True))]
-        return cut_blocks(units, limits.join_below, limits.frame_rows)
+        return cut_blocks(units, 1 if self.is_dask else limits.join_below, limits.frame_rows)
 
     def partitions(self, blocks: tuple[Block, ...], size: int) -> tuple[Partition, ...]:
         """Runs of whole blocks of at most `size` bytes. Inputs are not brought together for it, only within a block."""
@@ -203,14 +205,11 @@ def frames_of(source: Any, engine: str = "pandas", index: str | None = None, mea
 
     `measure` counts those that stay where they are: Dask frames, and with the engine cudf those of cuDF.
     """
-    if libraries.library(source) == "dask" and hasattr(source, "to_delayed"):
+    is_dask = is_dask_collection(source)
+    if is_dask:
         import dask
-        import dask.dataframe as dd
 
-        if not isinstance(source, dd.DataFrame):
-            what, why = f"a Dask {type(source).__name__} is not a source", "a data set has named columns"
-            do = "give a frame: dask.dataframe.from_dask_array(array, columns=[..]), or series.to_frame()"
-            raise JobError(what, where="Dataset", why=why, do=do)
+        check_dask_frame(source)
         named = dask.delayed(with_index, pure=True)
         frames = [part if index is None else named(part, index) for part in source.to_delayed()]
     else:
@@ -225,7 +224,71 @@ def frames_of(source: Any, engine: str = "pandas", index: str | None = None, mea
             return _frames([table for _, table in pairs], [], facts)
     inputs = [Input(number, frame) for number, frame in enumerate(frames)]
     alone = [Partition(one.number, (), (one,)) for one in inputs]
-    return _frames([], inputs, measure(alone) if measure else [measured(frame_here(f), engine) for f in frames])
+    facts = measure(alone) if measure else [measured(frame_here(f), engine) for f in frames]
+    if is_dask:  # of the partitions of a frame that was filtered or shuffled, the index is left over and says nothing
+        facts = [replace(of_frame, index="" if index else index_of(source._meta)) for of_frame in facts]
+    return replace(_frames([], inputs, facts), is_dask=is_dask)
+
+
+def is_dask_collection(source: object) -> bool:
+    """Whether the source is a frame, series, array or bag of Dask."""
+    return libraries.library(source) == "dask" and hasattr(source, "to_delayed")
+
+
+def check_dask_frame(source: object) -> None:
+    """A JobError for a collection of Dask that is not a frame."""
+    import dask.dataframe as dd
+
+    if isinstance(source, dd.DataFrame):
+        return
+    what, why = f"a Dask {type(source).__name__} is not a source", "a data set has named columns"
+    do = "give a frame: dask.dataframe.from_dask_array(array, columns=[..]), or series.to_frame()"
+    raise JobError(what, where="Dataset", why=why, do=do)
+
+
+def dask_schema(source: Any, index: str | None = None) -> Schema | None:
+    """Names and types of a Dask frame, as its own description of the columns has them; None where that leaves a type
+    open: objects of Python, and categories that are not known before they are computed."""
+    meta = source._meta if index is None else with_index(source._meta, index)
+    table = to_table(meta)
+    check_names(table.column_names, "Dataset")
+    on_host = libraries.library(meta) != "cudf"  # cuDF calls texts objects
+    if on_host and any(_is_open(dtype) for dtype in meta.dtypes):
+        return None
+    types = {field.name: plain_type(field.type) for field in table.schema}
+    if any(pa.types.is_null(dtype) for dtype in types.values()):
+        return None
+    return Schema(
+        Column(name, dtype, properties=fixed_size({table.schema.field(name).type})) for name, dtype in types.items()
+    )
+
+
+def _is_open(dtype: Any) -> bool:
+    """Whether a type of pandas does not tell what the values are."""
+    is_object = isinstance(dtype, np.dtype) and dtype.kind == "O"
+    return is_object or getattr(dtype, "name", "") == "category"
+
+
+def own_frame(source: Any, columns: Sequence[str], schema: Schema, engine: str, index: str | None = None) -> Any:
+    """Columns of a Dask frame as a Dask frame of the engine, partition by partition. Nothing is computed."""
+    if index is not None:
+        source = source.map_partitions(with_index, index, meta=with_index(source._meta, index))
+    by_name = {str(name): name for name in source.columns}
+    types = pa.schema([(name, schema[name].dtype) for name in columns])
+    chosen = source[[by_name[name] for name in columns]]
+    empty = libraries.to_frame(types.empty_table(), engine)
+    return chosen.map_partitions(_as_engine_frame, types, engine, meta=empty).clear_divisions()
+
+
+def _as_engine_frame(frame: Any, types: pa.Schema, engine: str) -> Any:
+    """A partition of a Dask frame as the engine's frame, in these types; what is on the GPU stays there."""
+    if engine == "cudf" and libraries.library(frame) == "cudf":
+        kernels, named = engines.engine(engine), {field.name: field.type for field in types}
+        stored = _device_columns(frame, named, kernels)
+        if len(stored) == len(named):
+            return kernels.user_frame({name: kernels.cast(stored[name], dtype) for name, dtype in named.items()})
+    table = conform(with_distinct_values(to_table(frame, types.names)).select(types.names), types)
+    return libraries.to_frame(table, engine)
 
 
 def to_table(frame: Any, columns: Sequence[str] | None = None) -> pa.Table:

@@ -86,7 +86,9 @@ def test_nothing_is_computed_before_it_is_needed_and_nothing_stays(tmp_path: Pat
 
     frame = dd.from_map(counted, [0, 1, 2], meta=part(0).iloc[:0])
     dataset = Dataset(frame, engine="pandas")
-    assert computed == []
+    assert dataset.head(ROWS + 1)["n"].tolist() == list(range(ROWS + 1))
+    assert computed == [0, 1]
+    computed.clear()
     assert dataset.num_rows == 3 * ROWS
     assert sorted(computed) == [0, 1, 2]
     Workflow(["x"] >> ops.Normalize()).fit(dataset)
@@ -94,6 +96,62 @@ def test_nothing_is_computed_before_it_is_needed_and_nothing_stays(tmp_path: Pat
     dataset.head(1)
     assert computed.count(0) == 3
     assert len(computed) == 7
+
+
+def test_wrapping_types_and_to_ddf_compute_nothing_and_partitions_stay(engine: str) -> None:
+    def refuse(number: int) -> pd.DataFrame:
+        if number >= 0:
+            raise AssertionError("computed")
+        return pd.DataFrame()
+
+    meta = pd.DataFrame({"n": [1], "x": [0.5], "s": ["a"]}).astype({"s": "string[pyarrow]"}).iloc[:0]
+    frame = dd.from_map(refuse, list(range(30)), meta=meta)
+    dataset = Dataset(frame.to_backend("cudf") if engine == "cudf" else frame, engine=engine)
+    assert [(name, str(column.dtype)) for name, column in dataset.schema.items()] == [
+        ("n", "int64"), ("x", "double"), ("s", "string"),
+    ]  # fmt: skip
+    assert dataset.npartitions == 30
+    assert dataset.to_ddf(["s", "n"]).npartitions == 30
+    assert list(dataset.to_ddf(["s", "n"]).columns) == ["s", "n"]
+    assert bool(dataset)
+    with pytest.raises(DataError, match="there is no column 'z'"):
+        dataset.to_ddf(["z"])
+
+
+def test_small_partitions_of_a_dask_frame_stay_apart_and_have_the_rows_of_their_table(
+    engine: str, tmp_path: Path
+) -> None:
+    def small(number: int) -> pd.DataFrame:
+        return part(0).iloc[number * 1440 : (number + 1) * 1440 if number != 3 else number * 1440]
+
+    frame, table = lazy(engine, small, 30), pd.concat([small(number) for number in range(30)])
+    dataset = Dataset(frame, engine=engine)
+    back = dataset.to_ddf()
+    assert back.npartitions == 30
+    assert to_list(back["n"].compute()) == table["n"].tolist()
+    assert len(dataset) == dataset.num_rows == 29 * 1440
+    assert dataset.npartitions == 29  # one has no row
+    assert [len(frame) for frame in dataset.to_iter(["n"])] == [1440] * 29
+    assert dataset.to_ddf().npartitions == 30
+    of_table = Dataset(pa.Table.from_pandas(table, preserve_index=False), engine=engine)
+    assert of_table.npartitions == 1
+    assert outputs(dataset, tmp_path / "frame") == outputs(of_table, tmp_path / "table")
+
+
+def test_types_that_a_dask_frame_leaves_open_are_those_of_its_rows() -> None:
+    with dask.config.set({"dataframe.convert-string": False}):  # else Dask makes texts of all objects
+        frame = dd.from_map(lambda i: pd.DataFrame({"x": [[i]]}), [0, 1], meta=pd.DataFrame({"x": [[1]]}).iloc[:0])
+        assert Dataset(frame, engine="pandas").schema["x"].dtype.value_type == pa.int64()
+        assert [list(x) for x in Dataset(frame, engine="pandas").to_ddf().compute()["x"]] == [[0], [1]]
+    named = dd.from_map(lambda i: pd.DataFrame({"c": ["a"]}, dtype="category"), [0, 1])
+    assert str(Dataset(named, engine="pandas").schema["c"].dtype) == "string"
+
+
+def test_what_dask_has_beside_frames_is_refused_at_once() -> None:
+    with pytest.raises(JobError, match="a Dask Array is not a source"):
+        Dataset(da.zeros((3, 2)))
+    with pytest.raises(JobError, match="a Dask Series is not a source"):
+        Dataset(lazy("pandas")["x"])
 
 
 def test_results_of_to_ddf_are_a_source_like_any_dask_frame(engine: str, tmp_path: Path) -> None:
@@ -159,7 +217,7 @@ def test_what_passes_cost_is_said_and_that_a_run_cannot_be_resumed(
 def test_a_partition_of_another_type_is_named() -> None:
     frame = dd.from_map(lambda i: pd.DataFrame({"x": [[1, 2], ["a", "b"]][i]}), [0, 1], meta=pd.DataFrame({"x": [1]}))
     with pytest.raises(DataError, match="column 'x' of the frame changes its type") as caught:
-        _ = Dataset(frame, engine="pandas").schema
+        _ = Dataset(frame, engine="pandas").plan
     assert caught.value.where == "frame 1"
     assert caught.value.why == "it is string there, and int64 before"
     whole_numbers = [pd.DataFrame({"x": [1, 2]}), pd.DataFrame({"x": [3.0, None]})]
@@ -217,8 +275,18 @@ def test_the_index_of_a_dask_frame(caplog: pytest.LogCaptureFixture) -> None:
     kept = Dataset(frame, engine="pandas", index="n")
     assert list(kept.schema) == ["n", "x", "s"]
     assert kept.head(2)["n"].tolist() == [0, 1]
-    assert list(Dataset(frame, engine="pandas").schema) == ["x", "s"]
-    assert "the index of the frame is left out (RangeIndex 'n')" in caplog.text
+    for use in (lambda dataset: dataset.num_rows, lambda dataset: dataset.to_ddf()):
+        caplog.clear()
+        dataset = Dataset(frame, engine="pandas")
+        assert list(dataset.schema) == ["x", "s"]
+        use(dataset)
+        assert "the index of the frame is left out (RangeIndex 'n')" in caplog.text
+    caplog.clear()
+    shuffled = lazy("pandas", partitions=2).shuffle("n", ignore_index=True)
+    filtered = lazy("pandas", partitions=2).query("n > 5")
+    for without in (shuffled, filtered):  # numbers of rows that are left over
+        assert Dataset(without, engine="pandas").num_rows > 0
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(
