@@ -250,8 +250,9 @@ def too_little_memory(request: Request, plans: Mapping[str, Plan], workers: Work
     if request.engine == "cudf":
         return None
     nbytes, rows = max(_read_block(request, plan) for plan in plans.values())
-    need, allowed = WORKER_ITSELF + copies(request.engine) * nbytes, USABLE_SHARE_OF_HOST * workers.smallest_memory
-    if need <= allowed:
+    work, allowed = copies(request.engine) * nbytes, USABLE_SHARE_OF_HOST * workers.smallest_memory
+    need = WORKER_ITSELF + work
+    if need <= allowed or work < WORKER_ITSELF // 10:  # a worker may be small, and still do little work
         return None
     raised = amount(int(need / USABLE_SHARE_OF_HOST) + 1)
     formats = {plan.format for plan in plans.values()}

@@ -267,6 +267,7 @@ def test_a_halved_partition_and_ranges_without_rows_in_a_scratch_file(tmp_path: 
     assert cut.rows_of(0, 3).tolist() == [2, 4, 3]
 
 
+@pytest.mark.promise("and a large file is written row group by row group; the bytes of the output stay the same")
 def test_a_file_that_is_large_for_a_worker_is_written_in_runs_with_the_same_bytes(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

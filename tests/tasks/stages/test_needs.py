@@ -157,24 +157,38 @@ def test_a_disk_that_is_too_small_refuses_the_run_before_any_work(
 
 
 @pytest.mark.promise("`a worker has too little memory for this run`")
+@pytest.mark.promise("A run of which not even one row group of the source fits is refused at ingest")
 def test_a_worker_without_the_memory_for_a_block_refuses_the_run_before_any_work(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request, pool = asked(data, tmp_path / "out", ["x"] >> ops.FillMissing()), LocalPool(1)
-    pool.memory = pool.smallest_memory = 270_000_000
+    request, pool = asked(data, tmp_path / "out"), LocalPool(1)
+    monkeypatch.setattr(needs, "_read_block", lambda *_: (37_600_000, 1_000_000))
+    pool.memory = pool.smallest_memory = 400_000_000
     with request.staging.locked(), pytest.raises(GiveUpError) as caught:
         ingest.ingest(request, pool)
     assert caught.value.what == "a worker has too little memory for this run"
     assert caught.value.where == "cluster.memory_limit"
-    # 70,000 floats of 8 bytes four times; the other columns are not read
-    assert "250.0 MB for itself and 4 times the" in caught.value.why
-    assert "may use 243.0 MB of its 270.0 MB" in caught.value.why
-    assert caught.value.do.startswith("set cluster.memory_limit to 280.")
+    assert caught.value.why == (
+        "250.0 MB for itself and 4 times the 37.6 MB that the run reads of 1,000,000 rows at once are 400.4 MB; it may "
+        "use 360.0 MB of its 400.0 MB"
+    )
+    assert caught.value.do.startswith("set cluster.memory_limit to 444.9 MB or more")
     assert "row groups of fewer rows" in caught.value.do
-    small = replace(Two(), memory=281_000_000, smallest_memory=281_000_000)
-    assert needs.too_little_memory(request, plans_of(request), small) is None
-    on_gpu = asked(data, tmp_path / "out", ["x"] >> ops.FillMissing(), engine="cudf")
+    enough = replace(Two(), smallest_memory=444_900_000)
+    assert needs.too_little_memory(request, plans_of(request), enough) is None
+    on_gpu = asked(data, tmp_path / "out", engine="cudf")
     assert needs.too_little_memory(on_gpu, plans_of(on_gpu), replace(Two(), smallest_memory=1)) is None
+
+
+def test_only_columns_that_are_read_count_against_a_worker(data: Path, tmp_path: Path) -> None:
+    all_three = asked(data, tmp_path / "out")
+    one = asked(data, tmp_path / "out", ["x"] >> ops.FillMissing())
+    nbytes, rows = needs._read_block(all_three, plans_of(all_three)[""])
+    of_one, _ = needs._read_block(one, plans_of(one)[""])
+    assert rows == 70_000
+    assert of_one == pytest.approx(nbytes * (8 + 8) / (8 + 8 + 24 + 8), rel=0.01)
+    small = replace(Two(), smallest_memory=1)  # this little work may do
+    assert needs.too_little_memory(one, plans_of(one), small) is None
 
 
 def test_a_worker_itself_and_what_it_works_on_are_in_the_estimate(data: Path, tmp_path: Path) -> None:
