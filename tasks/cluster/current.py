@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from tasks.cluster.dask_pool import LARGE, DaskPool
+from tasks.cluster.dask_pool import LARGE, DaskPool, offering, workers_at
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool, pickled_bytes
 from tasks.errors import JobError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
+OFFER_SECONDS = 10.0  # for a worker to come that offers what `dask.annotate(resources=..)` asks for
 
 
 def using(client: Client | None) -> AbstractContextManager[Any]:
@@ -54,8 +57,42 @@ def current_pool(allocatable: Callable[[], int], prepare: Callable[[Any], None])
     """The current `distributed.Client` of this process if there is one, else threads. Starts nothing.
 
     `allocatable` returns the bytes that a process may allocate on its GPU; `prepare` makes a client's workers ready.
+    In a block of `dask.annotate(resources=..)` the pool has the workers that offer these; a JobError if none does.
     """
     if (client := current_client()) is None:
         return LocalPool(allocatable=allocatable)
+    resources = _annotated_resources()
+    if resources:
+        _wait_for_offer(client, resources)
     prepare(client)
-    return DaskPool(client, allocatable=allocatable)
+    return DaskPool(client, resources, allocatable=allocatable)
+
+
+def _annotated_resources() -> dict[str, float] | None:
+    import dask
+
+    resources = dask.get_annotations().get("resources")
+    return resources if isinstance(resources, dict) else None  # Dask also takes a function of each task's key
+
+
+def _wait_for_offer(client: Client, resources: dict[str, float]) -> None:
+    """Return as soon as a worker offers the resources; a JobError if none has after `OFFER_SECONDS`: Dask would wait
+    for one for ever."""
+    until = time.monotonic() + OFFER_SECONDS
+    while not offering(there := workers_at(client), resources):
+        if time.monotonic() > until:
+            raise _not_offered(there, resources)
+        time.sleep(0.1)
+
+
+def _not_offered(workers: dict[str, Any], resources: dict[str, float]) -> JobError:
+    wanted = " ".join(f"{name}={amount:g}" for name, amount in resources.items())
+    offers = {" ".join(f"{n}={a:g}" for n, a in (worker["resources"] or {}).items()) for worker in workers.values()}
+    offered = ", ".join(sorted(offer or "nothing" for offer in offers)) or "nothing: there is none"
+    return JobError(
+        f"no worker offers {wanted}",
+        where="dask.annotate(resources=..)",
+        why=f"{len(workers)} worker(s) offer {offered}",
+        do=f'start workers with it: dask worker --resources "{wanted}", or LocalCluster(resources={resources!r}); or '
+        "annotate with what they offer",
+    )

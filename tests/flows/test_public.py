@@ -409,3 +409,23 @@ def test_an_operator_file_works_from_a_saved_workflow(tmp_path: Path) -> None:
             fitted.save(f"fitted-{name}")
     printed = run(sys.executable, "-c", LOAD, *IMPORTS, cwd=tmp_path, PYTHONPATH=path)
     assert printed.splitlines() == ["[3.0, 0.0]"] * 2
+
+
+@pytest.mark.promise("would hide a package of rowmill: `import rowmill` then names the file")
+@pytest.mark.parametrize(("name", "hides"), [("tasks.py", "tasks.py"), ("infra/__init__.py", "infra")])
+def test_a_module_beside_a_script_that_hides_a_package_is_named(
+    name: str, hides: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tutorials of Invoke and Celery call a user's module tasks.py; Python looks beside the script first."""
+    own = tmp_path / name
+    own.parent.mkdir(exist_ok=True)
+    own.touch()
+    package = hides.removesuffix(".py")
+    monkeypatch.delitem(sys.modules, package)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ImportError, match=f"{hides} hides a package of rowmill") as caught:
+        rowmill._check_own_packages()
+    assert (caught.value.name, caught.value.path) == (package, str(tmp_path / hides))
+    assert f"do: rename {hides}, or call python -P" in str(caught.value)
+    own.unlink()
+    rowmill._check_own_packages()  # a folder without __init__.py hides nothing

@@ -27,6 +27,7 @@ from __future__ import annotations
 import importlib
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,6 +73,28 @@ __all__ = [
     "ops",
     "svd",
 ]
+_FOLDERS = {"tasks": "storage", "flows": "recipes", "infra": "orchestration"}  # of each package, one that it has
+
+
+def _check_own_packages() -> None:
+    """An ImportError where a module of the user, such as tasks.py beside a script, hides a package of rowmill."""
+    for name, folder in _FOLDERS.items():
+        spec = find_spec(name)
+        places = list(spec.submodule_search_locations or ()) if spec else []
+        if spec is None or any(Path(place, folder).is_dir() for place in places):
+            continue
+        where = Path(spec.origin or places[0])
+        hides = where.parent if where.name == "__init__.py" else where
+        raise ImportError(
+            f"{hides} hides a package of rowmill\n"
+            f"  why: rowmill needs its own package {name!r}, and Python finds this one first\n"
+            f"  do: rename {hides.name}, or call python -P, which does not look in the folder of the script",
+            name=name,
+            path=str(hides),
+        )
+
+
+_check_own_packages()
 if find_spec("torch"):  # `from rowmill import *` works without PyTorch, too
     __all__ += ["Rows"]
 
