@@ -18,11 +18,12 @@ import pyarrow as pa
 from tasks import engines
 from tasks.cluster.current import using
 from tasks.cluster.dask_frames import dask_frame
+from tasks.cluster.lost_worker import explained_losses
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import plain_type
 from tasks.core.plan import Partition, Plan
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds, embeddings_of
-from tasks.core.settings import Output, checked
+from tasks.core.settings import Output, Run, checked
 from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import library, resolve_engine
 from tasks.engines.types import DataFrame
@@ -120,7 +121,8 @@ class Workflow:
         check_runs(bound, keys_of(dataset.plan))
         dataset.warn_of_differences(_read_by(bound))
         work = Work(dataset.handle, self.final, dataset.schema, engine, rules=dataset.rules)
-        result = learn(work, dataset.plan, dataset.pool)
+        with explained_losses("fit", dataset.pool, engine):
+            result = learn(work, dataset.plan, dataset.pool)
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
         self.state = result.state
         warn(largest(result.failed))
@@ -207,7 +209,8 @@ class Workflow:
         )
         check_runs(bound, keys_of(dataset.plan))
         work = Work(dataset.handle, self.final, schema, resolve_engine(dataset.engine), rules=dataset.rules)
-        result = learn(work, dataset.plan, dataset.pool, base)
+        with explained_losses("refit", dataset.pool, work.engine):
+            result = learn(work, dataset.plan, dataset.pool, base)
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
         self.state, self.schema = result.state, schema
         warn(largest(result.failed))
@@ -596,22 +599,38 @@ class Transformed:
             other._persisted = self.to_ddf().persist()
         return other
 
-    def to_parquet(self, path: str, *, client: Client | None = None, **output: Any) -> Manifest:
+    def to_parquet(
+        self,
+        path: str,
+        *,
+        client: Client | None = None,
+        scratch: str | os.PathLike[str] | None = None,
+        exchange: str = "auto",
+        **output: Any,
+    ) -> Manifest:
         """Shuffle the rows, write them to the folder `path`, and return the Manifest of the output.
 
         The workers of the Dask `client` do the work, by default those that `transform` or the Dataset names.
 
+        `exchange` says where rows wait for their file: in the `memory` of the workers, on `disk`, or as `auto`
+        (default) chooses by the same estimate as a job; rows that keep their order (`shuffle="none"`), of which none is
+        left out, do not wait: each file is made of its own partitions. With exchange="disk" the output may be larger
+        than memory. `scratch` is the folder for the work in progress, the files of the exchange among it, which all
+        workers share; by default one next to the output.
+
         `output` are keys of a job's section `output`: shuffle, seed, files, format and others, with their defaults
         (`full`, 0, 8, `parquet`). The folder is there whole or not at all. Errors: a JobError for a wrong key, and for
-        a folder that exists (unless `on_existing` says otherwise); a DataError if no row is left.
+        a folder that exists (unless `on_existing` says otherwise); a DataError if no row is left; a GiveUpError if the
+        scratch disk is too small; a TransientError if workers are lost for lack of memory.
         """
         settings = checked(Output, {"path": str(path), **output}, "output")
+        run = checked(Run, {"exchange": exchange, "scratch": scratch and os.fspath(scratch)}, "to_parquet")
         assert self.workflow.schema is not None
         workflow, dataset = self.workflow, self.dataset
         if dataset.frames is not None and dataset.frames.inputs:
             log.info("%s: rows of a frame: a run that ends early begins anew, it cannot be resumed", path)
         origin = Origin(workflow.reading, workflow.final, self.left_out, dataset.rules_text)
-        return write_transformed(self._work(), dataset.plan, settings, dataset.with_client(client).pool, origin)
+        return write_transformed(self._work(), dataset.plan, settings, dataset.with_client(client).pool, origin, run)
 
 
 def reading_of(plan: Plan) -> dict[str, Any]:

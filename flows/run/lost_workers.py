@@ -11,6 +11,7 @@ from infra import gpus
 from infra.gpu_errors import disappeared, missing
 from infra.gpus import Gpu
 from tasks.cluster.dask_pool import workers_at
+from tasks.cluster.lost_worker import smaller_work
 from tasks.core.units import amount
 from tasks.errors import RowmillError, TransientError
 from tasks.storage.files_being_read import RAN, doing
@@ -54,8 +55,8 @@ def in_every_attempt(name: str, attempts: int, before: WorkersAtStart, notes: Se
         why="workers were killed from outside, or by the host for lack of memory, or crashed (then their output, the "
         f"terminal or the log of the service, has 'Fatal Python error'); there were {before.text}; "
         f"{amount(host.available)} of this host's {amount(host.total)} are free now",
-        do="check the host's memory; give workers less to do at once (lower cluster.threads_per_worker, a smaller "
-        "source.partition_size) or more memory (cluster.memory_limit); raise run.retries if something else kills them; "
+        do="check the host's memory; give workers less to do at once (lower cluster.threads_per_worker, "
+        f"{smaller_work(name)}) or more memory (cluster.memory_limit); raise run.retries if something else kills them; "
         "run the same job again: what is done is kept"
         + (
             "; if memory is not short, this work itself may kill the worker: try the job without "

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.lost_worker import explained_losses
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
-from tasks.core.settings import Output
+from tasks.core.row_sizes import row_bytes
+from tasks.core.settings import Output, Run
 from tasks.gate.question import refuse_open
 from tasks.graph.failed_casts import warn
 from tasks.graph.node import Node, graph_to_json
@@ -20,10 +23,12 @@ from tasks.graph.partition_work import StateFolder, Work
 from tasks.graph.saved_workflow import FittedNotes, read_fitted, save_fitted
 from tasks.job.source_rules import counted
 from tasks.manifest import Manifest
-from tasks.shuffle.memory_exchange import memory_exchange
+from tasks.shuffle.choice import Choice, choose, make_exchange
 from tasks.shuffle.parts import check_types
+from tasks.shuffle.pieces import totals
 from tasks.shuffle.rows_to_files import rows_to_files, write_files
 from tasks.stages.commit import describe
+from tasks.stages.kept_order import KeptOrder, fits, keeps_order
 from tasks.storage import hive
 from tasks.storage.atomic import write_json
 from tasks.storage.documents import seal
@@ -53,12 +58,24 @@ class Origin:
 
 
 NO_ORIGIN = Origin()
+DEFAULT_RUN = Run()
+EXCHANGES = {"memory": "memory", "disk": "scratch files", KeptOrder.kind: "nowhere"}
 
 
-def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin = NO_ORIGIN) -> Manifest:
-    """Shuffle the rows of a fitted workflow into files under `output.path`, committed with one rename."""
+def write_transformed(
+    work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin = NO_ORIGIN, run: Run = DEFAULT_RUN
+) -> Manifest:
+    """Shuffle the rows of a fitted workflow into files under `output.path`, committed with one rename.
+
+    Of `run` the keys `exchange`, `scratch` and `min_partition_size` count, as in a job.
+    """
+    with explained_losses("to_parquet", pool, work.engine):
+        return _write(work, plan, output, pool, origin, run)
+
+
+def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, run: Run) -> Manifest:
     graph_to_json(work.final)  # a function without an import path is refused now, not when all is written
-    started, staging = time.perf_counter(), Staging(output.path)
+    started, staging = time.perf_counter(), Staging(output.path, run.scratch)
     staging.check(output.on_existing)
     with staging.locked():
         refuse_open(staging)
@@ -66,18 +83,28 @@ def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool, origin
         staging.reset()
         for folder in (staging.new, staging.notes):
             folder.mkdir(parents=True)
-        shuffle = rows_to_files(work, plan, output, len(pool.workers))
+        shuffle = rows_to_files(work, plan, output, len(pool.workers), run.min_partition_size)
         hive.check_columns(output.partition_on, shuffle.schema)
         check_types(output, shuffle.schema)
         fitted, notes = staging.new / WORKFLOW, FittedNotes(origin.reading)
         save_fitted(origin.final or work.final, work.schema, work.learned, fitted, notes)
         shuffle = replace(shuffle, cutting=replace(shuffle.cutting, work=sent(work, fitted, pool)))
-        exchange = memory_exchange(pool)
+        in_order = run.exchange == "auto" and keeps_order(work, plan, output.shuffle)
+        if in_order and fits(work, plan.rows, shuffle.files, pool):
+            choice = Choice(KeptOrder.kind, "each file is made of its own rows, in their order")
+        else:
+            choice = choose(run.exchange, plan.rows, shuffle.schema, pool, work.engine)
+        log.info("where rows wait for their files: %s; %s", EXCHANGES[choice.kind], choice.because)
+        exchange = _open_exchange(choice, plan.rows * row_bytes(shuffle.schema), pool, staging)
         try:
-            pieces = shuffle.cut(exchange)
+            pieces = shuffle.cut(exchange, choice.on_host)
             between = time.perf_counter()
             parts = shuffle.parts(pieces.counts)
-            records_of_parts = write_files(exchange, shuffle.writing(staging.new, staging.notes), parts)
+            off_gpu = choice.kind == "disk" or choice.on_host
+            writing = shuffle.writing(staging.new, staging.notes, on_host=off_gpu)
+            records_of_parts = write_files(exchange, writing, parts)
+            if isinstance(exchange, KeptOrder):
+                pieces = totals(exchange.summaries)
             records = [record for of_part in records_of_parts for record in of_part]
         finally:
             exchange.close()
@@ -97,7 +124,7 @@ def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool, origin
             work.bound.output,
             output,
             work.engine,
-            exchange="memory",
+            exchange=choice.kind,
             stages=stages,
             fingerprints={"source": plan.fingerprint},
             seconds=round(time.perf_counter() - started, 3),
@@ -113,6 +140,13 @@ def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool, origin
         if text := manifest.empty_files:
             log.warning("%s", text)
         return manifest
+
+
+def _open_exchange(choice: Choice, need: int, pool: Pool, staging: Staging) -> Any:
+    """The exchange of a choice; one of rows that keep their order has the same methods."""
+    if choice.kind == KeptOrder.kind:
+        return KeptOrder(pool)
+    return make_exchange(choice.kind, pool, f"rowmill-{uuid.uuid4().hex[:12]}", staging.folder / "exchange", need)
 
 
 def sent(work: Work, fitted: Path, pool: Pool) -> Work:

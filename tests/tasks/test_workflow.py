@@ -18,9 +18,10 @@ from pyarrow import csv
 from rowmill import each, svd
 
 from tasks import ops
+from tasks.cluster.local_pool import LocalPool
 from tasks.core.schema import Schema, Tags
 from tasks.dataset import Dataset
-from tasks.errors import DataError, JobError
+from tasks.errors import DataError, JobError, TransientError
 from tasks.graph.node import as_node
 from tasks.graph.saved_workflow import load_fitted
 from tasks.workflow import Workflow
@@ -405,8 +406,83 @@ def test_the_shuffle_modes_of_nvtabular_are_refused_with_those_of_here(tmp_path:
             transformed.to_parquet(str(tmp_path / "out"), shuffle=name)
 
 
+@pytest.mark.promise("an output may be larger than memory")
+def test_rows_wait_in_scratch_files_where_memory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, scratch = pa.table({"x": np.arange(20_000) / 8}), tmp_path / "scratch"
+    scratch.mkdir()
+    made = Workflow(["x"] >> ops.Normalize()).fit_transform(Dataset(rows, engine="pandas"))
+    in_memory = made.to_parquet(str(tmp_path / "memory"), files=2, exchange="memory")
+    pool = LocalPool(2)
+    pool.memory = 250_100_000  # 50 kB for 320 kB of pieces
+    monkeypatch.setattr(Dataset, "pool", pool)
+    on_disk = made.to_parquet(str(tmp_path / "disk"), files=2, scratch=scratch)
+    assert (in_memory.data["exchange"], on_disk.data["exchange"]) == ("memory", "disk")
+    assert [part["xxh3_128"] for part in on_disk.data["parts"]] == [p["xxh3_128"] for p in in_memory.data["parts"]]
+    assert list(scratch.iterdir()) == []
+    with pytest.raises(JobError, match=r"exchange: .*'ram'"):
+        made.to_parquet(str(tmp_path / "no"), exchange="ram")
+
+
+def test_rows_that_keep_their_order_wait_nowhere_and_have_the_same_bytes(tmp_path: Path) -> None:
+    count = 300_000  # five blocks of row groups of 65,536 rows, in three files
+    pq.write_table(pa.table({"x": np.arange(count) / 8, "s": ["a", "b", "-"] * (count // 3)}), tmp_path / "in.parquet",
+                   row_group_size=1 << 16)  # fmt: skip
+    for source in (Dataset(tmp_path / "in.parquet", engine="pandas", partition_size="1MB"), _dask_frame(tmp_path)):
+        integer = ops.Lambda(expression="cast(_, 'int64')")
+        fitted = Workflow((["x"] >> ops.Normalize()) + (["s"] >> integer >> ops.Rename(postfix="_i"))).fit(source)
+        written = {}
+        for exchange in ("auto", "memory"):
+            folder = str(tmp_path / exchange)
+            options = {"shuffle": "none", "files": 3, "on_existing": "replace"}
+            written[exchange] = fitted.transform(source).to_parquet(folder, exchange=exchange, **options).data
+        assert [part["xxh3_128"] for part in written["auto"]["parts"]] == [
+            part["xxh3_128"] for part in written["memory"]["parts"]
+        ]
+        assert (written["auto"]["exchange"], written["memory"]["exchange"]) == ("none", "memory")
+        casts = [one["stages"]["transform"]["failed_casts"][0]["rows"] for one in written.values()]
+        assert casts == [count, count]  # a block of two files counts once
+    few = Workflow(["x"] >> ops.Normalize()).fit_transform(Dataset(pa.table({"x": [1.0, 2.0, 3.0]}), engine="pandas"))
+    empty = few.to_parquet(str(tmp_path / "few"), shuffle="none", files=5)
+    assert (empty.data["exchange"], sum(part["rows"] for part in empty.data["parts"])) == ("memory", 3)
+    filtered = Workflow((["x"] >> ops.Filter("x > 1")) + ["s"]).fit_transform(source)
+    left = filtered.to_parquet(str(tmp_path / "left"), shuffle="none", files=3)
+    assert (left.data["exchange"], left.data["rows"]["out"]) == ("memory", count - 9)
+
+
+def _dask_frame(tmp_path: Path) -> Dataset:
+    import dask.dataframe as dd
+
+    table = pq.read_table(tmp_path / "in.parquet")
+    starts = list(range(0, table.num_rows, 70_000))
+    frame = dd.from_map(lambda start: table.slice(start, 70_000).to_pandas(), starts)
+    return Dataset(frame, engine="pandas")
+
+
+def test_lost_workers_and_short_memory_of_a_call_say_what_to_change() -> None:
+    from distributed import KilledWorker
+
+    from tasks.cluster.lost_worker import explained_losses
+
+    with (
+        pytest.raises(TransientError, match=r"1 worker\(s\) were lost with the same work of fit") as caught,
+        explained_losses("fit", LocalPool(2), "pandas"),
+    ):
+        raise KilledWorker("task", None, 0)  # type: ignore[arg-type]
+    assert "2 thread(s)" in caught.value.why
+    assert "a smaller partition_size of the Dataset" in caught.value.do
+    assert "a higher memory_limit" in caught.value.do
+    with (
+        pytest.raises(TransientError, match="there is not enough memory for to_parquet"),
+        explained_losses("to_parquet", LocalPool(2), "pandas"),
+    ):
+        raise MemoryError
+
+
 @pytest.mark.system
-def test_annotations_choose_the_workers_that_offer_a_resource(tmp_path: Path) -> None:
+@pytest.mark.promise(
+    "if no worker offers the resource within 10 seconds, that is an error", "infra/README.md#resources"
+)
+def test_annotations_choose_the_workers_that_offer_a_resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import dask
     from distributed import Client
 
@@ -421,3 +497,9 @@ def test_annotations_choose_the_workers_that_offer_a_resource(tmp_path: Path) ->
             each(abs, range(20), client=client)
         ran = {name: worker.state.executed_count for name, worker in cluster.workers.items()}
         assert (ran["worker-0"] > 20, ran["worker-1"]) == (True, 0)
+        monkeypatch.setattr("tasks.cluster.current.OFFER_SECONDS", 0.2)
+        with (
+            dask.annotate(resources={"TPU": 2}),
+            pytest.raises(JobError, match=r"no worker offers TPU=2\n(.|\n)*2 worker\(s\) offer GPU=1, nothing"),
+        ):
+            fitted.fit(dataset)
