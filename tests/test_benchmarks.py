@@ -15,7 +15,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bench import distinct, first_minute, gate, gpu, linear, linear_cluster, plain, refit, soak, vocabulary
+from tests.bench import (
+    distinct,
+    first_minute,
+    gate,
+    gpu,
+    linear,
+    linear_cluster,
+    memory_limits,
+    plain,
+    refit,
+    soak,
+    vocabulary,
+)
 from tests.conftest import python_path
 from tests.running import section_of
 
@@ -220,6 +232,16 @@ def test_what_was_measured_is_kept_when_the_rest_fails(tmp_path: Path, monkeypat
     assert json.loads((tmp_path / "found").read_text())["medians"] == {"rowmill": 2.0, "dask-cudf": 1}
     asked.repeats = 1
     assert [peer["seconds"] for peer in gpu.peer_runs(asked, "source", tmp_path / "out")] == [1]
+
+
+@pytest.mark.promise("the most that was resident, and the estimate of ingest", "tests/bench/README.md#little-memory")
+def test_a_case_with_little_memory_is_a_line() -> None:
+    case = {"rows": 40_000_000, "limit": "1GB", "files": 8, "result": "complete", "seconds": 110.8,
+            "resident": {"transform": 403_000_000, "shuffle_write": 673_000_000},
+            "estimate": {"host_memory_needed": "about 745.0 MB of 1.0 GB"}}  # fmt: skip
+    assert memory_limits.line_of(case) == (
+        " 40,000,000 rows,    1GB,   8 files: complete, 110.8 s, peak 673 MB, estimate about 745.0 MB of 1.0 GB"
+    )
 
 
 def test_what_grows_in_a_soak_is_found() -> None:

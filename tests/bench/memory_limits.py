@@ -17,8 +17,11 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
+
+from tests.bench import compare
 
 PARTITION = "20MB"
 
@@ -92,7 +95,7 @@ def run_case(folder: Path, rows: int, limit: str, files: int, changes: Sequence[
                 memory.stage = "shuffle_write"
                 wrote = shuffle_write.shuffle_write(request, split, pool)
                 seconds["shuffle_write"] = round(wrote.seconds, 1)
-                case |= {"rows_written": wrote.rows, "runs": wrote.halved, "stages": seconds}
+                case |= {"rows_written": wrote.rows, "halved": wrote.halved, "stages": seconds}
             case["result"] = "complete"
         except RowmillError as error:
             case |= {"result": "refused", "error": str(error)}
@@ -126,7 +129,14 @@ def main() -> None:
                 cases.append(in_own_process(args.folder, rows, limit, files, args.set))
                 print(line_of(cases[-1]), flush=True)
                 if args.out:
-                    args.out.write_text(json.dumps({"command": " ".join(sys.argv), "cases": cases}, indent=1) + "\n")
+                    write_result(args.out, cases)
+
+
+def write_result(path: Path, cases: list[dict[str, Any]]) -> None:
+    """Write the cases that are done."""
+    command = " ".join(["python -m tests.bench.memory_limits", *sys.argv[1:]])
+    result = {"command": command, "date": f"{date.today()}", "machine": compare.machine(), "cases": cases}
+    path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def make_source(folder: Path, rows: int) -> None:
