@@ -117,6 +117,8 @@ def visible(text: str, keep: str = "") -> str:
     return CONTROL.sub(lambda sign: sign[0] if sign[0] in keep else sign[0].encode("unicode_escape").decode(), text)
 
 
+# What a URL may hold before its host, and behind its path: a server keeps the message in which it would stand.
+SECRET_OF_URL = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)|(?<=[?#])[^\s'\"]*=[^\s'\"]*")
 TEMPORAL = ("date", "datetime", "time")
 KINDS = {  # by the beginning of pydantic's names for what a value is not
     "int": "a whole number",
@@ -235,7 +237,7 @@ def _but(value: object) -> str:
     """What stands there, in a few letters."""
     if value is None:
         return ", but it is empty"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    text = str(value).lower() if isinstance(value, bool) else SECRET_OF_URL.sub("***", repr(value))
     if type(value).__name__ in TEMPORAL:
         text = f"the {type(value).__name__} {value}"
     return f", not {text}" if len(text) <= 60 else f", not {text[:57]}.."
