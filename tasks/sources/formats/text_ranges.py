@@ -575,9 +575,10 @@ def _whole(options: dict[str, Any], dialect: Dialect, range_bytes: int, head: He
     data = decompressed(head.file, options)
     check_lines(data, head.file.path, options)
     cuts = cut_text(data, head.start, dialect, range_bytes)
-    for cut in cuts if isinstance(sieve, DelimitedSieve) else ():
-        if cut.suspicious or sieve.may_have_header(data, cut.start, cut.stop):
-            check_records(head.file, data, cut.start, cut.stop, sieve, options)
+    if isinstance(sieve, DelimitedSieve):
+        for cut in cuts:
+            if cut.suspicious or sieve.may_have_header(data, cut.start, cut.stop):
+                check_records(head.file, data, cut.start, cut.stop, sieve, options)
     records = sum(cut.records for cut in cuts)
     return [Tally(head.start, len(data), records)] if records else []
 
