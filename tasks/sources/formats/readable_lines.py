@@ -321,23 +321,23 @@ def _places_of_values(data: bytes, values: Collection[bytes], dialect: Dialect) 
     if not (np.isin(opening, begins) | np.isin(opening - 1, quotes)).all():  # quotes are letters in some values
         return _places_in_order(data, values, dialect)
     begins = begins[np.searchsorted(quotes, begins) % 2 == 0]  # outside quotes
-    found: dict[bytes, np.ndarray] = {}
+    by_value: dict[bytes, np.ndarray] = {}
     for value in values:
         places = begins[begins + len(value) <= len(text)]
         for offset, byte in enumerate(value):
             places = places[text[places + offset] == byte]
         behind = places + len(value)
-        found[value] = places[(behind == len(text)) | np.isin(text[np.minimum(behind, len(text) - 1)], ends)]
-    return found
+        by_value[value] = places[(behind == len(text)) | np.isin(text[np.minimum(behind, len(text) - 1)], ends)]
+    return by_value
 
 
 def _places_in_order(data: bytes, values: Collection[bytes], dialect: Dialect) -> dict[bytes, np.ndarray]:
     """The same, value by value."""
-    found: dict[bytes, list[int]] = {value: [] for value in values}
+    by_value: dict[bytes, list[int]] = {value: [] for value in values}
     for match in _value(dialect, True).finditer(data):
-        if match[1] in found:
-            found[match[1]].append(match.start())
-    return {value: np.array(places, np.int64) for value, places in found.items()}
+        if match[1] in by_value:
+            by_value[match[1]].append(match.start())
+    return {value: np.array(places, np.int64) for value, places in by_value.items()}
 
 
 def _are_unescaped(text: np.ndarray, places: np.ndarray, dialect: Dialect) -> np.ndarray:
