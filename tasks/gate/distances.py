@@ -247,7 +247,7 @@ def cramers_v(table: Array) -> Association:
     cells that expect less than one row).
 
     >>> [round(one, 3) for one in cramers_v(np.array([[30.0, 10.0], [10.0, 30.0]]))]
-    [0.488, 0.131]
+    [0.49, 0.134]
     """
     n, (rows, columns) = float(table.sum()), table.shape
     if n <= 3 or min(rows, columns) < 2:
