@@ -64,11 +64,12 @@ def make_noted(spec: Mapping[str, Any], noted: Mapping[str, Any] | None) -> Oper
         return make_operator(spec)
     module, _, qualified = name.partition(":")
     note = noted or {"units": [], "applying": [], "fitting": []}
-    base = _Noted if note.get("passes") is None else _NotedLearned
-    variables = {kind: True for kind in KINDS if kind in note.get("kinds", ()) and hasattr(base, kind)}
+    base: type[Operator] = _Noted if note.get("passes") is None else _NotedLearned
+    variables: dict[str, Any] = {kind: True for kind in KINDS if kind in note.get("kinds", ()) and hasattr(base, kind)}
     if base is _NotedLearned:
         variables["passes"] = note["passes"]
-    cls = type(base)("_Named", (base,), {"__module__": __name__, "note": note, **variables})
+    make_class: Any = type(base)  # pydantic's metaclass
+    cls = make_class("_Named", (base,), {"__module__": __name__, "note": note, **variables})
     cls.__name__, cls.__qualname__, cls.__module__ = qualified.rpartition(".")[2], qualified, module
     return cls(**{key: value for key, value in spec.items() if key != "op"})
 
@@ -90,8 +91,8 @@ class _Noted(Operator):
         return tuple(self.note["fitting" if fitting else "applying"])
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
-        made = next(one["outputs"] for one in self.note["units"] if tuple(one["unit"]) == unit)
-        return list(Schema.from_json(made).columns)
+        outputs = next(one["outputs"] for one in self.note["units"] if tuple(one["unit"]) == unit)
+        return list(Schema.from_json(outputs).columns)
 
 
 class _NotedLearned(_Noted, Learned):

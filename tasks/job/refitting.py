@@ -155,7 +155,7 @@ def history_of(request: Request, values: Mapping[str, Mapping[str, Any]]) -> tup
 
 def _learned_rows(request: Request) -> int:
     """The rows from which the statistics of this run have learned."""
-    manifest = read_json(request.staging.folder / "state" / "manifest.json") or {}
+    manifest = read_record(request.staging.folder / "state" / "manifest.json")
     return int(manifest.get("learned_rows", 0))
 
 

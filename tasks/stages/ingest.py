@@ -333,8 +333,8 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     if (source.parse_once or source.keys) and request.flow != "fit":
         _checked_needs(request, {split: plan}, pool)  # before their scratch files are written
     if source.parse_once:
-        columns = [name for name in plan.schema if name in used or source.keys]  # the rows of keys have all columns
-        plan = _parsed(plan, request.staging.folder / f"{PARSED}{split}", columns, pool)
+        parsed = [name for name in plan.schema if name in used or source.keys]  # the rows of keys have all columns
+        plan = _parsed(plan, request.staging.folder / f"{PARSED}{split}", parsed, pool)
         planned = replace(planned, plan=plan)
     rows = SourceRows(
         plan, plan, request.engine, pool, source.filter, exchange=run.exchange, floor=run.min_partition_size

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from tasks.errors import JobError
 from tasks.storage.allowed_roots import check_path
@@ -255,7 +255,7 @@ def _open_present(file: Sidecar, folder: int, flags: int) -> BinaryIO:
             raise
         _refuse_kind(file, stat.S_IFLNK)
         raise
-    opened = cast("BinaryIO", os.fdopen(handle, "rb" if flags == os.O_RDONLY else "r+b"))
+    opened: BinaryIO = os.fdopen(handle, "rb" if flags == os.O_RDONLY else "r+b")
     try:
         _refuse_kind(file, os.fstat(handle).st_mode)
     except BaseException:

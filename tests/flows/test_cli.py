@@ -415,7 +415,8 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(
     plan = plan_chaos(tmp_path / "chaos.json", [{"at": STAGES["transform"], "do": "hold"}])
     preloads = repr([chaos.__name__])
     held_up = {chaos.VARIABLE: str(plan), "DASK_DISTRIBUTED__WORKER__PRELOAD": preloads}
-    process = started(tmp_path, "run", "toy", "--set", "cluster.kind=cpu", **held_up)  # workers on GPUs have no preloads
+    # Workers on GPUs have no preloads.
+    process = started(tmp_path, "run", "toy", "--set", "cluster.kind=cpu", **held_up)
     staging = tmp_path / "out" / ".toy.rowmill"
     held = tmp_path / "chaos.held"
     until(lambda: held.exists() or process.poll() is not None, "a worker is held in transform")
