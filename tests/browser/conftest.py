@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from flows.job.access import CLUSTERS
+from flows.job.access import CLUSTERS, SWITCHES
 from tests.browser.deployments import deployments, make_days
 from tests.conftest import python_path
 from tests.hosts import FORKING
@@ -102,7 +102,7 @@ def served(prefect_server: Any, cluster: Any, tmp_path_factory: pytest.TempPathF
     (folder / "deployments.yaml").write_text(yaml.safe_dump({"deployments": specs}))
     environment = os.environ | {
         "PYTHONPATH": python_path(), "PYTHONWARNINGS": "ignore", "PREFECT_API_URL": prefect_server.api_url,
-        "PREFECT_RUNNER_POLL_FREQUENCY": "1", CLUSTERS: cluster.scheduler_address,
+        "PREFECT_RUNNER_POLL_FREQUENCY": "1", CLUSTERS: cluster.scheduler_address, SWITCHES: "tls",
     }  # fmt: skip
     command = [sys.executable, "-P", "-c", FORKING, "serve", "--file", "deployments.yaml", "--limit", "2"]
     with (folder / "serve.log").open("wb") as log:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.job.access import CLUSTERS
+from flows.job.access import CLUSTERS, SWITCHES
 from tests.infra.operations import POOL, ended, folder_with_decoys, pause_schedules, started, watch_only
 
 
@@ -40,7 +40,7 @@ def worker(home: Path, cluster: Any, engine: str, tmp_path_factory: pytest.TempP
     # A run on GPUs is not forked: what CUDA has set up in a process does not work in its forks.
     program = "prefect" if engine == "cudf" else "tests.infra.forking_worker"
     command = ("worker", "start", "--pool", POOL, "--name", "the-worker")
-    process = started(folder, program, *command, **{CLUSTERS: cluster.scheduler_address})
+    process = started(folder, program, *command, **{CLUSTERS: cluster.scheduler_address, SWITCHES: "tls"})
     yield folder / "log.txt"
     process.terminate()
     ended(process)

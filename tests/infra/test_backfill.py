@@ -22,7 +22,7 @@ import pytest
 from prefect.client.schemas.schedules import CronSchedule
 
 from flows.commands import backfill
-from flows.job.access import CLUSTERS
+from flows.job.access import CLUSTERS, SWITCHES
 from flows.job.nights_table import nights_text
 from flows.job.run_calendar import Calendar, DeployedJob, deployed, published
 from tasks.errors import GiveUpError, JobError
@@ -411,6 +411,7 @@ class Daily(Host):
         schedule = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "active": False, "slug": "nightly"}
         super().__init__(folder, job, poll_seconds=1, schedules=[schedule])
         self.environment[CLUSTERS] = cluster.get("address", "")
+        self.environment[SWITCHES] = "tls"
 
     def days(self) -> list[str]:
         """The day of each version, in the order in which they were published."""

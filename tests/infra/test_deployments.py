@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.job.access import CLUSTERS
+from flows.job.access import CLUSTERS, SWITCHES
 from infra.orchestration import deployments
 from infra.orchestration.deployment_file import read_file
 from tasks.errors import GiveUpError, JobError
@@ -144,7 +144,8 @@ def test_serve_runs_one_at_a_time_and_ends_cleanly(
     (folder / "own.yaml").write_text(yaml.safe_dump({"deployments": [spec, watch]}))
     monkeypatch.setattr("flows.job.access.serving_limits", list)  # they would hold for all of this process
     monkeypatch.setattr(logging.getLogger("prefect.runner"), "filters", [])
-    process = started(folder, "tests.forking", "serve", "--file", "own.yaml", **{CLUSTERS: cluster.scheduler_address})
+    allowed = {CLUSTERS: cluster.scheduler_address, SWITCHES: "tls"}
+    process = started(folder, "tests.forking", "serve", "--file", "own.yaml", **allowed)
     try:
         served = until(lambda: _named(api, "preprocess/served"), "the deployment is there")
         small = {"output": {"seed": 7}, "cluster": section_of(cluster)}
