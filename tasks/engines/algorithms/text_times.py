@@ -58,8 +58,31 @@ ISO = (
 )
 
 # Formats beside ISO 8601 in which people write times, in the order in which they are tried.
-DAYS = ("%d.%m.%Y", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y")
+DAYS = (
+    "%d.%m.%Y",
+    "%Y/%m/%d",
+    "%m/%d/%Y",
+    "%d/%m/%Y",
+    "%d-%m-%Y",
+    "%d %b %Y",
+    "%b %d, %Y",
+    "%b %d %Y",
+    "%d-%b-%Y",
+    "%d-%b-%y",
+    "%a, %d %b %Y",
+    "%a, %b %d, %Y",
+    "%m/%d/%y",
+    "%d/%m/%y",
+)  # not %d.%m.%y: versions of software look like it
 CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+# Whole moments: of mails (RFC 2822), of Twitter, of C's asctime and the command date, of web servers.
+MOMENTS = (
+    "%a, %d %b %Y %H:%M:%S %z",
+    "%a, %d %b %Y %H:%M:%S GMT",
+    "%a %b %d %H:%M:%S %z %Y",
+    "%a %b %d %H:%M:%S %Y",
+    "%d/%b/%Y:%H:%M:%S %z",
+)
 
 
 @dataclass(frozen=True)
@@ -233,7 +256,7 @@ def written_time(values: pa.Array | pa.ChunkedArray) -> str | None:
     '%d.%m.%Y %H:%M'
     """
     distinct = pc.unique(values)
-    formats = (f"{day}{clock}" for day in DAYS for clock in CLOCKS)
+    formats = [*(f"{day}{clock}" for day in DAYS for clock in CLOCKS), *MOMENTS]
     return next((f for f in formats if len(distinct) and is_written(distinct, f)), None)
 
 
