@@ -6,11 +6,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.draft.names import is_amount_name, is_id_name, is_time_name
 from flows.draft.written_values import TIME, all_match, marks_in, writes, written_number
 from tasks.core.dtypes import dtype_name, is_list, leaf_type
 from tasks.core.schema import Column
@@ -24,14 +26,19 @@ UNIQUE_FROM = 20  # values that must all differ before a column counts as unique
 FREE_TEXT = 60  # characters of a text on average
 SKEWED = 2.0
 INDEX = re.compile(r"(Unnamed: 0|index|__index_level_0__)?")  # as pandas writes the numbers of rows
-ID = re.compile(r"(^|_)(ids?|uuid|guid|code|key|hash|zip|zipcode|sku|isbn|user|item|product|session)$|[a-z]I[dD]$")
-EITHER = {"%m/%d/%Y": "%d/%m/%Y"}  # formats that the same texts may have
+EITHER = {"%m/%d/%Y": "%d/%m/%Y", "%m/%d/%y": "%d/%m/%y"}  # formats that the same texts may have
 SHARED = 0.5  # of the values of the smaller of two columns, from which both columns get one vocabulary
-TIME_NAME = re.compile(r"(^|_)(time|timestamp|ts|date|datetime|at|epoch|unix)(_|$)|[a-z](Time|Timestamp|Date|At)$")
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 YEARS = 631_152_000, 4_102_444_800  # seconds from 1970 to 1990 and to 2100
-DAY = "%Y%m%d"
-SEPARATORS, LISTING = "|;, ", 0.2  # of the distinct texts that have one, before the column counts as lists
+# Times that are written by digits alone, and how many they have. The hour of Avazu is 14102100.
+DIGITS = {"%Y%m%d": 8, "%y%m%d%H": 8, "%Y%m%d%H": 10, "%Y%m%d%H%M": 12, "%Y%m%d%H%M%S": 14}
+SURE_OF_DIGITS = 3  # distinct values: fewer seconds since 1970 may look like 2033-12-01 10h by chance
+EARLIEST, LATEST = 1800, 2100  # years of times that are written by digits
+SEPARATORS, LISTING = ("|", ";", ", ", ",", " "), 0.2  # of the distinct texts that have one, before they count as lists
+NEARLY_UNIQUE = 0.9  # of the rows: texts with so many values are names or numbers of rows, not codes
+OPAQUE = r"^[!-~]+$"  # hashes, keys and addresses: texts without blanks
+REPEATED = 4  # rows for each value, on average, of codes in whole numbers
+FALLING = 0.75  # of the steps from one value to the next, in counts of things
 DAY_PARTS = ["weekday", "day", "month", "year"]
 ALL_PARTS = ["hour", "minute", *DAY_PARTS]
 
@@ -73,23 +80,61 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: b
         days = pa.types.is_date(dtype) or (pa.types.is_string(dtype) and pc.max(pc.utf8_length(values)).as_py() == 10)
         parts: dict[str, Any] = {"parts": DAY_PARTS} if days else {}
         return Decision(name, f"{kind}, a time: its parts, in UTC", ({"op": "DateParts", **parts},))
-    named_id = number_texts or bool(ID.search(name) or ID.search(name.lower()))
+    named_id = number_texts or (is_id_name(name) and not _has_fractions(values))
     text = pa.types.is_string(dtype)
-    if text and not named_id and not is_list(column.dtype) and (decision := _in_texts(name, values, nulls, whole)):
+    if not is_list(column.dtype) and is_time_name(name) and (decision := _counted_time(name, values)):
         return decision
-    if not text and not is_list(column.dtype) and TIME_NAME.search(name) and (decision := _counted_time(name, values)):
+    if text and not named_id and not is_list(column.dtype) and (decision := _in_texts(name, values, nulls, whole)):
         return decision
     if INDEX.fullmatch(name) and pa.types.is_integer(dtype) and distinct == len(values) and not nulls:
         return Decision(name, f"it looks like the index of a frame: every row{where} has a number of its own")
-    if text and pc.mean(pc.utf8_length(values)).as_py() > FREE_TEXT and distinct > len(values) // 2:
+    if text and distinct > len(values) // 2 and _is_free_text(values):
         return Decision(name, f"free text: {distinct:,} values of {FREE_TEXT} characters and more on average")
     if (text or named_id) and distinct == len(values) >= UNIQUE_FROM and not is_list(column.dtype):
         return Decision(name, f"every row{where} has a value of its own, from which nothing can be learned")
+    nearly_unique = len(values) >= UNIQUE_FROM and distinct > NEARLY_UNIQUE * len(values)
+    if text and not named_id and whole and not is_list(column.dtype) and nearly_unique:
+        return Decision(name, f"{distinct:,} values in {len(values):,} rows: nearly every row has a value of its own")
+    seen = f"{kind}, {distinct:,} value(s){where}"
+    if distinct == 1 and nulls:
+        return _category(name, f"{seen}, else null, which gets an id of its own", distinct, False, values)
     whole_numbers = pa.types.is_integer(dtype) or pa.types.is_boolean(dtype)
     few = whole_numbers and distinct <= FEW and len(values) >= UNIQUE_FROM and pc.min(values).as_py() >= 0
+    few = few and not (pa.types.is_integer(dtype) and _is_amount(name, values, distinct))
     if text or pa.types.is_boolean(dtype) or named_id or few:
-        return _category(name, f"{kind}, {distinct:,} value(s){where}", distinct, few and not named_id, values)
+        return _category(name, seen, distinct, few and not named_id, values)
     return _amount(name, kind, values.cast(pa.float64(), safe=False), nulls, whole, is_list(column.dtype))
+
+
+def _has_fractions(values: pa.ChunkedArray) -> bool:
+    """Whether numbers are not all whole, as ids are."""
+    if not pa.types.is_floating(values.type):
+        return False
+    return not pc.all(pc.equal(values, pc.trunc(values))).as_py()
+
+
+def _is_free_text(values: pa.ChunkedArray) -> bool:
+    """Whether texts are sentences: long, and with blanks in them."""
+    long = pc.mean(pc.utf8_length(values)).as_py() > FREE_TEXT
+    return bool(long) and not all_match(values, OPAQUE)
+
+
+def _is_amount(name: str, values: pa.ChunkedArray, distinct: int) -> bool:
+    """Whether a few whole numbers are an amount rather than codes: by their name; since hardly one comes often; or
+    since they count things, so that 0, 1, 2, .. become rarer and rarer."""
+    if distinct <= 2:
+        return False  # a flag
+    if is_amount_name(name) or REPEATED * distinct > len(values):
+        return True
+    counted = pc.value_counts(values.combine_chunks())
+    counts = {entry["values"].as_py(): entry["counts"].as_py() for entry in counted}
+    ordered = [counts[value] for value in sorted(counts)]
+    # The rare values at the end may have gaps: no family of the Titanic had six or seven children.
+    common = [value for value in sorted(counts) if 100 * counts[value] >= len(values)]
+    gapless = common == [*range(len(common))] and len(common) > 2
+    steps = [after <= before for before, after in pairwise(ordered)]
+    falls = ordered[0] >= 3 * ordered[-1] and max(ordered) in ordered[:2]
+    return gapless and distinct > 3 and falls and sum(steps) >= FALLING * len(steps)
 
 
 def _in_texts(name: str, values: pa.ChunkedArray, nulls: int, whole: bool) -> Decision | None:
@@ -124,11 +169,13 @@ def _separated(name: str, values: pa.ChunkedArray, whole: bool) -> Decision | No
     distinct = pc.unique(values)
     for sign in SEPARATORS:
         listing = pc.match_substring(distinct, sign)
-        if len(distinct) < UNIQUE_FROM or pc.mean(listing).as_py() < LISTING or _is_prose(distinct, sign):
+        if len(distinct) < UNIQUE_FROM or pc.mean(listing).as_py() < LISTING:
             continue
+        if sign == "," and pc.any(pc.match_substring(distinct, ", ")).as_py():
+            continue  # sentences, or values with a comma in them
         lists = pc.split_pattern(distinct, sign)
         parts = pc.unique(pc.list_flatten(lists))
-        if 2 * len(parts) <= len(distinct) if sign != " " else _are_words_of_lists(lists):
+        if _are_lists(lists, parts, sign):
             seen = f"string, lists of {len(parts):,} value(s){'' if whole else ' of the sample'} with {sign!r} between"
             category = _category(name, seen, len(parts), False, pa.chunked_array([parts]))
             split = {"op": "Lambda", "expression": f"split(_, {sign!r})"}
@@ -137,8 +184,13 @@ def _separated(name: str, values: pa.ChunkedArray, whole: bool) -> Decision | No
     return None
 
 
-def _is_prose(distinct: pa.Array, sign: str) -> bool:
-    return bool(sign == "," and pc.any(pc.match_substring(distinct, ", ")).as_py())
+def _are_lists(lists: pa.Array, parts: pa.Array, sign: str) -> bool:
+    """Whether texts with a sign between their parts list values: there are fewer values than texts."""
+    if sign == " ":
+        return _are_words_of_lists(lists)
+    if sign == ", " and len(pc.unique(pc.list_value_length(lists))) < 2:
+        return False  # Rome, Italy; Doe, Jane
+    return 2 * len(parts) <= len(lists)
 
 
 def _are_words_of_lists(lists: pa.Array) -> bool:
@@ -156,24 +208,51 @@ def _are_words_of_lists(lists: pa.Array) -> bool:
 
 
 def _counted_time(name: str, values: pa.ChunkedArray) -> Decision | None:
-    """What is to become of numbers that count time since 1970, or write a day as 20260131; None for other numbers."""
-    kind, fractional = dtype_name(values.type), pa.types.is_floating(values.type)
-    if not (fractional or pa.types.is_integer(values.type)):
+    """What is to become of numbers, or texts of digits, that count time since 1970 or write a time by digits alone,
+    such as 20260131 or 14102100; None for others."""
+    kind = dtype_name(values.type)
+    if pa.types.is_string(values.type):
+        if not all_match(values, "^[0-9]{8,18}$"):
+            return None
+        text, number, numbers = "_", "cast(_, 'int64')", values.cast(pa.int64())
+    elif pa.types.is_integer(values.type):
+        text, number, numbers = "cast(_, 'string')", "_", values
+    elif pa.types.is_floating(values.type) and pc.all(pc.is_finite(values)).as_py():
+        text, number, numbers = "cast(cast(_, 'int64'), 'string')", "cast(_, 'int64')", values
+    else:
         return None
-    if fractional and not pc.all(pc.and_(pc.is_finite(values), pc.equal(values, pc.trunc(values)))).as_py():
-        return None
-    low, high = (int(end) for end in pc.min_max(values).as_py().values())
+    if not _has_fractions(numbers) and (written := _digits_of_time(numbers)):
+        read = {"op": "Lambda", "expression": f"parse_time({text}, {written!r})"}
+        if "%H" not in written:
+            return Decision(
+                name, f"{kind}, a day as {written}: its parts", (read, {"op": "DateParts", "parts": DAY_PARTS})
+            )
+        return Decision(name, f"{kind}, a time as {written}: its parts", (read, {"op": "DateParts"}))
+    low, high = pc.min_max(numbers).as_py().values()
     for unit, ticks in UNITS.items():
         if YEARS[0] * ticks <= low and high < YEARS[1] * ticks:
-            number = "cast(_, 'int64')" if fractional else "_"
             read = {"op": "Lambda", "expression": f"cast({number}, 'timestamp[{unit}]')"}
             why = f"{kind}, named like a time and counting {unit} from 1970: its parts, in UTC"
             return Decision(name, why, (read, {"op": "DateParts"}))
-    days = not fractional and low >= 1990_01_01 and high < 2100_01_01
-    if days and is_written(pc.unique(values.cast(pa.string())), DAY):
-        read = {"op": "Lambda", "expression": f"parse_time(cast(_, 'string'), {DAY!r})"}
-        why = f"{kind}, a day as {DAY}: its parts"
-        return Decision(name, why, (read, {"op": "DateParts", "parts": DAY_PARTS}))
+    return None
+
+
+def _digits_of_time(numbers: pa.ChunkedArray) -> str | None:
+    """The format of whole numbers that write a time by digits alone; None for others."""
+    low, high = (int(end) for end in pc.min_max(numbers).as_py().values())
+    if not 0 < low <= high < 2**63:
+        return None
+    distinct = pc.unique(numbers)
+    for written, length in DIGITS.items():
+        if not len(str(low)) == len(str(high)) == length:
+            continue
+        years = int(str(low)[:4]), int(str(high)[:4])
+        if written.startswith("%Y") and not EARLIEST <= years[0] <= years[1] < LATEST:
+            continue
+        if "%H" in written and len(distinct) < SURE_OF_DIGITS:
+            continue
+        if is_written(distinct.cast(pa.int64()).cast(pa.string()), written):
+            return written
     return None
 
 
