@@ -13,20 +13,30 @@ import pyarrow as pa
 import yaml
 
 from flows.draft.decisions import Decision, decide, is_number, joint, without_clashes
-from flows.draft.readable_files import LABELS, OtherTable, Readable, readable
+from flows.draft.names import is_common_name, label_rank
+from flows.draft.other_tables import OtherTable
+from flows.draft.readable_files import Readable, readable
 from tasks.core.dtypes import dtype_name
 from tasks.dataset import Dataset
 from tasks.errors import JobError, near
-from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
+from tasks.sources.bad_lines import FileWithBadLines, bad_lines_of, bad_lines_text
 from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.uniting import uniting_notes
 from tasks.storage.files import refuse_inside
 
 NOTED = ("missing", "bad_lines", "header", "columns", "schema")  # settings with a note of their own
+MOST_BAD = 0.01  # of the lines: beyond it the layout is more likely wrong than the lines
+
+
+class DraftError(JobError):
+    """What was drafted cannot be a job for the data. `draft` is its text, as comments."""
+
+    draft = ""
 
 
 def draft(dataset: object, label: str | None = None) -> str:
-    """A first job for a data set, as YAML with a comment on each decision; it runs as it is.
+    """A first job for a data set, as YAML with a comment on each decision; it runs as it is, unless lines cannot be
+    read.
 
     dataset: a Dataset, or what a Dataset takes (a path, a list of paths, a frame). A job names files, so that the draft
         of a frame has a path to be replaced.
@@ -37,14 +47,16 @@ def draft(dataset: object, label: str | None = None) -> str:
     a column is text if values further down do not fit the type of the first.
     Format (where the suffix tells none), delimiter, encoding, decimal comma, lines before the header, quotes that are
     letters, and whether there is a header, are those of the first file of a path. Columns that only some files have are
-    null elsewhere, and where lines cannot be read, they are left out: the draft names both. Files that share half of
-    their columns with the others, or less, are another table; the draft leaves them out, with the entry that joins
-    them.
+    null elsewhere, and lines that cannot be read stop the job unless `bad_lines` is set: the draft names both, and sets
+    nothing. Files that share half of their columns with the others, or less, are another table, and so are those of
+    another delimiter or, without a header, of another number of columns; the draft leaves them out, with the entry that
+    joins them.
     Numbers and times in texts (1.234,50 or 31.01.2026), texts that list values (Comedy|Drama), and numbers that are
     named like a time and count from 1970 or write a day (20260131), are read by an expression. Columns of texts, or of
     numbers whose names end alike, that share half of their values get one vocabulary.
-    Errors: a JobError for a source that does not exist, for a label that is not a column, and where no column is left;
-    a DataError for a source without rows.
+    Errors: a JobError for a source that does not exist and for a label that is not a column; a DraftError, with the
+    text as its `draft`, if no column is left, and if more than one line of a hundred cannot be read; a DataError for a
+    source without rows.
 
     >>> table = pa.table({"price": [1.0, None, 3.0], "brand": ["a", "b", "a"], "click": [0, 1, 0]})
     >>> print(draft(table))  # doctest: +ELLIPSIS
@@ -72,27 +84,71 @@ def draft(dataset: object, label: str | None = None) -> str:
     whole = sample.num_rows == data.num_rows
     target, others = _labels(data, label)
     decisions = [
-        Decision(name, "it is named like a label, too, and might give the answer away")
+        Decision(name, others[name])
         if name in others
         else decide(data.schema[name], sample.column(name), whole, name in data.plan.options.get(NUMBER_TEXTS, ()))
         for name in names
         if name != target
     ]
     decisions = joint(without_clashes(decisions, names), sample)
-    if not any(decision.ops for decision in decisions):
-        reasons = "; ".join(f"{d.name}: {d.why}" for d in decisions[:10]) or "the label is the only column"
-        reasons = "; ".join([reasons, *uniting_notes(data.plan, data.schema)])
-        raise JobError("no column is left that could be a feature", why=reasons, do="write the job by hand")
-    return "\n".join(_written(data, sample, decisions, target, label is not None, source)) + "\n"
+    text = "\n".join(_written(data, sample, decisions, target, label is not None, source)) + "\n"
+    if error := _refusal(source, decisions):
+        error.draft = "".join(f"# {line}".rstrip() + "\n" for line in text.splitlines())
+        raise error
+    return text
 
 
-def _labels(data: Dataset, label: str | None) -> tuple[str | None, list[str]]:
-    """The label, and the columns that are named like one besides."""
-    likely = [
-        name for known in LABELS for name in data.schema if name.lower() == known and is_number(data.schema[name].dtype)
-    ]
-    target = label or next(iter(likely), None)
-    return target, [name for name in likely if name != target and name.lower() != "y"]  # a common name of any number
+def _refusal(source: Readable, decisions: Sequence[Decision]) -> DraftError | None:
+    """Why a draft is none; None for one that may be a job."""
+    bad = bad_lines_of(source.data.plan) if source.refused else []
+    left_out = sum(file["count"] for file in bad)
+    lines = left_out + source.data.plan.rows
+    if source.refused and left_out > MOST_BAD * lines:
+        share = 100 * left_out / lines
+        return DraftError(
+            f"{left_out:,} of {lines:,} lines ({share:.1f} %) cannot be read like this, so that there is no draft",
+            where=source.refused.where,
+            why=f"{source.refused.what}; {source.refused.why}".rstrip("; "),
+            do=_advice(bad, source),
+        )
+    if any(decision.ops for decision in decisions):
+        return None
+    reasons = "; ".join(f"{d.name}: {d.why}" for d in decisions[:10]) or "the label is the only column"
+    reasons = "; ".join([reasons, *uniting_notes(source.data.plan, source.data.schema)])
+    return DraftError("no column is left that could be a feature", why=reasons, do="write the job by hand")
+
+
+def _advice(bad: Sequence[FileWithBadLines], source: Readable) -> str:
+    """What to do about lines that cannot be read."""
+    assert source.refused is not None
+    if source.data.plan.format == "jsonl":
+        return source.refused.do
+    if len(source.data.plan.files) > 1 and len(bad) < len(source.data.plan.files):
+        return (
+            f"draft a job for each kind of file, if they are not alike (most of these lines are in "
+            f"{max(bad, key=lambda file: file['count'])['path']}); else write the job by hand"
+        )
+    return (
+        "look at the first lines of the file, and write the job by hand with the delimiter, quote, escape, skip_rows "
+        f"or columns that fit; the reader's advice is: {source.refused.do}"
+    )
+
+
+def _labels(data: Dataset, label: str | None) -> tuple[str | None, dict[str, str]]:
+    """The label, and why other columns that are named like one are left out."""
+    ranked = sorted((rank, name) for name in data.schema if (rank := label_rank(name)) is not None)
+    numbers = [name for _, name in ranked if is_number(data.schema[name].dtype)]
+    target = label or next(iter(numbers), None)
+    reasons = {}
+    for _, name in ranked:
+        if name == target or is_common_name(name, is_number(data.schema[name].dtype)):
+            continue
+        if name in numbers:
+            reasons[name] = "it is named like a label, too, and might give the answer away"
+        else:
+            kind = dtype_name(data.schema[name].dtype)
+            reasons[name] = f"it is named like a label, but is {kind}: if it is the label, say --label {name}"
+    return target, reasons
 
 
 # The text
@@ -111,7 +167,8 @@ def _written(
     yield "# (Editors complete and check the job with that file: rowmill schema > job.schema.json.)"
     yield "# A draft by rowmill new: read it, fix it, then rowmill preview and rowmill run."
     counted = f"{rows:,} rows, {len(data.schema):,} columns, {len(data.plan.files):,} file(s), names and types"
-    left_out = ", without the lines that are left out" if (bad := bad_lines_of(data.plan)) else ""
+    bad = bad_lines_of(data.plan)
+    left_out = ", without the lines that cannot be read" if bad else ""
     yield f"# {'As read below' if seen.doubt else 'Exact'}: {counted}{left_out}."
     if sample.num_rows < rows:
         yield f"# Sampled: values, nulls and skewness are those of {sample.num_rows:,} rows, in ranges over all of the"
@@ -124,6 +181,8 @@ def _written(
         yield "  path: data  # the rows came from a frame: name the files here"
         source = {"path": "data"}
     else:
+        if seen.refused:
+            source.pop("bad_lines", None)
         if settings := [name for name in seen.layout if name not in NOTED]:
             yield f"  # The first lines of the first file need this: {', '.join(settings)}."
         if "schema" in seen.layout:
@@ -136,12 +195,17 @@ def _written(
         for other in seen.others:
             yield f"  # {_line(_other_table(other))}."
         yield from (f"  # {_line(note)}." for note in uniting_notes(data.plan, data.schema))
+        if every_second := _empty_between(data, sample):
+            yield f"  # {every_second}"
         if bad:
-            yield f"  # {_line(bad_lines_text(bad))}."
+            yield f"  # {_line(bad_lines_text(bad, left_out=seen.refused is None))}."
         yield from _source_lines(source, seen.nulls)
-    yield "features:"
+        if seen.refused:
+            yield "  # A run stops at such a line. Fix it, or take the # away to leave these lines out:"
+            yield "  # bad_lines: skip"
+    yield "features:" if any(decision.ops for decision in decisions) else "features: []"
     for other in seen.others:
-        yield from _joining_lines(other)
+        yield from _joining_lines(other, sample.num_rows)
     groups: dict[tuple[str, tuple[str, ...]], list[Decision]] = {}
     for decision in decisions:
         if decision.ops:
@@ -167,20 +231,40 @@ def _written(
     yield "  seed: 0"
 
 
+def _empty_between(data: Dataset, sample: pa.Table) -> str:
+    """What to say of text in which every second column is empty; "" for other data."""
+    empty = [sample.column(name).null_count == sample.num_rows for name in data.schema]
+    pattern = [place % 2 == 1 for place in range(len(empty))]
+    sign = (data.as_source() or {}).get("delimiter", ",")
+    if data.plan.format != "csv" or len(empty) < 3 or empty != pattern:
+        return ""
+    return (
+        f"Every second column is empty: the file may have {2 * sign} between its values (delimiter: {_flow(2 * sign)})."
+    )
+
+
 def _other_table(other: OtherTable) -> str:
     more = f" and {len(other.paths) - 1:,} more file(s)" if len(other.paths) > 1 else ""
+    if not other.columns:
+        return f"{other.paths[0]}{more} is not read: it is not text in columns"
     return f"{other.paths[0]}{more} is another table and not read: it has {', '.join(map(_name, other.columns))}"
 
 
-def _joining_lines(other: OtherTable) -> Iterable[str]:
+def _joining_lines(other: OtherTable, rows: int) -> Iterable[str]:
     """The entries that bring the columns of another table to the rows, as comments."""
-    columns = [column for column in other.columns if column not in other.keys]
-    if other.keys and columns and len(other.paths) == 1:
-        keys = list(other.keys)
-        join = {"op": "JoinExternal", "table": other.paths[0], "on": keys, "columns": columns}
-        yield "  # Columns of another table, where each key is in it once (take the # away):"
-        yield f"  # - {{columns: {_flow(keys)}, ops: [{_flow(join)}], keep: false}}"
-        yield f"  # - {{columns: {_flow(columns)}, ops: []}}"
+    columns = [column for column in other.columns if column not in (*other.keys, *other.shared)]
+    if not other.keys or not columns:
+        return
+    keys = list(other.keys)
+    join = {"op": "JoinExternal", "table": other.paths[0], "on": keys, "columns": columns}
+    if other.layout:
+        join["read"] = dict(other.layout)
+    yield (
+        f"  # Columns of another table, which has each {' and '.join(map(_name, keys))} once; "
+        f"{100 * other.matched:.1f} % of the {rows:,} rows looked at are in it (take the # away):"
+    )
+    yield f"  # - {{columns: {_flow(keys)}, ops: [{_flow(join)}], keep: false}}"
+    yield f"  # - {{columns: {_flow(columns)}, ops: []}}"
 
 
 def _source_lines(source: dict[str, Any], nulls: Sequence[str]) -> Iterable[str]:

@@ -18,8 +18,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.draft.dialect import (
+    QUOTED_VALUE,
+    count_regular,
+    find_delimiter,
+    has_escapes,
+    has_single_quotes,
+    quotes_are_letters,
+)
 from flows.draft.header import names_without_header
+from flows.draft.names import is_label_name
+from flows.draft.other_tables import OtherTable, are_keys, with_keys
 from flows.draft.written_values import null_texts
+from tasks.core.dtypes import schema_advice
 from tasks.core.plan import Block, File, Partition
 from tasks.core.schema import Schema
 from tasks.dataset import Dataset
@@ -33,33 +44,30 @@ from tasks.sources.uniting import ABSENT
 from tasks.storage.files import expand, is_remote, read_all, read_range
 
 SAMPLE_ROWS = 20_000
-LABELS = (
-    "label",
-    "target",
-    "is_click",
-    "clicked",
-    "click",
-    "is_purchase",
-    "purchased",
-    "converted",
-    "conversion",
-    "rating",
-    "stars",
-    "y",
-)
 WHOLE_BYTES, MOST_BLOCKS, RANGES = 1 << 28, 64, 64  # of blocks that are read whole; ranges of rows of a sample
 LOOKED_AT, HEAD_LINES, PLACES = 1 << 16, 200, 16  # bytes and lines of the first file of text; places further down
-QUOTED = re.compile(r'"([^"]|"")*"\s*')
+MOST_BEFORE, FEWEST_BEHIND = 20, 3  # lines before a header that have the delimiter, too; lines behind it
+MOST_LAYOUTS = 50  # files of a source that are each looked at for their layout
+UNIT = "\x1f"  # the sign of ASCII between values
+COLUMN = re.compile(r", column (.+?)(?:, row [\d,]+.*)?$")  # as errors of JSON lines name it
 COMMA, POINT = re.compile(r'"?[+-]?[0-9]+,[0-9]+"?'), re.compile(r'"?[+-]?[0-9]+\.[0-9]+"?')
 
 
 @dataclass(frozen=True)
-class OtherTable:
-    """Files beside the main table of a source. `keys` are the columns that both have, by which they can be joined."""
+class Layout:
+    """The settings with which a file of text can be read, where those by default do not fit it, what is doubtful about
+    its header, and the names of its columns."""
 
-    paths: tuple[str, ...]
-    columns: tuple[str, ...]
-    keys: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    doubt: str = ""
+    names: tuple[str, ...] = ()
+    line: str = ""  # the first line, whether or not it names the columns
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What files have alike that can be read together; the names of a header may differ."""
+        settings = self.settings
+        return settings.get("format"), settings.get("delimiter"), len(settings.get("columns", ()))
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class Readable:
     """A data set, the settings with which its files can be read, and files beside them that are another table.
 
     `nulls` are the texts that mean null, `sample` rows of the data set, and `doubt` is what may be wrong about its
-    header.
+    header. `refused` is what reading says if no line is left out; None if all lines can be read.
     """
 
     data: Dataset
@@ -76,43 +84,50 @@ class Readable:
     nulls: tuple[str, ...] = ()
     sample: pa.Table | None = None
     doubt: str = ""
+    refused: DataError | None = None
 
 
 def readable(source: object) -> Readable:
     """What can be read of a source, and how: the layout of its text, texts that mean null, null for columns that only
-    some files have, and that lines are left out which cannot be read, where there are any. Files that are another table
-    are set apart before any type is judged. A `Dataset` is read as it says."""
+    some files have, and the lines that cannot be read, where there are any. Files that are another table are set apart
+    before any type is judged. A `Dataset` is read as it says."""
     data = source if isinstance(source, Dataset) else Dataset(source)
     if isinstance(source, Dataset) or data.as_source() is None:
         return _looked_through(Readable(data))
-    layout, doubt = _layout(data)
-    if len(_files(data)) > 1:
-        path, others = _main_table(_tried(source, layout, _planned).data, source)
-        if others:
-            layout, doubt = _layout(Dataset(path))
+    source, layout, others = _alike(data, source)
+    if len(_files(Dataset(source))) > 1:
+        path, more = _main_table(_tried(source, layout.settings, _planned).data, source)
+        if more:
+            others = (*others, *more)
             source = path
-    else:
-        others = ()
-    return replace(_tried(source, layout, _as_it_fits), others=others, doubt=doubt)
+            layout = _layout(_files(Dataset(source)))
+    seen = _tried(source, layout.settings, _as_it_fits)
+    assert seen.sample is not None
+    keyed = tuple(with_keys(other, seen.sample) for other in others)
+    return replace(seen, others=keyed, doubt=layout.doubt)
 
 
 def _tried(source: object, layout: Mapping[str, Any], look: Callable[[Any, Mapping[str, Any]], Readable]) -> Readable:
     """A source as it can be read: with the layout; else with quotes that are letters, else without bad lines."""
     try:
         return look(source, layout)
-    except DataError:
-        form = layout.get("format") or format_by_suffix(_files(Dataset(source))[0].path)
-        if form not in ("csv", "tsv", "jsonl"):
-            raise
-        if form != "jsonl" and "quote" not in layout:
-            with suppress(DataError):
-                letters = look(source, {**layout, "quote": ""})
-                if letters.sample is None or not _are_quoted(letters.sample):
-                    return letters
+    except DataError as error:
+        refused = error
+    form = layout.get("format") or format_by_suffix(_files(Dataset(source))[0].path)
+    if form not in ("csv", "tsv", "jsonl"):
+        raise refused
+    if form != "jsonl" and not {"quote", "escape"} & {*layout}:
+        with suppress(DataError):
+            letters = look(source, {**layout, "quote": ""})
+            if letters.sample is None or not _are_quoted(letters.sample):
+                return letters
+    try:
         without = look(source, {**layout, "bad_lines": "skip"})
-        if not bad_lines_of(without.data.plan):
-            raise
-        return without
+    except DataError:  # no line is left, which says less than what is wrong with the first one
+        raise refused from None
+    if not bad_lines_of(without.data.plan):
+        raise refused
+    return replace(without, refused=refused)
 
 
 def _planned(source: object, layout: Mapping[str, Any]) -> Readable:
@@ -138,16 +153,53 @@ def _with_nulls(data: Dataset) -> tuple[Dataset, list[str]]:
 
 
 def _as_it_fits(source: object, layout: Mapping[str, Any]) -> Readable:
-    """A source with a sample; columns of text are strings if values further down do not fit the type of the first."""
-    seen = _planned(source, layout)
-    try:
-        return _looked_through(seen)
-    except DataError:
-        data, _ = _with_nulls(seen.data)
-        misfits = [name for name in data.schema if not _fits(data, name)]
-        if data.plan.format not in ("csv", "tsv") or not misfits or len(misfits) == len(data.schema) > 1:
-            raise
-        return _looked_through(_planned(source, {**seen.layout, "schema": dict.fromkeys(misfits, "string")}))
+    """A source with a sample; columns of text are strings if values further down do not fit the type of the first, and
+    keys of JSON lines are if their values are of several kinds."""
+    types: dict[str, str] = {}
+    while True:
+        settings = {**layout, "schema": types} if types else layout
+        try:
+            return _looked_through(_planned(source, settings))
+        except DataError as error:
+            misfits = [name for name in _misfits(source, settings, error) if name not in types]
+            if not misfits:
+                raise
+            types |= dict.fromkeys(misfits, "string")
+
+
+def _misfits(source: object, layout: Mapping[str, Any], error: DataError) -> list[str]:
+    """The columns whose values do not fit the type of the first ones, if they can be read as texts."""
+    form = layout.get("format") or format_by_suffix(_files(Dataset(source))[0].path)
+    if form == "jsonl":
+        named = COLUMN.search(error.where)
+        name = named[1].split("/")[0] if named else ""
+        if not name or schema_advice(name, pa.string()) not in error.do:
+            return []
+        return [name, *_mixed_keys(_files(Dataset(source))[0])]  # the error names the first one again and again
+    if form not in ("csv", "tsv"):
+        return []
+    data, _ = _with_nulls(_planned(source, layout).data)
+    misfits = [name for name in data.schema if not _fits(data, name)]
+    return [] if len(misfits) == len(data.schema) > 1 else misfits
+
+
+def _mixed_keys(file: File) -> list[str]:
+    """The keys with values of several kinds in the first JSON lines of a file."""
+    kinds: dict[str, set[str]] = {}
+    for line in read_all(file, length=LOOKED_AT).splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:  # the last one may be cut off
+            continue
+        for key, value in row.items() if isinstance(row, dict) else ():
+            if value is not None:
+                kinds.setdefault(key, set()).add(_kind(value))
+    return [key for key, several in kinds.items() if len(several) > 1]
+
+
+def _kind(value: object) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "number" if is_number else type(value).__name__
 
 
 def _fits(data: Dataset, name: str) -> bool:
@@ -165,11 +217,51 @@ def _files(data: Dataset) -> list[File]:
 # tables
 
 
+def _alike(data: Dataset, source: Any) -> tuple[Any, Layout, tuple[OtherTable, ...]]:
+    """What names the files of a source that can be read together, the layout of the first, and the files that cannot,
+    as other tables: text of another delimiter, or without a header and of another number of columns.
+
+    Of several groups of files it is the largest, of those with a label if any has one.
+    """
+    files = _files(data)
+    are_texts = {format_by_suffix(file.path) for file in files} <= {"csv", "tsv", None}
+    if not are_texts or not 1 < len(files) <= MOST_LAYOUTS:
+        return source, _layout(files), ()
+    layouts = {file: layout for file in files if (layout := _layout([file])).names}
+    groups: dict[tuple[Any, ...], list[File]] = {}
+    for file, layout in layouts.items():
+        groups.setdefault(layout.form, []).append(file)
+    if not groups:
+        return source, _layout(files), ()
+
+    def worth(form: tuple[Any, ...]) -> tuple[bool, int]:
+        labelled = any(is_label_name(name) for file in groups[form] for name in layouts[file].names)
+        return labelled, sum(file.size for file in groups[form])
+
+    main = max(groups, key=worth)
+    layout = layouts[groups[main][0]]
+    for other in groups[main]:  # what one file has may be missing at the beginning of the first
+        signs = {key: layouts[other].settings[key] for key in ("quote", "escape") if key in layouts[other].settings}
+        layout = replace(layout, settings={**signs, **layout.settings})
+    # Without numbers in it, a header may look like values: files that begin with the same line are alike.
+    alike = [*groups[main], *(file for file in layouts if layouts[file].line == layout.line)]
+    alike += [file for file in files if file not in layouts and (not file.size or format_by_suffix(file.path))]
+    apart = [file for file in files if file not in alike]
+    apart_layouts = [layouts.get(file, Layout()) for file in apart]
+    others = tuple(
+        OtherTable((_relative(file.path, source),), one.names, layout=one.settings)
+        for file, one in zip(apart, apart_layouts, strict=True)
+    )
+    alike = [file for file in files if file in alike]
+    return _naming(alike, source) if others else source, layout, others
+
+
 def _main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherTable, ...]]:
     """What names the files of the main table of a data set, and the other tables in it.
 
     Files of the same columns are a table. The main one is the largest, of tables with a label if any has one; another
-    is one of its own if the two share half of the columns of either, or less.
+    is one of its own if the two share half of the columns of either, or less, or if it has nothing but keys of the main
+    one.
     """
     absent = data.plan.options.get(ABSENT, {})
     tables: dict[tuple[str, ...], list[File]] = {}
@@ -178,17 +270,26 @@ def _main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherTable, .
         tables.setdefault(tuple(name for name in data.schema if name not in gone), []).append(file)
 
     def worth(columns: tuple[str, ...]) -> tuple[bool, int]:
-        return any(name.lower() in LABELS for name in columns), sum(file.size for file in tables[columns])
+        return any(map(is_label_name, columns)), sum(file.size for file in tables[columns])
+
+    def is_apart(columns: tuple[str, ...]) -> bool:
+        few = 2 * len({*columns} & {*main}) <= min(len(columns), len(main))
+        return columns != main and (few or are_keys(columns, main))
 
     main = max(tables, key=worth)
-    apart = [c for c in tables if c != main and 2 * len({*c} & {*main}) <= min(len(c), len(main))]
+    apart = [columns for columns in tables if is_apart(columns)]
     if not apart:
         return source, ()
     shared = {name for columns in tables if columns not in apart for name in columns}
     left_out = {file.path for columns in apart for file in tables[columns]}
     others = tuple(
-        OtherTable(tuple(_relative(f.path, source) for f in tables[c]), c, tuple(name for name in c if name in shared))
-        for c in apart
+        OtherTable(
+            tuple(_relative(file.path, source) for file in tables[columns]),
+            columns,
+            tuple(name for name in columns if name in shared),
+            _layout(tables[columns]).settings,
+        )
+        for columns in apart
     )
     return _naming([file for file in data.plan.files if file.path not in left_out], source), others
 
@@ -219,17 +320,15 @@ def _naming(files: Sequence[File], source: object) -> str | list[str]:
 # text
 
 
-def _layout(data: Dataset) -> tuple[dict[str, Any], str]:
-    """The settings with which the first file of text can be read, where those by default do not fit it, and what is
-    doubtful about its header: format, encoding, delimiter, lines before the header, columns where there is none and
-    decimal comma by its first 64 KiB; encoding, values of the first line, decimal comma and quotes also by more of
-    it."""
-    files = _files(data)
+def _layout(files: Sequence[File]) -> Layout:
+    """The layout of the first file of text: format, encoding, delimiter, escape, lines before the header, columns where
+    there is none and decimal comma by its first 64 KiB; encoding, values of the first line, decimal comma and quotes
+    also by more of it."""
     formats = {format_by_suffix(file.path) for file in files}
     if not formats <= {"csv", "tsv"} and formats != {None}:
-        return {}, ""
+        return Layout()
     start = read_all(files[0], length=LOOKED_AT)
-    layout: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     further = _further(files[0], start)
     encoding = _encoding(start if not further else start[: start.rfind(b"\n") + 1] + further)
     text = start.decode(encoding or "utf-8", errors="replace").removeprefix("\ufeff")
@@ -238,34 +337,53 @@ def _layout(data: Dataset) -> tuple[dict[str, Any], str]:
     every += further.decode(encoding or "utf-8", errors="replace").splitlines()
     usual = "\t" if formats == {"tsv"} else ","
     named = re.fullmatch('"?sep=(.)"?', lines[0]) if lines else None  # Excel's own line
-    delimiter = usual if usual == "\t" else max(_signs(lines), key=lambda sign: _regular(lines, sign))
+    delimiter = usual if usual == "\t" else find_delimiter(lines)
     delimiter = named[1] if named else delimiter
     if formats == {None}:
         if lines and _is_json(lines[0]):
-            return {"format": "jsonl"}, ""
-        if "\0" in text or not _regular(lines, delimiter):
-            return {}, ""
-        layout["format"] = "tsv" if delimiter == "\t" else "csv"
+            return Layout({"format": "jsonl"})
+        if "\0" in text or not count_regular(lines, delimiter):
+            return Layout()
+        settings["format"] = "tsv" if delimiter == "\t" else "csv"
         usual = "\t" if delimiter == "\t" else ","
     if encoding:
-        layout["encoding"] = encoding
+        settings["encoding"] = encoding
     if delimiter != usual:
-        layout["delimiter"] = delimiter
-    before = 1 if named else _lines_before_header(lines, delimiter)
+        settings["delimiter"] = delimiter
+    if len(delimiter) > 1:  # one sign, as Python's reader wants it, stands for several
+        lines = [line.replace(delimiter, UNIT) for line in lines]
+        every = [line.replace(delimiter, UNIT) for line in every]
+        delimiter = UNIT
+    if has_escapes(every, delimiter):
+        settings["escape"] = "\\"
+    elif has_single_quotes(lines, delimiter):
+        settings["quote"] = "'"
+    elif quotes_are_letters(every, delimiter):
+        settings["quote"] = ""
+    before = 1 if named else _lines_before_header(lines, delimiter, settings)
     if before:
-        layout["skip_rows"] = before
+        settings["skip_rows"] = before
     every = every[before:]
-    if _quotes_are_letters(every, delimiter):
-        layout["quote"] = ""
-    quoted = csv.reader(every, delimiter=delimiter, quotechar=None if "quote" in layout else '"')
-    rows = [row for row in quoted if row]
+    rows = _rows(every, delimiter, settings)
     columns, doubt = names_without_header(rows)
+    first = tuple(rows[0]) if rows else ()
     if columns:
-        layout |= {"header": False, "columns": columns}
+        settings |= {"header": False, "columns": columns}
     fields = [value for line in every[1:] for value in line.split(delimiter)] if delimiter != "," else []
     if any(COMMA.fullmatch(value) for value in fields) and not any(POINT.fullmatch(value) for value in fields):
-        layout["decimal"] = ","
-    return layout, doubt
+        settings["decimal"] = ","
+    return Layout(settings, doubt, tuple(columns) or first, every[0] if every else "")
+
+
+def _rows(lines: Sequence[str], delimiter: str, settings: Mapping[str, Any]) -> list[list[str]]:
+    """The values of lines of text, without those of empty lines."""
+    quote = settings.get("quote", '"') or None
+    quoting = csv.QUOTE_NONE if quote is None else csv.QUOTE_MINIMAL
+    read = csv.reader(lines, delimiter=delimiter, quotechar=quote, quoting=quoting, escapechar=settings.get("escape"))
+    rows = []
+    with suppress(csv.Error):  # a quote that is never closed makes one value of many lines
+        rows += filter(None, read)
+    return rows
 
 
 def _further(file: File, start: bytes) -> bytes:
@@ -278,26 +396,12 @@ def _further(file: File, start: bytes) -> bytes:
     return b"".join(part[part.find(b"\n") + 1 : part.rfind(b"\n") + 1] for part in parts)
 
 
-def _quotes_are_letters(lines: Sequence[str], delimiter: str) -> bool:
-    """Whether every line has as many values as the others if quotes are letters, and one begins but does not end with
-    a quote."""
-    rows = [line.split(delimiter) for line in lines if line]
-    if len({len(row) for row in rows}) != 1 or len(rows[0]) < 2:
-        return False
-    return any(value.startswith('"') and not QUOTED.fullmatch(value) for row in rows for value in row)
-
-
 def _are_quoted(sample: pa.Table) -> bool:
     """Whether half of the texts that begin with a quote, or more, are quoted as a whole."""
     texts = [column for column in sample.columns if pa.types.is_string(column.type)]
     begun = [column.filter(pc.starts_with(column, '"')) for column in texts]
-    whole = sum(pc.sum(pc.match_substring_regex(some, f"^{QUOTED.pattern}$")).as_py() or 0 for some in begun)
+    whole = sum(pc.sum(pc.match_substring_regex(some, f"^{QUOTED_VALUE.pattern}$")).as_py() or 0 for some in begun)
     return bool(whole and 2 * whole >= sum(map(len, begun)))
-
-
-def _signs(lines: Sequence[str]) -> str:
-    """The signs that may stand between values; of two colons one, behind which an empty column stands."""
-    return ",;\t|" + (":" if lines and all("::" in line for line in lines if line) else "")
 
 
 def _is_json(line: str) -> bool:
@@ -318,18 +422,22 @@ def _encoding(start: bytes) -> str | None:
     return None
 
 
-def _regular(lines: Sequence[str], sign: str) -> int:
-    """How many of these lines, from the last on, have the sign as often as the last; 0 where it has none."""
-    lines = [line for line in lines if line]
-    number = lines[-1].count(sign) if lines else 0
-    alike = list(takewhile(lambda line: line.count(sign) == number, reversed(lines)))
-    return len(alike) if number else 0
-
-
-def _lines_before_header(lines: Sequence[str], delimiter: str) -> int:
-    """How many lines without any delimiter come before lines that all have some."""
+def _lines_before_header(lines: Sequence[str], delimiter: str, settings: Mapping[str, Any]) -> int:
+    """How many lines come before the header: lines without any delimiter before lines that all have some; or lines of
+    another number of values before a header and lines of one number."""
     before = len(list(takewhile(lambda line: delimiter not in line, lines)))
-    return before if before < len(lines) and all(delimiter in line for line in lines[before:] if line) else 0
+    if 0 < before < len(lines) and all(delimiter in line for line in lines[before:] if line):
+        return before
+    widths = [len(row[0]) if (row := _rows([line], delimiter, settings)) else 0 for line in lines]
+    if not widths:
+        return 0
+    before = len(list(takewhile(lambda width: width != widths[-1], widths)))
+    behind = [width for width in widths[before:] if width]
+    if not 0 < before <= MOST_BEFORE or len(behind) < max(before, FEWEST_BEHIND) or {*behind} != {widths[-1]}:
+        return 0
+    # R writes one name too few above the values; then the next line has values.
+    columns, doubt = names_without_header(_rows(lines[before:], delimiter, settings))
+    return 0 if columns or doubt else before
 
 
 def sampled(data: Dataset, columns: Sequence[str] | None = None) -> pa.Table:

@@ -29,8 +29,9 @@ def bad_lines_of(plan: Plan) -> list[FileWithBadLines]:
     ]
 
 
-def bad_lines_text(files: Sequence[Mapping[str, Any]], most: int = 20) -> str:
-    """How many lines cannot be read, by file: of many files those with the most; "" where there are none.
+def bad_lines_text(files: Sequence[Mapping[str, Any]], most: int = 20, left_out: bool = True) -> str:
+    """How many lines cannot be read, by file: of many files those with the most; "" where there are none. `left_out`:
+    a run leaves them out, and does not stop.
 
     >>> bad_lines_text([{"path": "a.csv", "count": 3, "line": 7, "why": "3 values, 2 columns"}])
     '3 lines cannot be read and are left out: 3 of a.csv (the first is line 7: 3 values, 2 columns)'
@@ -41,8 +42,10 @@ def bad_lines_text(files: Sequence[Mapping[str, Any]], most: int = 20) -> str:
     texts = [f"{f['count']:,} of {f['path']} (the first is line {f['line']:,}: {f['why']})" for f in shown]
     more = [f"and those of {len(files) - most:,} more files"] if len(files) > most else []
     total = sum(file["count"] for file in files)
-    what = "1 line cannot be read and is" if total == 1 else f"{total:,} lines cannot be read and are"
-    return f"{what} left out: {'; '.join([*texts, *more])}"
+    what = "1 line cannot be read" if total == 1 else f"{total:,} lines cannot be read"
+    if left_out:
+        what += " and is left out" if total == 1 else " and are left out"
+    return f"{what}: {'; '.join([*texts, *more])}"
 
 
 def target_of(source: Source) -> Sidecar | None:

@@ -237,7 +237,11 @@ HEADLESS = {"header": False, "columns": ["column_1", "column_2", "column_3"]}
         ("rows.csv", "x,,1\n" + "y,2,NA\n" * 59, HEADLESS),
         ("rows.csv", "id,2025,2026\n" + "7,1,2\n" * 60, {}),
         ("rows.csv", "id,name,town\n" + "x,y,z\nv,w,z\n" * 30, {}),
-        ("rows.dat", "1::2.5\n" * 60, {"format": "csv", "delimiter": ":", **HEADLESS}),
+        (
+            "rows.dat",
+            "1::2.5\n" * 60,
+            {"format": "csv", "delimiter": "::", **HEADLESS, "columns": HEADLESS["columns"][:2]},
+        ),
         ("rows.log", '{"a": 1, "b": "x"}\n{"a": 2, "b": "y"}\n' * 30, {"format": "jsonl"}),
     ],
 )
@@ -272,6 +276,8 @@ def test_another_table_in_the_folder_is_named_and_not_read(folder: Path, engine:
     text = draft("shop")
     assert yaml.safe_load(text)["source"] == {"path": path}
     assert "# shop/items.csv is another table and not read: it has item, brand, words." in text
+    looked_at = 50 * files
+    assert f"which has each item once; 100.0 % of the {looked_at} rows looked at are in it" in text
     assert ran(text, folder, engine).num_rows == 50 * files
 
     joined = text.replace("  # - ", "  - ").replace("out/", "joined/")
@@ -328,7 +334,9 @@ def test_texts_that_list_values_are_split(folder: Path, engine: str) -> None:
         table(
             genres=lists,
             tags=[text.replace("|", ",") for text in lists],
-            prose=[text.replace("|", ", ") for text in lists],
+            listed=[text.replace("|", ", ") for text in lists],
+            prose=[f"in {i % 40} words, or {i % 40 + 7}" for i in range(ROWS)],
+            towns=[f"Town {i % 25}, Land {i % 5}" for i in range(ROWS)],
             codes=[f"a|{i}" for i in range(ROWS)],
         ),
         folder / "rows.parquet",
@@ -339,8 +347,11 @@ def test_texts_that_list_values_are_split(folder: Path, engine: str) -> None:
         "number": ["Normalize"],
         "genres": ["Lambda", "Categorify"],
         "tags": ["Lambda", "Categorify"],
+        "listed": ["Lambda", "Categorify"],
         "prose": ["Categorify"],
+        "towns": ["Categorify"],
     }
+    assert "# listed: string, lists of 5 value(s) with ', ' between" in text
     assert "# genres: string, lists of 5 value(s) with '|' between" in text
     assert sorted(map(len, rows["genres"].to_pylist())) == sorted(text.count("|") + 1 for text in lists)
 
@@ -506,10 +517,10 @@ def test_rows_are_exact_where_the_first_line_is_sure(folder: Path, engine: str) 
     text = draft("rows.csv")
     assert "# As read below: 61 rows, 4 columns" in text
     assert "# Look at the first line of the first file: 'a' of the first line comes again below it" in text
-    (folder / "rows.csv").write_text(CATEGORIES + "red\n")
+    (folder / "rows.csv").write_text(2 * CATEGORIES + "red\n")
     text = draft("rows.csv")
-    assert "# Exact: 60 rows, 3 columns, 1 file(s), names and types, without the lines that are left out." in text
-    assert ran(text, folder, engine).num_rows == 60
+    assert "# Exact: 120 rows, 3 columns, 1 file(s), names and types, without the lines that cannot be read." in text
+    assert ran(text.replace("# bad_lines", "bad_lines"), folder, engine).num_rows == 120
 
 
 @pytest.mark.promise(
@@ -615,6 +626,9 @@ def test_a_large_vocabulary_gets_a_limit() -> None:
         (["y", "rating"], None, ["rating"], []),
         (["label", "clicked"], None, ["label"], ["clicked"]),
         (["label", "x"], "x", ["x"], ["label"]),
+        (["isFraud", "x"], None, ["isFraud"], []),
+        (["Class", "Survived"], None, ["Survived"], []),
+        (["default.payment.next.month", "x"], None, ["default.payment.next.month"], []),
         (["x", "z"], None, [], []),
     ],
 )
@@ -639,6 +653,8 @@ def test_the_index_that_pandas_writes_is_no_feature(folder: Path, name: str) -> 
 def test_a_text_that_is_called_label_is_no_label_by_itself() -> None:
     text = draft(table(label=["a", "b"] * 50))
     assert yaml.safe_load(text)["label"] == []
+    assert "label" not in ops_of(text)  # it would give the answer away
+    assert "#   label: it is named like a label, but is string: if it is the label, say --label label" in text
     assert yaml.safe_load(draft(table(label=["a", "b"] * 50), label="label"))["label"] == ["label"]
 
 

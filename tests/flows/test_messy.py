@@ -1,4 +1,4 @@
-"""From a folder of messy files to a trained model: the drafted job, five edits, no other hand-written line."""
+"""From a folder of messy files to a trained model: the drafted job, six edits, no other hand-written line."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.stages import run_stages
 ROWS_OF_DAY, DAYS = 400, 4
 EXAMPLE = Path(__file__).resolve().parents[2] / "flows" / "recipes" / "torch_example.py"
 EDITS = [
+    "source.bad_lines=skip",
     "source.unique={keys: [event_id]}",
     "source.split={by: hash, together: [user_id], valid: 0.2}",
     "output.path={out}",
@@ -64,7 +65,7 @@ def make_messy(folder: Path) -> tuple[int, int]:
 @pytest.mark.promise(
     "Columns that only some files have, and lines that cannot be read, are in the draft with their number"
 )
-def test_a_draft_and_five_edits_make_a_trained_model(
+def test_a_draft_and_six_edits_make_a_trained_model(
     tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
@@ -76,10 +77,10 @@ def test_a_draft_and_five_edits_make_a_trained_model(
     assert drafted.exit_code == 0
     draft = yaml.safe_load(drafted.stdout)
     settings = {"null_values": ["", "NA"], "delimiter": ";", "decimal": ",", "encoding": "latin-1"}
-    assert draft["source"] == {"path": "data", **settings, "missing": "null", "bad_lines": "skip"}
+    assert draft["source"] == {"path": "data", **settings, "missing": "null"}
     assert draft["label"] == ["clicked"]
     for said in (
-        "column 'promo' is missing in", "column 'age' is float64 in", "1 line cannot be read and is left out",
+        "column 'promo' is missing in", "column 'age' is float64 in", "1 line cannot be read: ",
         "event_id: string, 1,600 value(s)", "bought_at: string, a time as %d.%m.%Y %H:%M",
     ):  # fmt: skip
         assert said in drafted.stdout

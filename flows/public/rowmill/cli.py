@@ -407,7 +407,8 @@ def new(
     """Draft a job for data: what happens to each column, what is left out, and why, as comments; it runs as it is.
 
     Names, types and the number of rows are exact; values, nulls and skewness are those of 20,000 rows at most, and the
-    draft says which. Redirect it into a file, read it, fix it.
+    draft says which. Redirect it into a file, read it, fix it. If more than one line of a hundred cannot be read, or
+    no column is left, the draft is written as comments, and the command ends with status 1.
 
     [bold]Examples[/bold]
 
@@ -415,9 +416,13 @@ def new(
 
       rowmill new 'logs/*.csv' --label clicked > job.yaml
     """
-    from flows.draft.draft import draft
+    from flows.draft.draft import DraftError, draft
 
-    print_document(draft(data[0] if len(data) == 1 else data, label), ascii_yaml)
+    try:
+        print_document(draft(data[0] if len(data) == 1 else data, label), ascii_yaml)
+    except DraftError as error:
+        print_document(error.draft, ascii_yaml)
+        raise
 
 
 @app.command()
