@@ -123,6 +123,5 @@ def test_what_was_measured_is_recorded() -> None:
     assert len(results) > 20
     for path in results:
         found = json.loads(path.read_text())
-        # The last but one: under the former name. The last: what the tests themselves cost.
-        commands = ("python -m tests.bench.", "rowmill run ", "millrace run ", "pytest -")
+        commands = ("python -m tests.bench.", "rowmill run ", "pytest -")  # the last: what the tests themselves cost
         assert any(command in json.dumps(found) for command in commands), path.name

@@ -46,7 +46,7 @@ from tasks.report.learned import (
 from tasks.sources.formats.bounds import validated
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.discarded import discarded_line, is_discarded, read_mark
-from tasks.storage.documents import FormerNameError, damaged
+from tasks.storage.documents import damaged
 from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, VERSION, WORKFLOW, current, splits_of
 from tasks.storage.sample_data import made_up_text
 
@@ -67,8 +67,6 @@ def verified(out: Path) -> tuple[list[str], list[str]]:
         split = f"{folder.name}: " if folder.name in SPLITS and folder != current(out) else ""
         try:
             manifest = Manifest.read(folder, folder)
-        except FormerNameError:
-            raise
         except DataError as error:
             damaged.append(f"{split}{error.what}: {error.where}: {error.why}")
             continue

@@ -35,10 +35,9 @@ from tasks.storage.documents import (
     check_columns,
     damaged,
     parsed,
-    refuse_former,
     seal,
 )
-from tasks.storage.own_files import FITTED, WORKFLOW, current, output_around
+from tasks.storage.own_files import FITTED, WORKFLOW, current
 from tasks.storage.sample_data import made_up_text
 
 log = logging.getLogger("rowmill")
@@ -194,7 +193,6 @@ def read_fitted(path: Path) -> dict[str, Any]:
     folder = fitted_folder(path)
     path = folder / FITTED
     data = read_json(path)
-    refuse_former(data, path, output_around(folder))
     if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
         raise DataError(
             f"the workflow has format {data['format']}, this version reads up to {FORMAT}",

@@ -24,7 +24,7 @@ from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import no_space, read_record, write_json
 from tasks.storage.checksum import digest
 from tasks.storage.discarded import discarded_by, is_discarded, mark, marked_folder
-from tasks.storage.documents import DIGEST, FormerNameError
+from tasks.storage.documents import DIGEST
 from tasks.storage.own_files import (
     COMMIT,
     FITTED,
@@ -113,8 +113,7 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
 
     `thorough` reads every byte, as `rowmill verify` does; else manifests, `workflow.json` and the sizes of files are
     looked at. A JobError for a folder that is something else, a DataError if no version is good and one of them is
-    damaged. A HostError for a version that cannot be read, or has no manifest: whether it is damaged is not known. A
-    FormerNameError for a version under the former name: it is to be converted.
+    damaged. A HostError for a version that cannot be read, or has no manifest: whether it is damaged is not known.
     """
     versions = versions_of(root)
     if not versions:
@@ -137,7 +136,7 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
         try:
             good = _checked(version, thorough)
             return BaseChoice(good, damaged, tuple(discarded), _on_discarded(version, root))
-        except (HostError, FormerNameError):
+        except HostError:
             raise
         except OSError as error:
             raise _unknown(version, error.strerror or str(error)) from error
@@ -291,8 +290,6 @@ def broken(version: Path) -> str:
     """What is damaged of a version, read whole; "" for a good one."""
     try:
         _checked(version, thorough=True)
-    except FormerNameError:
-        raise
     except DataError as error:
         return f"{error.what} ({error.why})" if error.why else error.what
     return ""

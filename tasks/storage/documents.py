@@ -26,7 +26,6 @@ from tasks.core.versions import stable_json
 from tasks.errors import DataError, RowmillError
 
 RESTORE = "restore the folder from a copy, or make it again"
-FORMER, NAME = "millrace", "rowmill"  # keys of the version in documents, and ends of the names of staging folders
 DIGEST = "digest"  # of the file's own content, all other fields
 
 
@@ -129,25 +128,6 @@ def dumped(document: Any) -> dict[str, Any]:
     """A document that is a dataclass as strict JSON, in the order of its fields."""
     data: dict[str, Any] = encoded(asdict(document))
     return data
-
-
-def is_former(data: object) -> bool:
-    """Whether a document names the version of millrace, the former name, that wrote it."""
-    return isinstance(data, Mapping) and FORMER in data and NAME not in data
-
-
-class FormerNameError(DataError):
-    """A document was written under the former name: it is not damaged, and is to be converted."""
-
-
-def refuse_former(data: object, path: Path, output: Path) -> None:
-    """A FormerNameError for a document of this output (with all of its versions) that has the former name."""
-    if is_former(data):
-        raise FormerNameError(
-            f"{path.name} was written under the former name of {NAME}, {FORMER}",
-            where=str(path),
-            do=f"convert the output, data files stay as they are: {NAME} convert {output}",
-        )
 
 
 def damaged(path: Path, field: str, why: str) -> DataError:

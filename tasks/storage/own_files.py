@@ -89,13 +89,6 @@ def output_of(folder: str) -> str | None:
     return folder
 
 
-def output_around(folder: Path) -> Path:
-    """The output, with all of its versions, that the folder of a version, of a split or of a workflow is in."""
-    while folder.name in (*SPLITS, WORKFLOW) or VERSION.fullmatch(folder.name):
-        folder = folder.parent
-    return folder
-
-
 def read_latest(folder: Path) -> str | None:
     """What `_latest` of an output says, as it stands there; None where there is no such file."""
     latest = folder / LATEST

@@ -34,7 +34,6 @@ from tasks.storage.atomic import (
     write_json,
     write_text,
 )
-from tasks.storage.documents import FORMER, NAME
 from tasks.storage.files import local_folder, local_path
 from tasks.storage.own_files import ASKS, LATEST, OUTBOX
 from tasks.storage.process_identity import is_alive, namespace, start_time
@@ -137,8 +136,6 @@ class Staging:
 
         Between any two of these steps, another run on this output that ends may remove the empty folders.
         """
-        for folder in dict.fromkeys((self.folder, self.beside)):
-            _refuse_former(folder)
         with no_space(self.folder), makeable(self.folder):
             for attempt in range(OPENINGS):
                 try:
@@ -574,15 +571,3 @@ def _now_at(folder: Path) -> float:
     except OSError:
         return time.time()
     return now
-
-
-def _refuse_former(folder: Path) -> None:
-    """A JobError if a run under the former name has left its unfinished work where this folder would be."""
-    former = folder.with_name(folder.name.removesuffix(NAME) + FORMER)
-    if former.is_dir():
-        raise JobError(
-            f"a run of {FORMER}, the former name of {NAME}, has left unfinished work",
-            where=str(former),
-            why="this run would start over next to it",
-            do=f"go on with it: mv {former} {folder}; or start over: rm -r {former}; then run the same job again",
-        )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from flows.commands.convert import convert
 from typer.core import TyperGroup
 
 from flows.commands.backfill import backfill
@@ -28,7 +29,6 @@ from flows.commands.console import (
     say_failure,
     terminal,
 )
-from flows.commands.convert import convert
 from flows.commands.diff import contract, diff
 from flows.commands.discard import discard
 from flows.commands.preview import preview
