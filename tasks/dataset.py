@@ -27,6 +27,7 @@ from tasks.cluster.parallelism import dividing_threads, worker_memory
 from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
+from tasks.core.nvtabular import KnownFromNVTabular, of_parameter
 from tasks.core.plan import MOST_ROWS, NUMBERED_ROWS, Block, Input, Partition, Piece, Plan, Sizing
 from tasks.core.schema import Schema
 from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, checked
@@ -92,7 +93,7 @@ ENGINES = ("auto", "pandas", "cudf")
 RULES: dict[str, type[Section]] = {"unique": Unique, "split": SplitRule, "downsample": Downsample}  # on rows
 
 
-class Dataset:
+class Dataset(KnownFromNVTabular):
     """The rows of files or frames, in a fixed order, read by partition.
 
     source: a path, a folder, a glob, an fsspec URL, or a list of these; or a pandas, Arrow, cuDF, Dask or dask_cudf
@@ -145,6 +146,7 @@ class Dataset:
     1  2
     """
 
+    _known_as = "Dataset"
     _is_persisted = False  # whether the workers have the partitions of a Dask frame
 
     def __init__(
@@ -179,7 +181,8 @@ class Dataset:
     ) -> None:
         if unknown:
             name, known = next(iter(unknown)), [*inspect.signature(Dataset).parameters][:-1]
-            raise JobError(f"{name!r} is not a parameter of Dataset", where="Dataset", do=near(name, known))
+            do = of_parameter("Dataset", name) or near(name, known)
+            raise JobError(f"{name!r} is not a parameter of Dataset", where="Dataset", do=do)
         if engine not in ENGINES:
             do = f"say format={engine!r}, and leave engine out" if engine in FORMATS else near(engine, ENGINES)
             raise JobError(f"{engine!r} is not an engine", where="Dataset", do=do)

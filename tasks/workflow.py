@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Never, TypeVar, overload
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from tasks.cluster.dask_frames import dask_frame
 from tasks.cluster.lost_worker import explained_losses
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import plain_type
+from tasks.core.nvtabular import KnownFromNVTabular, of_parameter
 from tasks.core.plan import Partition, Plan
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds, embeddings_of
 from tasks.core.settings import Output, Run, checked
@@ -69,7 +70,7 @@ F = TypeVar("F")  # a frame of pandas, Arrow or cuDF
 log = logging.getLogger("rowmill")
 
 
-class Workflow:
+class Workflow(KnownFromNVTabular):
     """A graph of operators: `fit` learns its statistics, `transform` applies it.
 
     `nodes` are names of columns, `columns >> operator`, and lists and sums (`+`) of these; their columns are the
@@ -86,7 +87,15 @@ class Workflow:
     [-1.0, 0.0, 1.0]
     """
 
-    def __init__(self, nodes: object, *, client: Client | None = None) -> None:
+    _known_as = "Workflow"
+
+    def __init__(self, nodes: object = None, *, client: Client | None = None, **unknown: Never) -> None:
+        if unknown:
+            name = next(iter(unknown))
+            do = of_parameter("Workflow", name) or near(name, ["nodes", "client"])
+            raise JobError(f"{name!r} is not a parameter of Workflow", where="Workflow", do=do)
+        if nodes is None:
+            raise JobError("Workflow needs nodes", do='for example: Workflow(["x"] >> ops.Normalize() + ["label"])')
         self.final: Node = as_node(nodes)
         self.client = client
         self.schema: Schema | None = None
@@ -148,11 +157,11 @@ class Workflow:
 
         The rows are those of a Dataset (or of a frame or path), read in the types of the fit; rows of earlier nights
         are not needed. Each operator is *merged* (as if it had learned from all rows), *appended* (Categorify: new
-        values come behind the old ones), or *frozen* (exact medians and quantiles; what would change columns or types):
-        `rowmill ops` says which, `changes` says what became different. `settings` say otherwise, by operator, column
-        or entry: {"Normalize": "freeze"}. With `refit_all` everything is learned anew from these rows alone, but ids
-        stay. `night` is the day of the rows (default: today); values without an id that were not seen for `forget_days`
-        lose their counts.
+        values are appended to the old ones), or *frozen* (exact medians and quantiles; what would change columns or
+        types): `rowmill ops` says which, `changes` says what became different. `settings` say otherwise, by operator,
+        column or entry: {"Normalize": "freeze"}. With `refit_all` everything is learned anew from these rows alone, but
+        ids stay. `night` is the day of the rows (default: today); values without an id that were not seen for
+        `forget_days` lose their counts.
 
         Errors: a JobError before a fit, for a setting that names nothing or that is impossible, and for a workflow that
         was saved without what a refit needs; a DataError for missing columns, and for values that do not fit the types
@@ -494,13 +503,14 @@ def as_dataset(data: object, client: Client | None = None) -> Dataset:
     return (data if isinstance(data, Dataset) else Dataset(data)).with_client(client)
 
 
-class Transformed:
+class Transformed(KnownFromNVTabular):
     """The rows of a data set after a workflow. `Workflow.transform` and `fit_transform` make it.
 
     Every method computes the rows anew, one partition at a time, unless `persist` has computed them. `left_out` names
     the targets that are not in the output since the data set lacks their columns.
     """
 
+    _known_as = "Dataset"
     _persisted: Any = None  # the rows as a Dask frame in memory
 
     def __init__(
@@ -623,7 +633,7 @@ class Transformed:
         a folder that exists (unless `on_existing` says otherwise); a DataError if no row is left; a GiveUpError if the
         scratch disk is too small; a TransientError if workers are lost for lack of memory.
         """
-        settings = checked(Output, {"path": str(path), **output}, "output")
+        settings = checked(Output, {"path": str(path), **output}, "output", known_as="to_parquet")
         run = checked(Run, {"exchange": exchange, "scratch": scratch and os.fspath(scratch)}, "to_parquet")
         assert self.workflow.schema is not None
         workflow, dataset = self.workflow, self.dataset

@@ -1,7 +1,7 @@
 """Reference pages as Markdown, made of docstrings, parameters and models: operators, expressions, keys of a job.
 
-`python -m flows.commands.reference` writes the files that are made of the operators: two pages, and the names for type
-checkers.
+`python -m flows.commands.reference` writes the files that are made of the operators: two pages, the tables of names of
+NVTabular, and the names for type checkers.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import flows
 import tasks
 from flows.commands.inspect import NEEDED, needed, operators, operators_markdown, parameters_of, refit_rule
 from flows.job.json_schema import Schema, job_schema
+from tasks.core.nvtabular import DIFFERENCES, WRITE
 from tasks.engines.expression import syntax
 from tasks.engines.expression.functions import FUNCTIONS, GROUPS, Example, Function
 from tasks.ops.base import Learned, Operator
@@ -218,10 +219,36 @@ def stub() -> str:
     return "\n".join([STUB_HEAD, *(f"from {module} import {name} as {name}" for module, name in sorted(names))])
 
 
+NAMES_HEAD = """These names of NVTabular do not exist here; errors say what to write. `Operator` stands for any
+operator, `Node` for `columns >> operator`."""
+BEGIN, END = f"<!-- made by: {COMMAND} -->\n", "<!-- end -->\n"
+
+
+def nvtabular_table() -> str:
+    """What differs from NVTabular, a row for each thing."""
+    rows = [f"| {_cell(one.there)} | {_cell(one.here)} | {_cell(one.why)} |" for one in DIFFERENCES]
+    return "\n".join(["| NVTabular | rowmill | what differs, and why |", "|---|---|---|", *rows])
+
+
+def nvtabular_names() -> str:
+    """Every name of NVTabular that errors know, with what to write in place of it."""
+    rows = [f"| `{_cell(name)}` | {_cell(_prose(here))} |" for name, here in sorted(WRITE.items())]
+    return "\n".join([NAMES_HEAD, "", "| NVTabular | write |", "|---|---|", *rows])
+
+
+def nvtabular_page() -> str:
+    """The page for users of NVTabular, its two tables made anew; the text around them is written by hand."""
+    before, *written = NVTABULAR_PAGE.read_text().split(BEGIN)
+    tables = [nvtabular_table(), nvtabular_names()]
+    parts = [BEGIN + table + "\n" + END + one.partition(END)[2] for table, one in zip(tables, written, strict=True)]
+    return (before + "".join(parts)).removesuffix("\n")
+
+
 PAGE = Path(tasks.__file__).resolve().parent / "ops" / "README.md"
 EXPRESSIONS_PAGE = PAGE.parent / "EXPRESSIONS.md"
+NVTABULAR_PAGE = PAGE.parent / "NVTABULAR.md"
 STUB = Path(flows.__file__).resolve().parent / "public" / "rowmill" / "ops.pyi"
-WRITTEN = {PAGE: reference_page, EXPRESSIONS_PAGE: expressions_page, STUB: stub}
+WRITTEN = {PAGE: reference_page, EXPRESSIONS_PAGE: expressions_page, NVTABULAR_PAGE: nvtabular_page, STUB: stub}
 
 
 if __name__ == "__main__":

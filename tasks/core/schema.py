@@ -22,11 +22,21 @@ from tasks.core.dtypes import (
     plain_type,
     schema_advice,
 )
+from tasks.core.nvtabular import KnownFromNVTabular, of_attribute
 from tasks.core.strict_json import decoded, encoded
 from tasks.errors import DataError, JobError, near
 
 
-class Tags(str, enum.Enum):  # noqa: UP042 (str() of a tag stays as it was)
+class _TagNames(enum.EnumMeta):
+    """Tags of NVTabular that are not here raise an AttributeError that says what to write."""
+
+    def __getattr__(cls, name: str) -> object:
+        if advice := of_attribute("Tags", name):
+            raise AttributeError(f"Tags.{name} does not exist: {advice}")
+        return super().__getattribute__(name)
+
+
+class Tags(str, enum.Enum, metaclass=_TagNames):  # noqa: UP042 (str() of a tag stays as it was)
     """Roles of a column. A graph selects columns by them (`Tags.CONTINUOUS`); a tag may also be any other text."""
 
     CATEGORICAL = "categorical"
@@ -119,12 +129,14 @@ def check_storable(schema: pa.Schema, where: str = "") -> None:
             )
 
 
-class Schema(Mapping[str, Column]):
+class Schema(KnownFromNVTabular, Mapping[str, Column]):
     """The columns of a frame in their order: a mapping from name to `Column`.
 
     `schema[name]` raises a JobError with near names for a column that does not exist. Fields of structs are there by
     their path (`item.id`), unless a column has this name or `fields` is False; they are not columns to iterate over.
     """
+
+    _known_as = "Schema"
 
     def __init__(self, columns: Iterable[Column] = (), fields: bool = True) -> None:
         self._columns, self._fields = {c.name: c for c in columns}, fields

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from tasks.core.nvtabular import of_parameter
 from tasks.core.units import nanoseconds
 from tasks.errors import JobError, near
 
@@ -299,7 +300,7 @@ class Source(Section):
 
     path: str | list[str] = Field(description="file, folder, glob (data/*.parquet) or URL; a recipe brings its own")
     valid: str | list[str] | None = Field(
-        None, description="validation data, transformed with what the rows at path taught"
+        None, description="validation data, transformed with what was learned from `source.path`"
     )
     format: Literal["auto", "parquet", "csv", "tsv", "jsonl", "orc", "avro", "arrow"] = Field(
         "auto", description="auto goes by the suffix of the files"
@@ -322,7 +323,7 @@ class Source(Section):
         "an empty text if nothing is around them",
     )
     escape: str | None = Field(
-        None, description="the character of a text file after which a quote, delimiter or line end is a letter"
+        None, description="escape character: a quote, delimiter or newline after it is taken literally"
     )
     skip_initial_space: bool | None = Field(
         None,
@@ -336,7 +337,7 @@ class Source(Section):
     )
     encoding: str = Field(
         "utf-8",
-        description="how the letters of a text file with a delimiter are stored: utf-8, utf-16, latin-1, windows-1252, "
+        description="character encoding of a delimited text file: utf-8, utf-16, latin-1, windows-1252, "
         "gbk, shift-jis or any other text encoding of Python",
     )
     partition_size: Bytes | None = Field(None, description="decoded bytes; 1GB, or on GPUs as their memory allows")
@@ -669,7 +670,7 @@ class Checks(Section):
     new_values: Check = Field(Check(), description="share of rows with values that no earlier night had")
     vanished_values: Check = Field(Check(), description="share that values had on every earlier night which are gone")
     repeated: Check = Field(Check(), description="share of rows that are equal to an earlier row of the run")
-    associations: Check = Field(Check(), description="what is lost of how strongly a column goes with others")
+    associations: Check = Field(Check(), description="loss of association with other columns")
     constant: Check = Field(Check(), description="one value in all rows of a column that had several")
     swapped: Check = Field(Check(), description="two columns, each of which looks as the other did")
     duplicated: Check = Field(Check(), description="a whole delivery that came twice; a part of one: repeated")
@@ -692,8 +693,11 @@ class Checks(Section):
         return check
 
 
-def checked(section: type[S], values: dict[str, Any], where: str) -> S:
-    """The section made of plain values; what pydantic refuses becomes one JobError with near names."""
+def checked(section: type[S], values: dict[str, Any], where: str, known_as: str = "") -> S:
+    """The section made of plain values; what pydantic refuses becomes one JobError with near names.
+
+    `known_as` is what takes these values in NVTabular, whose names are refused with what to write here.
+    """
     from pydantic import ValidationError
 
     from tasks.errors import mistakes, near, place_text
@@ -706,7 +710,11 @@ def checked(section: type[S], values: dict[str, Any], where: str) -> S:
             place = place_text((where, *one.place))
             if one.kind == "unknown":
                 known = [f.alias or n for n, f in section.model_fields.items()]
-                lines.append(f"{place} is not an option: {near(str(one.place[-1]), known)}")
+                name = str(one.place[-1])
+                lines.append(f"{place} is not an option: {of_parameter(known_as, name) or near(name, known)}")
             else:
-                lines.append(f"{place}{' ' if one.kind == 'missing' else ': '}{one.text}")
+                name = str(one.place[-1]) if one.place else ""
+                hint = of_parameter(known_as, name, values.get(name)) if name in values else ""
+                text = one.text.partition(": did you mean")[0] + f": {hint}" if hint else one.text
+                lines.append(f"{place}{' ' if one.kind == 'missing' else ': '}{text}")
         raise JobError("; ".join(lines), where=where) from None

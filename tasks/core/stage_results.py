@@ -165,12 +165,11 @@ class WriteResult(StageResult):
 
 @dataclass(frozen=True)
 class StageArtifacts:
-    """What Prefect's UI shows of a stage: a Markdown and a table artifact, whose keys begin with `key`."""
+    """What Prefect's UI shows of a stage: a Markdown artifact, whose key begins with `key`."""
 
     key: str
     description: str
     markdown: str
-    table: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)

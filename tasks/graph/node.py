@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tasks.core.nvtabular import KnownFromNVTabular
 from tasks.core.schema import Tags
 from tasks.errors import JobError
 from tasks.ops.base import Operator, make_operator
@@ -15,13 +16,15 @@ LONGEST = 400  # operators that follow one another
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class Node(KnownFromNVTabular):
     """A step: `op` applied to its one parent, or (without op) columns picked from, joined of or dropped from its
     parents.
 
     kind is pick (selection from the parents, the last one that has a name wins, else from the source), apply, join,
     drop.
     """
+
+    _known_as = "Node"
 
     kind: str
     parents: tuple[Node, ...] = ()

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type, schema_advice
+from tasks.core.nvtabular import of_parameter
 from tasks.core.schema import Column, Schema
 from tasks.core.strict_json import decoded, encoded, marked, unmarked
 from tasks.core.versions import VALUE_RULES
@@ -164,6 +165,7 @@ class Operator(BaseModel):
     grouped: ClassVar[bool] = False  # a group (nested list) is one unit
     in_float64: ClassVar[bool] = False  # integers and floats of the same value give the same: later data may be wider
     keeps_values: ClassVar[bool] = False  # changes a column's name or description only
+    hands_on: ClassVar[bool] = False  # the selected columns come out as they are, maybe next to new ones
     makes_nan: ClassVar[bool] = True  # False: it makes no NaN of its own, so none is searched for
     removes_rows: ClassVar[bool] = False  # keeps some rows of the whole table: has the verb `keep`
     groups_rows: ClassVar[bool] = False  # makes one row of many: has the verb `regroup`
@@ -495,16 +497,24 @@ def _built_in(cls: type[Operator]) -> bool:
     return cls.__module__.startswith(f"{__package__}.")
 
 
+def _known_as(cls: type[Operator]) -> str:
+    """The name that NVTabular's users know an operator by; "" for an operator of a user's own."""
+    return cls.__name__ if _built_in(cls) else ""
+
+
 def _explain(cls: type[Operator], error: ValidationError, parameters: Mapping[str, Any]) -> str:
     lines = []
     for one in mistakes(error, parameters):
         name = place_text(one.place)
         if one.kind == "unknown":
-            lines.append(f"{cls.__name__} has no parameter {name!r}: {near(name, cls.model_fields)}")
+            hint = of_parameter(_known_as(cls), name) or near(name, cls.model_fields)
+            lines.append(f"{cls.__name__} has no parameter {name!r}: {hint}")
         elif one.kind == "missing":
             lines.append(f"{cls.__name__} needs the parameter {name!r}")
         else:
-            lines.append(f"{cls.__name__}{f'({name})' if name else ''}: {one.text}")
+            hint = of_parameter(_known_as(cls), name, parameters.get(name)) if name in parameters else ""
+            place = f"({name})" if name else ""
+            lines.append(f"{cls.__name__}{place}: {one.text}{f'; {hint}' if hint else ''}")
     return "; ".join(lines)
 
 

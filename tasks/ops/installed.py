@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tasks.core.nvtabular import of_attribute
 from tasks.errors import HostError, JobError, near
 from tasks.ops.user_code import VARIABLE, import_path, is_allowed
 
@@ -83,7 +84,8 @@ def installed_operator(name: str, base: type, built_in: Collection[str]) -> type
     if failed:
         lines = "; ".join(f"{error.what} ({error.where}): {error.why}" for error in failed)
         raise HostError(f"unknown operator {name!r}", why=f"a package was left out: {lines}", do=failed[0].do)
-    raise JobError(f"unknown operator {name!r}", do=near(name, sorted(set(known))))
+    do = of_attribute("nvt.ops", name) or near(name, sorted(set(known)))
+    raise JobError(f"unknown operator {name!r}", do=do)
 
 
 def classes_of(entry: Entry, base: type, built_in: Collection[str]) -> Classes:

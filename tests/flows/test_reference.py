@@ -16,9 +16,11 @@ from flows.commands.inspect import operators
 from flows.commands.reference import (
     COMMAND,
     EXPRESSIONS_PAGE,
+    NVTABULAR_PAGE,
     PAGE,
     expressions_page,
     keys_table,
+    nvtabular_page,
 )
 from flows.job.job import Feature, Job
 from tasks import ops
@@ -78,6 +80,14 @@ def test_every_key_of_a_job_has_a_row() -> None:
     named = set(re.findall(r"^\| `([^`]+)` \|", keys_table(), re.MULTILINE))
     assert known - named == set()
     assert {"source.split.look_back", "cluster.slurm.walltime", "refit.NAME", "checks.*.threshold"} <= named
+
+
+@pytest.mark.promise("NVTabular | rowmill | what differs, and why", "tasks/ops/NVTABULAR.md#moving-from-nvtabular")
+@pytest.mark.promise("NVTabular | write", "tasks/ops/NVTABULAR.md#names")
+def test_the_tables_for_users_of_nvtabular_are_what_the_errors_say() -> None:
+    text = NVTABULAR_PAGE.read_text()
+    assert text == nvtabular_page() + "\n", f"run: {COMMAND}"
+    assert "| `FillMissing(fill_val=)` | fill\\_value= |" in text
 
 
 def test_the_readme_links_the_page() -> None:

@@ -141,7 +141,7 @@ def test_what_is_no_source_is_refused() -> None:
 @pytest.mark.parametrize(
     ("parameters", "what", "do"),
     [
-        ({"part_size": "1GB"}, "'part_size' is not a parameter of Dataset", "did you mean 'partition_size'?"),
+        ({"part_size": "1GB"}, "'part_size' is not a parameter of Dataset", "'part_size' is a name of NVTabular"),
         ({"colums": ["x"]}, "'colums' is not a parameter of Dataset", "did you mean 'columns'"),
         ({"engine": "parquet"}, "'parquet' is not an engine", "say format='parquet', and leave engine out"),
         ({"engine": "csv"}, "'csv' is not an engine", "say format='csv', and leave engine out"),

@@ -116,8 +116,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used. AttributeError for others; ModuleNotFoundError for `Rows` without
-    PyTorch."""
+    """Import a public name when it is first used. ModuleNotFoundError for `Rows` without PyTorch, AttributeError for
+    others; a JobError for names of NVTabular, since `from rowmill import` would hide an AttributeError's text."""
     value: Any
     if name == "ops":
         return importlib.import_module("rowmill.ops")
@@ -134,6 +134,11 @@ def __getattr__(name: str) -> object:
             do = "pip install 'rowmill[torch]'"
             raise ModuleNotFoundError(f"rowmill.{name} needs PyTorch: {do}", name="torch") from error
     else:
+        from tasks.core.nvtabular import of_attribute
+        from tasks.errors import JobError
+
+        if advice := of_attribute("nvt", name):
+            raise JobError(f"there is no rowmill.{name}", do=advice)
         raise AttributeError(f"module 'rowmill' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     globals()[name] = value
     return value
