@@ -14,15 +14,15 @@ Notify = Annotated[
     typer.Option(
         metavar="URL",
         envvar="ROWMILL_NOTIFY",
-        help="webhook to tell of runs that fail (Slack, Mattermost, ..); is kept",
+        help="webhook notified of failed runs (Slack, Mattermost, ..); stored on the server",
     ),
 ]
-Announce = Annotated[
+NotifyOutputs = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        envvar="ROWMILL_ANNOUNCE",
-        help="webhook to tell of outputs that are published, discarded, refused or wait for an answer; is kept",
+        envvar="ROWMILL_NOTIFY_OUTPUTS",
+        help="webhook notified of outputs: published, discarded, refused, waiting for an answer; stored on the server",
     ),
 ]
 
@@ -31,7 +31,7 @@ def serve(
     file: File = None,
     limit: Annotated[int, typer.Option(min=1, help="runs at once on this host; the others wait")] = 1,
     notify: Notify = None,
-    announce: Announce = None,
+    notify_outputs: NotifyOutputs = None,
 ) -> None:
     """Offer the flows with the form and their schedules from this process, until Ctrl-C.
 
@@ -57,14 +57,14 @@ def serve(
     console = terminal()
     path = file or FILE
     deployments.check_notify(notify)
-    deployments.check_notify(announce, "--announce")
+    deployments.check_notify(notify_outputs, "--notify-outputs")
     data = read_file(path)
     lines = [f"{full_name(spec)}: {_when(spec)}" for spec in data["deployments"]]
     lines += [f"check    {line}" for line in doubtful_jobs(data)]
     server = ensure_server(console.print)
     say_dead_runs(console)
-    if announce:
-        deployments.keep_webhook(deployments.ANNOUNCE, announce)
+    if notify_outputs:
+        deployments.keep_webhook(deployments.OUTPUTS_WEBHOOK, notify_outputs)
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
     for name in deployments.served_before(path):
@@ -83,7 +83,7 @@ def deploy(
     file: File = None,
     limit: Annotated[int, typer.Option(min=1, help="jobs at once in the pool; the others wait in their order")] = 1,
     notify: Notify = None,
-    announce: Announce = None,
+    notify_outputs: NotifyOutputs = None,
     prune: Annotated[
         bool, typer.Option("--prune", help="remove deployments that this file no longer has for this pool")
     ] = False,
@@ -110,12 +110,12 @@ def deploy(
 
     console, path = terminal(), file or FILE
     deployments.check_notify(notify)
-    deployments.check_notify(announce, "--announce")
+    deployments.check_notify(notify_outputs, "--notify-outputs")
     data = read_file(path)
     count, doubtful = len(data["deployments"]), list(doubtful_jobs(data))
     server = ensure_server(console.print)
-    if announce:
-        deployments.keep_webhook(deployments.ANNOUNCE, announce)
+    if notify_outputs:
+        deployments.keep_webhook(deployments.OUTPUTS_WEBHOOK, notify_outputs)
     console.print(f"registering {count} deployment(s) of {path} for the pool {pool}", soft_wrap=True, markup=False)
 
     def say(name: str) -> None:

@@ -39,7 +39,7 @@ from tasks.errors import GiveUpError, JobError, visible
 
 LIGHT_LIMIT = 2  # light runs at once, beside the jobs
 AUTOMATIONS = Path(infra.__file__).parent / "automations.yaml"
-WEBHOOK, ANNOUNCE = "rowmill-notify", "rowmill-announce"  # blocks that hold a URL: of bad ends, of outputs
+WEBHOOK, OUTPUTS_WEBHOOK = "rowmill-notify", "rowmill-notify-outputs"  # blocks that hold a URL
 # The lines of a notification that say which run it is, as an expression of Jinja. Before a run knows its host and its
 # output (flows/run/signs_of_life.py), they are those of its worker and of its parameters.
 RUN_LINES = """
@@ -351,7 +351,7 @@ def keep_automations(notify: str | None = None) -> None:
     from prefect.automations import Automation
 
     check_notify(notify)
-    for spec in automations(keep_webhook(WEBHOOK, notify), keep_webhook(ANNOUNCE)):
+    for spec in automations(keep_webhook(WEBHOOK, notify), keep_webhook(OUTPUTS_WEBHOOK)):
         automation = Automation.model_validate(spec)
         known_id = _automation_id(spec["name"])
         automation.id = known_id
@@ -362,14 +362,15 @@ def keep_automations(notify: str | None = None) -> None:
                 cast(Any, automation).create()
 
 
-def automations(webhook: str | None, announce: str | None = None) -> list[dict[str, Any]]:
+def automations(webhook: str | None, outputs_webhook: str | None = None) -> list[dict[str, Any]]:
     """The content of automations.yaml with the ids of the blocks of both webhooks; without a block, what needs none."""
     run = " ".join(RUN_LINES.split("\n")).replace("OUTPUT", OUTPUT).replace("HOST", HOST).replace("UI", ui_url())
     specs = yaml.safe_load(AUTOMATIONS.read_text())
     for spec in specs:
         for action in spec["actions"]:
             if "block_document_id" in action:
-                action["block_document_id"] = announce if "announce" in action["block_document_id"] else webhook
+                is_of_outputs = "outputs_webhook" in action["block_document_id"]
+                action["block_document_id"] = outputs_webhook if is_of_outputs else webhook
                 action["payload"] = action["payload"].replace("~ ROWMILL_RUN", run)
     return [spec for spec in specs if all(a.get("block_document_id", "") is not None for a in spec["actions"])]
 

@@ -40,6 +40,14 @@ class ServerInfo(NamedTuple):
     started: bool
 
 
+class RunningServer(NamedTuple):
+    """The addresses of a server that answers, and its process if rowmill has started it on this host."""
+
+    api_url: str
+    ui_url: str
+    pid: int | None
+
+
 def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
     """A healthy Prefect server for this process and its children, which find it in PREFECT_API_URL.
 
@@ -79,6 +87,36 @@ def use_running_server() -> bool:
     if port is not None:
         _use({"PREFECT_API_URL": f"http://{HOST}:{port}/api"})
     return port is not None
+
+
+def running_server() -> RunningServer | None:
+    """Return the server that `ensure_server` would use, which this process uses from now on; None if none runs.
+
+    GiveUpError if a server is configured that does not answer.
+    """
+    if not use_running_server():
+        return None
+    api_url = str(_settings().api.url)
+    own = own_server()
+    if own is not None and own.api_url == api_url:
+        return own
+    _configured(api_url)
+    return RunningServer(api_url, ui_url(), None)
+
+
+def own_server() -> RunningServer | None:
+    """Return the server that an `ensure_server` with this PREFECT_HOME has started, if its process still runs."""
+    note = _note(prefect_home())
+    process = _process(note)
+    if note is None or process is None:
+        return None
+    return RunningServer(f"http://{HOST}:{note['port']}/api", f"http://{HOST}:{note['port']}", process.pid)
+
+
+def use_server(server: RunningServer) -> None:
+    """Let this process and its children use a server."""
+    bypass_proxies(server.api_url)
+    _use({"PREFECT_API_URL": server.api_url})
 
 
 def stop_server() -> bool:

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.system, pytest.mark.xdist_group("cli")]
 ROOT = Path(__file__).resolve().parents[2]
 ROWMILL = [sys.executable, "-P", "-c", "from rowmill.cli import main; main()"]
 COMMANDS = ("demo", "run", "preview", "fit", "apply", "sample", "verify", "inspect", "ops", "clean", "diff", "contract")
-COMMANDS += ("new", "schema")
+COMMANDS += ("new", "schema", "versions", "status", "stop", "trigger")
 
 
 def typed(*words: Any, folder: Path | None = None) -> Any:
@@ -66,6 +66,15 @@ def test_help_answers_at_once() -> None:
     assert all(command in done.stdout for command in COMMANDS)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert cpu < 0.7  # what others do at the same time makes no difference
+
+
+@pytest.mark.promise("First steps:")
+def test_the_help_has_panels_in_the_order_of_a_first_day() -> None:
+    help_text = typed("--help").output
+    panels = [
+        line.split("─")[1].strip() for line in help_text.splitlines() if line.startswith("╭") and "Options" not in line
+    ]
+    assert panels == ["First steps", "Jobs", "Nights", "Outputs", "Server"]
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -128,7 +137,7 @@ def test_the_shell_completes_commands_and_options(line: str, words: list[str]) -
 
 
 def test_no_command_shows_the_help() -> None:
-    assert "Commands" in typed().output
+    assert "First steps" in typed().output
 
 
 def test_an_unknown_command_is_refused() -> None:
@@ -460,9 +469,7 @@ def test_a_stop_is_understood_where_a_library_makes_an_error_of_it(
 # learning and applying apart
 
 
-def test_fit_then_apply_names_the_label_that_is_missing(
-    tmp_path: Path, stages_here: None, prefect_server: Any
-) -> None:
+def test_fit_then_apply_names_the_label_that_is_missing(tmp_path: Path, stages_here: None, prefect_server: Any) -> None:
     from flows.sample import make_sample
 
     make_sample("toy", tmp_path / "new", 500, seed=1)

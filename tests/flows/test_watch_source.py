@@ -60,7 +60,7 @@ def test_a_stray_file_is_named_and_the_good_ones_are_announced(
     until(lambda: events_of(api, folder / "in") == [["a.csv", "b.csv"], ["notes.txt"]], "the event of the stray")
 
 
-@pytest.mark.promise("`rowmill announce PATH..` announces them again")
+@pytest.mark.promise("`rowmill trigger PATH..` announces them again")
 def test_files_are_announced_again_by_a_command(folder: Path, api: Any) -> None:
     for name in ("a.csv", "b.csv", "notes.txt"):
         (folder / "in" / name).write_text("x\n1\n")
@@ -68,7 +68,7 @@ def test_files_are_announced_again_by_a_command(folder: Path, api: Any) -> None:
     until(lambda: events_of(api, folder / "in"), "the event")
 
     def announced(*paths: str) -> Result:
-        return CliRunner().invoke(app, ["announce", *paths])
+        return CliRunner().invoke(app, ["trigger", *paths])
 
     done = announced("in/a.csv", "in/b.csv")
     assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "announced 1 event(s) rowmill.data.arrived")

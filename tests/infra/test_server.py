@@ -16,9 +16,9 @@ import httpx
 import pytest
 from prefect.context import refresh_global_settings_context
 
-from infra.orchestration.server import ServerInfo, ensure_server, flow_run_url, stop_server
+from infra.orchestration.server import ServerInfo, ensure_server, flow_run_url
 from tasks.errors import GiveUpError
-from tests.commands import unchanged
+from tests.commands import rowmill, unchanged
 from tests.conftest import free_port, python_path
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("server")]
@@ -81,9 +81,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, new_prefect_home: Callable
                 later = [ensure_server(), ensure_server()]
         yield Started(taken, first, second, later)
     finally:
-        with knowing(home):
-            stopped = [stop_server(), stop_server()]
-    assert stopped == [True, False]
+        with knowing(home, **known):
+            shown = rowmill("status").stdout
+            stopped = [rowmill("stop").stdout for _ in range(2)]
+    assert shown.startswith(f"server   {first[1]}, started by rowmill, process ")
+    assert shown.endswith("runs     none\n")
+    assert stopped == [
+        f"stopped the Prefect server {first[1]}; its database stays\n",
+        "no Prefect server that rowmill has started runs here\n",
+    ]
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{first[0]}/health")
 

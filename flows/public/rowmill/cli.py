@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from flows.commands.convert import convert
 from typer.core import TyperGroup
 
 from flows.commands.backfill import backfill
@@ -34,6 +33,10 @@ from flows.commands.discard import discard
 from flows.commands.preview import preview
 from flows.commands.publish import publish
 from flows.commands.serve import deploy, serve
+from flows.commands.status import status, stop
+
+# The panels of --help, in their order.
+FIRST, JOBS, NIGHTS, OUTPUTS, SERVER = "First steps", "Jobs", "Nights", "Outputs", "Server"
 
 Sampled = Annotated[
     bool, typer.Option("--sample", help="make the look-alike data of the job or recipe where nothing is at its paths")
@@ -125,7 +128,7 @@ def rowmill(
         os.environ["ROWMILL_DEBUG"] = "1"
 
 
-@app.command()
+@app.command(rich_help_panel=FIRST)
 @reported
 def demo(
     path: Annotated[Path, typer.Option(help="folder for data/ and out/")] = Path("rowmill-demo"),
@@ -158,7 +161,7 @@ def demo(
         launch(job, "flows.preprocess", _preprocess, console, debugging())
 
 
-@app.command()
+@app.command(rich_help_panel=JOBS)
 @reported
 def run(
     job: Annotated[str, typer.Argument(metavar="JOB.yaml|RECIPE", help="a job file, or the name of a shipped recipe")],
@@ -175,7 +178,7 @@ def run(
 ) -> None:
     """Run a job: read, learn statistics, transform, shuffle and write, as a Prefect run with a page of its own.
 
-    A job that was cut off goes on where it stopped when the same command is given again. Paths in a job are relative to
+    An interrupted job resumes where it stopped when the same command is given again. Paths in a job are relative to
     the current folder. Functions that it names are found next to the job file and in the current folder.
 
     [bold]Examples[/bold]
@@ -196,7 +199,7 @@ def run(
         launch(job_of(job, changes, sample, date), "flows.preprocess", _preprocess, console, debugging())
 
 
-@app.command()
+@app.command(rich_help_panel=JOBS)
 @reported
 def fit(
     job: Annotated[str, typer.Argument(metavar="JOB.yaml|RECIPE", help="a job file, or the name of a shipped recipe")],
@@ -210,9 +213,9 @@ def fit(
 ) -> None:
     """Learn only: read what the statistics need, learn, and save a fitted workflow; no rows are written.
 
-    The job is one for [bold]rowmill run[/bold]; of its output only on_existing counts. What is saved is a folder
-    that a person can read; [bold]rowmill apply[/bold] and Workflow.load take it, on the CPU or a GPU, also after it
-    was moved.
+    The job is one for [bold]rowmill run[/bold]; its section output is ignored, except on_existing. What is saved is a
+    folder that a person can read; [bold]rowmill apply[/bold] and Workflow.load take it, on the CPU or a GPU, also after
+    it was moved.
 
     [bold]Examples[/bold]
 
@@ -227,7 +230,7 @@ def fit(
         launch(job_of(job, [*(set_ or []), place], sample, date), "flows.fit", _fit, console, debugging())
 
 
-@app.command()
+@app.command(rich_help_panel=JOBS)
 @reported
 def apply(
     fitted: Annotated[Path, typer.Argument(help="a fitted workflow, or the output of a run", show_default=False)],
@@ -247,8 +250,7 @@ def apply(
     get what their operator gives unknown values (Categorify: an out-of-vocabulary id). Label columns that the new data
     lack are left out and named; any other missing column is an error. The source is read as that of the fit, unless it
     is set otherwise: null_values, schema, filter, strict, keys and sort_by; delimiter, header and columns where the
-    files have the format of the fit. A run that was cut off goes on where it stopped when the same command is given
-    again.
+    files have the format of the fit. An interrupted run resumes where it stopped when the same command is given again.
 
     [bold]Examples[/bold]
 
@@ -264,7 +266,7 @@ def apply(
         launch(data, "flows.apply", _apply, console, debugging())
 
 
-@app.command()
+@app.command(rich_help_panel=JOBS)
 @reported
 def refit(
     base: Annotated[
@@ -291,8 +293,8 @@ def refit(
     are those of all nights; what cannot be merged stays as it is, and the log says why. The base is the newest version
     that is whole and not discarded; its features and types hold, and its checks, contract, order and files unless
     --set says otherwise. A file that it has learned already is refused. What changed is in
-    [bold]_workflow/changes.json[/bold]. A run that was cut off goes on where it stopped when the same command is
-    given again.
+    [bold]_workflow/changes.json[/bold]. An interrupted run resumes where it stopped when the same command is given
+    again.
 
     [bold]Examples[/bold]
 
@@ -309,7 +311,7 @@ def refit(
         launch(data, "flows.refit", _refit, console, debugging())
 
 
-@app.command()
+@app.command(rich_help_panel=FIRST)
 @reported
 def sample(
     name: Annotated[SampleName, typer.Argument(help="which data set to imitate")],
@@ -394,7 +396,7 @@ def _options_of_nights(start: str | None, new_ids: float | None, only: list[str]
     return options | ({"new_ids": new_ids} if new_ids else {})
 
 
-@app.command()
+@app.command(rich_help_panel=FIRST)
 @reported
 def new(
     data: Annotated[
@@ -425,7 +427,7 @@ def new(
         raise
 
 
-@app.command()
+@app.command(rich_help_panel=JOBS)
 @reported
 def schema(
     keys: Annotated[bool, typer.Option("--keys", help="a table of all keys, as Markdown, instead")] = False,
@@ -446,7 +448,7 @@ def schema(
     print(keys_table() if keys else json.dumps(job_schema(), indent=1))
 
 
-@app.command()
+@app.command(rich_help_panel=OUTPUTS)
 @reported
 def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)]) -> None:
     """Check every part of an output against its manifest: there, of its size, with its checksum, and no extra parts.
@@ -477,7 +479,7 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
         raise typer.Exit(DAMAGED)
 
 
-@app.command()
+@app.command(rich_help_panel=OUTPUTS)
 @reported
 def inspect(
     out: Annotated[Path, typer.Argument(help="output of a run, or a saved workflow", show_default=False)],
@@ -508,7 +510,7 @@ def inspect(
         commands_inspect.show_folder(out, rows, values)
 
 
-@app.command()
+@app.command(rich_help_panel=OUTPUTS)
 @reported
 def lineage(
     out: Annotated[Path, typer.Argument(help="output of a run, or a saved workflow", show_default=False)],
@@ -530,51 +532,59 @@ def lineage(
         print(visible(line))
 
 
-@app.command()
+@app.command(rich_help_panel=OUTPUTS)
 @reported
 def report(
     out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)],
     open_: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
     again: Annotated[bool, typer.Option("--again", help="make it again, from what the output holds")] = False,
-    every: Annotated[bool, typer.Option("--all", help="list all versions, and what was sent to whom")] = False,
 ) -> None:
     """Say where the HTML report of an output is: one file that needs no network; train and valid have one each.
 
     Where it is missing it is made anew from the manifest, the fitted workflow and the files; the curves over time,
     which only the run knew, are not in it then.
 
-    --all prints the versions of the output (as Markdown if it is not on a terminal): date, rows, ids added, verdict,
-    size, which of them were taken back, what the Prefect server has heard, which night waits for an answer, what the
-    output was made of, and which outputs next to it were made of it.
-
     [bold]Examples[/bold]
 
       rowmill report out/toy --open
-
-      rowmill report out/nightly --all
 
       rowmill report out/ecommerce
     """
     from tasks.report.html import reports_of
 
-    if every:
-        from rich.markdown import Markdown
-
-        from flows.published.versions_page import versions_text
-
-        text, console = versions_text(out.resolve()), terminal()
-        if console.is_terminal:
-            console.print(Markdown(text))
-        else:
-            print(text)
-        return
     for path in reports_of(out, again):
         print(path.resolve())
         if open_:
             typer.launch(path.resolve().as_uri())
 
 
-@app.command()
+@app.command(rich_help_panel=OUTPUTS)
+@reported
+def versions(
+    out: Annotated[Path, typer.Argument(help="output folder with versions, or without", show_default=False)],
+) -> None:
+    """List the versions of an output: date, rows, ids added, verdict, size, and which were taken back.
+
+    Also what the Prefect server has heard, which night waits for an answer, what the output was made of, and which
+    outputs next to it were made of it. Not on a terminal, the table has the form of Markdown.
+
+    [bold]Examples[/bold]
+
+      rowmill versions out/nightly
+    """
+    from rich.markdown import Markdown
+
+    from flows.published.versions_page import versions_text
+    from tasks.report import unescaped
+
+    text, console = versions_text(out.resolve()), terminal()
+    if console.is_terminal:
+        console.print(Markdown(text))
+    else:
+        print(unescaped(text))
+
+
+@app.command(rich_help_panel=JOBS)
 @reported
 def ops(
     name: Annotated[
@@ -616,13 +626,9 @@ def ops(
         commands_inspect.show_operator(name)
 
 
-for command in (preview, serve, deploy, backfill, publish, discard, diff, contract, convert):
-    app.command()(reported(command))
-
-
-@app.command()
+@app.command(rich_help_panel=NIGHTS)
 @reported
-def announce(
+def trigger(
     paths: Annotated[list[str], typer.Argument(metavar="PATH..", help="files, folders or URLs", show_default=False)],
     pattern: Annotated[
         list[str] | None, typer.Option(help="which files of a folder are data: '*.csv'; by suffix if left out")
@@ -630,7 +636,7 @@ def announce(
     format: Annotated[str, typer.Option(help="the format of the data, whose suffixes alone count then")] = "auto",
     storage_options: Annotated[str | None, typer.Option(help="for URLs: a name, as in source.storage_options")] = None,
 ) -> None:
-    """Announce files to the server as newly arrived, also those that watch-source has announced before.
+    """Run the deployments for new data on files, also on those that watch-source has announced before.
 
     For each folder directly in a PATH (and for PATH itself) an event rowmill.data.arrived with its files: deployments
     with that trigger run on them. For files whose run has failed, once the cause is fixed; leave out a bad one by
@@ -638,22 +644,30 @@ def announce(
 
     [bold]Examples[/bold]
 
-      rowmill announce data/incoming/day=7
+      rowmill trigger data/incoming/day=7
 
-      rowmill announce data/incoming/a.csv data/incoming/b.csv
+      rowmill trigger data/incoming/a.csv data/incoming/b.csv
     """
-    from flows.watch_source import announce as send
+    from flows.watch_source import announce
     from infra.orchestration.server import ensure_server
     from tasks.storage.credentials import storage
 
     console = terminal()
     server = ensure_server(console.print)
-    sent = send(paths, pattern or [], format, storage(storage_options))
+    sent = announce(paths, pattern or [], format, storage(storage_options))
     console.print(f"announced {sent} event(s) rowmill.data.arrived", soft_wrap=True)
     console.print(f"runs     {server.ui_url}/runs", soft_wrap=True)
 
 
-app.command()(reported(clean))
+OF_OTHER_MODULES: dict[str, tuple[Callable[..., None], ...]] = {
+    JOBS: (preview,),
+    NIGHTS: (backfill, publish, discard, contract),
+    OUTPUTS: (diff, clean),
+    SERVER: (status, serve, deploy, stop),
+}
+for panel, commands in OF_OTHER_MODULES.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(reported(command))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,155 @@
+"""The commands `status` and `stop`: what the Prefect server does for rowmill, and the end of the one on this host."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flows.commands.console import terminal
+from tasks.errors import JobError, few
+
+if TYPE_CHECKING:
+    from infra.orchestration.server import RunningServer
+    from tasks.gate.question import Question
+
+LATEST = 200  # runs whose outputs are looked at for a night that waits for an answer
+SHOWN = 20  # runs with a line of their own
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of rowmill on a server: those that have not ended, and the outputs of the latest ones on this host."""
+
+    unfinished: list[Any]
+    outputs: list[Path]
+
+
+def status() -> None:
+    """Show the Prefect server, the runs that have not ended, and the nights that wait for an answer.
+
+    Looks at the configured server, else at the one on this host; none is started. Nights are looked for in the outputs
+    on this host of the latest 200 runs. Exit status: 0 if a server answers, 1 otherwise.
+
+    [bold]Examples[/bold]
+
+      rowmill status
+    """
+    from infra.orchestration.server import running_server
+
+    console = terminal(soft_wrap=True)
+    server = running_server()
+    if server is None:
+        console.print("server   none runs; the next rowmill run, serve or deploy starts one", markup=False)
+        raise typer.Exit(1)
+    for line in status_lines(server):
+        console.print(line, markup=False)
+
+
+def status_lines(server: RunningServer) -> Iterator[str]:
+    """Yield a line for the server, for each run that has not ended, and for each night that waits for an answer."""
+    from infra.orchestration.server import flow_run_url
+
+    origin = f"started by rowmill, process {server.pid}" if server.pid else "not started by rowmill"
+    yield f"server   {server.ui_url}, {origin}"
+    runs = read_runs()
+    counts = Counter(run.state_name for run in runs.unfinished)
+    yield f"runs     {', '.join(f'{count} {name}' for name, count in sorted(counts.items())) or 'none'}"
+    for run in runs.unfinished[:SHOWN]:
+        yield f"run      {run.name}, {run.state_name}: {flow_run_url(server.ui_url, run.id)}"
+    if len(runs.unfinished) > SHOWN:
+        yield f"run      and {len(runs.unfinished) - SHOWN:,} more: {server.ui_url}/runs"
+    for question in open_questions(runs.outputs):
+        yield f"waiting  {question.night} waits for an answer until {question.until}: {question.commands}"
+
+
+def read_runs() -> Runs:
+    """Read the runs of rowmill's flows from the server: all that have not ended, and the outputs of the latest."""
+    from prefect import get_client
+    from prefect.client.schemas.filters import (
+        FlowFilter,
+        FlowFilterName,
+        FlowRunFilter,
+        FlowRunFilterState,
+        FlowRunFilterStateType,
+    )
+    from prefect.client.schemas.objects import TERMINAL_STATES, StateType
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    from flows.commands.old_runs import FLOWS, PAGE
+    from flows.job.run_labels import HOST, OUTPUT
+
+    flows = FlowFilter(name=FlowFilterName(any_=[*FLOWS]))
+    unended = FlowRunFilterStateType(any_=[state for state in StateType if state not in TERMINAL_STATES])
+    chosen = FlowRunFilter(state=FlowRunFilterState(type=unended))
+    order, unfinished = FlowRunSort.START_TIME_DESC, list[Any]()
+    with get_client(sync_client=True) as client:
+        latest = client.read_flow_runs(flow_filter=flows, sort=order, limit=LATEST)
+        while page := client.read_flow_runs(
+            flow_filter=flows, flow_run_filter=chosen, sort=order, limit=PAGE, offset=len(unfinished)
+        ):
+            unfinished += page
+    here = [run for run in latest if run.labels.get(HOST) == socket.gethostname()]
+    outputs = dict.fromkeys(Path(str(run.labels[OUTPUT])) for run in here if OUTPUT in run.labels)
+    return Runs(unfinished, [*outputs])
+
+
+def open_questions(outputs: list[Path]) -> Iterator[Question]:
+    """Yield the questions of the gate about these outputs that wait for an answer; damaged ones are left out."""
+    from tasks.errors import RowmillError
+    from tasks.gate.question import read_question
+    from tasks.storage.staging import Staging
+
+    for output in outputs:
+        staging = Staging(output)
+        try:
+            question = read_question(staging.asks_in or staging.folder)
+        except (RowmillError, OSError):
+            continue
+        if question is not None and question.is_open:
+            yield question
+
+
+def stop(
+    force: Annotated[bool, typer.Option("--force", help="also while runs report to it; they end as failed")] = False,
+) -> None:
+    """Stop the Prefect server that rowmill has started on this host.
+
+    Its database stays: the next start shows all runs again. A server that you started yourself is left alone. While
+    runs are running it stays, unless --force says otherwise.
+
+    [bold]Examples[/bold]
+
+      rowmill stop
+    """
+    from infra.orchestration.server import own_server, stop_server, use_running_server
+
+    console = terminal(soft_wrap=True)
+    if (server := own_server()) is None:
+        other = "; one that rowmill did not start answers" if use_running_server() else ""
+        console.print(f"no Prefect server that rowmill has started runs here{other}", markup=False)
+        return
+    if not force:
+        _refuse_working(server)
+    stop_server()
+    console.print(f"stopped the Prefect server {server.ui_url}; its database stays", markup=False)
+
+
+def _refuse_working(server: RunningServer) -> None:
+    """Raise a JobError while runs are running at the server on this host."""
+    from infra.orchestration.server import use_server
+
+    use_server(server)
+    working = [run.name for run in read_runs().unfinished if run.state_name == "Running"]
+    if working:
+        raise JobError(
+            f"{len(working):,} run(s) report to the server",
+            where=server.ui_url,
+            why=f"{few(working)}: they would lose it",
+            do="wait until they have ended, or cancel them; rowmill stop --force stops it now",
+        )
