@@ -245,7 +245,7 @@ def _but(value: object) -> str:
 
 def _instead(value: object, kinds: Sequence[str]) -> str:
     """What to write, where the value shows what was meant."""
-    scalar = value is not None and not isinstance(value, (dict, list))
+    scalar = isinstance(value, (str, bytes, int, float)) or type(value).__name__ in TEMPORAL
     if "a text" in kinds and scalar:
         return f": put it in quotes, '{str(value).lower() if isinstance(value, bool) else value}'"
     if "a list" in kinds and value is not None:

@@ -31,9 +31,9 @@ from tasks.storage.documents import (
     Number,
     check_columns,
     parsed,
-    refuse_former,
     seal,
 )
+from tasks.storage.files import local_folder
 from tasks.storage.own_files import (
     CHANGES,
     FITTED,
@@ -42,7 +42,6 @@ from tasks.storage.own_files import (
     WORKFLOW,
     current,
     described_by,
-    output_around,
     versions_of,
 )
 
@@ -226,7 +225,6 @@ class Manifest:
     def read(path: Path, folder: str | Path) -> Manifest:
         """The manifest in the folder `path`, every field checked, also if it was changed; errors name `folder`."""
         data = read_json(path / MANIFEST)
-        refuse_former(data, path / MANIFEST, output_around(path))
         if not isinstance(data, dict) or "parts" not in data:
             splits = [path / split for split in SPLITS if (path / split / MANIFEST).exists()]
             if splits:
@@ -270,6 +268,7 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
     are those that have other ids than the newest one that is named. A JobError for a text that names none, for a
     version at an end of the range that is not there or has other ids, and for an output without versions.
     """
+    local_folder(folder, "the output", "path")
     split = ""
     versions = versions_of(folder)
     if not versions and not folder.exists():
@@ -452,6 +451,7 @@ def folders_of(out: Path) -> list[Path]:
 
 def no_output(folder: str | Path) -> DataError:
     """The error for a folder that no run has written."""
+    local_folder(folder, "the output", "path")  # a JobError for a URL, of which nothing here knows whether it exists
     why = f"it has no readable {MANIFEST}" if Path(folder).exists() else "it does not exist"
     do = "give the folder that a finished run wrote (output.path of the job)"
     return DataError("this is not an output of rowmill", where=str(folder), why=why, do=do)

@@ -164,13 +164,13 @@ def _run_night(nights: DeployedJob, night: date, say: Callable[[str], None], ui_
         if run.state is not None and run.state.is_final() and not is_new:
             continue
         say(f"{shown}  {ui_url}/runs/flow-run/{run.id}{'' if is_new else ', which an earlier backfill has started'}")
-        ended = _ended(run.id, nights.name, say)
+        ended = _ended(run.id, nights, say)
         if is_new or ended.state.is_completed() or ended.state.is_cancelled():  # cancelled: on purpose
             return ended
     raise GiveUpError(f"there were {MOST_ATTEMPTS:,} runs of {shown}", where=nights.name, do="look at the last one")
 
 
-def _ended(run_id: uuid.UUID, name: str, say: Callable[[str], None]) -> Any:
+def _ended(run_id: uuid.UUID, nights: DeployedJob, say: Callable[[str], None]) -> Any:
     """The flow run once it has ended."""
     from prefect import get_client
 
@@ -191,8 +191,26 @@ def _ended(run_id: uuid.UUID, name: str, say: Callable[[str], None]) -> Any:
             began = time.monotonic()
         if waits and not is_announced and time.monotonic() - began > IDLE_SECONDS:
             is_announced = True
-            say(f"no worker has taken it yet: start `rowmill serve`, or the worker of {name}")
+            say(_why_it_waits(nights))
         time.sleep(POLL_SECONDS)
+
+
+def _why_it_waits(nights: DeployedJob) -> str:
+    """Return what the server knows about a run that has not begun: other runs that are running, or who serves it."""
+    from prefect import get_client
+
+    from flows.commands.dead_runs import working_runs
+
+    def read() -> tuple[Any, list[Any]]:
+        with get_client(sync_client=True) as client:
+            return client.read_deployment(nights.id), [*working_runs(client)]
+
+    deployment, working = _patiently(read)
+    if working:
+        return f"it has not begun yet; running now: {few(run.name for run in working)}"
+    if deployment.status is not None and deployment.status.value == "READY":
+        return f"it has not begun yet; something serves {nights.name}: look at the run's page"
+    return f"it has not begun yet, and nothing serves {nights.name}: start `rowmill serve`, or a worker of its pool"
 
 
 def _patiently(call: Callable[[], T]) -> T:

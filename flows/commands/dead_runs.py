@@ -41,7 +41,7 @@ def mark_dead_runs(output: str | None = None) -> list[str]:
     marked: list[str] = []
     try:
         with get_client(sync_client=True) as client:
-            for run in list(_working(client)):
+            for run in list(working_runs(client)):
                 wanted = output is None or run.labels.get(OUTPUT) == output
                 if wanted and has_ended(str(run.labels.get(PROCESS, ""))):
                     _mark(client, run)
@@ -51,7 +51,7 @@ def mark_dead_runs(output: str | None = None) -> list[str]:
     return marked
 
 
-def _working(client: SyncPrefectClient) -> Iterator[Any]:
+def working_runs(client: SyncPrefectClient) -> Iterator[Any]:
     """The flow runs that the server takes for running, page by page."""
     flows = FlowFilter(name=FlowFilterName(any_=[*FLOWS]))
     chosen = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=WORKING)))

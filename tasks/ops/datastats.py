@@ -70,6 +70,7 @@ class DataStats(Learned):
 
     top: int = Field(10, ge=0, le=100)
     histogram_bins: int = Field(20, ge=1, le=1000)
+    hands_on = True
     takes = frozenset({"number", "string", "bool", "time"})
     leaves = True
     encoded = True

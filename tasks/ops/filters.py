@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 from pydantic import model_validator
@@ -77,6 +78,14 @@ class Filter(_RowFilter):
     expression: str | None = None
     function: UserFunction | None = None
     strict: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _function_first(cls, values: Any) -> Any:
+        """Take a function in the first place, as in `Filter(lambda frame: ..)`, for the function that it is."""
+        if callable(values.get("expression")) and values.get("function") is None:
+            return {**values, "expression": None, "function": values["expression"]}
+        return values
 
     @model_validator(mode="after")
     def _one_rule(self) -> Filter:

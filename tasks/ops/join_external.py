@@ -81,6 +81,7 @@ class JoinExternal(Learned):
     read: dict[str, Any] | None = None
     retunable = frozenset({"table", "columns", "duplicates", "read"})  # it reads its table in every run
     takes = frozenset({"number", "string", "bool", "time", "list", "other"})
+    hands_on = True
     encoded = True
     passes: ClassVar[int] = 0
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tasks.core.plan import NUMBERED_ROWS, RETYPED, Block, File, Piece, Plan, cut_partitions
 from tasks.core.schema import Schema, check_ordered
 from tasks.errors import JobError
-from tasks.graph.binding import SOURCE, Bound
+from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.shuffle.key_ranges import (
     KeyRanges,
     SourceRows,
@@ -117,22 +117,25 @@ def check_runs(bound: Bound, source_keys: Sequence[str]) -> None:
                 do=f"set source.keys to {sorted(wanted)} (in Python: Dataset.shuffle_by_keys), "
                 "and source.sort_by to their order",
             )
-        changed = next((k for k in sorted(keys) if not _as_read(bound, *step.inputs[k])), None)
-        if changed is not None:
-            raise JobError(
-                f"{type(step.op).__name__} needs the column {changed!r} as it stands in the source",
-                why="an operator before it changed the values, so that rows of one value may lie in several partitions",
-                do=f"take {changed!r} from the source here, and change it afterwards",
-            )
+        for key in sorted(keys):
+            if (maker := _maker(bound, *step.inputs[key])) is not None:
+                did = "changes its values" if key in maker.inputs else "makes it"
+                raise JobError(
+                    f"{type(step.op).__name__} needs the column {key!r} as it stands in the source",
+                    why=f"{type(maker.op).__name__} before it {did}, so that rows of one value may lie in several "
+                    "partitions",
+                    do=f"take {key!r} from the source here, and change it afterwards",
+                )
 
 
-def _as_read(bound: Bound, place: int, name: str) -> bool:
-    """True if a column holds the values of the source's column of that name."""
+def _maker(bound: Bound, place: int, name: str) -> Step | None:
+    """Return the step that changed or made a column; None if it holds the values of the source's column of its name."""
     place, name = bound.origin(place, name)
     while place != SOURCE:
         step = bound.steps[place, name]
         is_key = step.op.groups_rows and name in getattr(step.op, step.op.run_columns or "")
-        if name not in step.inputs or not (step.op.keeps_values or step.op.removes_rows or is_key):
-            return False
+        keeps = step.op.keeps_values or step.op.removes_rows or step.op.hands_on or is_key
+        if name not in step.inputs or not keeps:
+            return step
         place, name = bound.origin(*step.inputs[name])
-    return True
+    return None

@@ -80,8 +80,8 @@ def read(
         raise DataError(
             f"{table.num_rows} rows were read where {partition.rows} had been counted",
             where=", ".join(files[:3]),
-            why="the files changed since they were counted, or quotes in them do not match, or a line has two objects",
-            do="run again when nothing writes to these files; check lines with quotes, and lines of blanks only",
+            do="possible causes: the files changed since they were counted (run again when nothing writes to them), "
+            "quotes in them do not match, a line of JSON lines has two objects",
         )
     return table
 

@@ -40,7 +40,7 @@ VISITS = pa.table(
 
 
 def made(nodes: Any, table: pa.Table, keys: Any, sort_by: Any, engine: str) -> dict[str, list[Any]]:
-    """The output columns for rows brought together by keys."""
+    """The output columns for rows grouped by keys."""
     dataset = Dataset(table, engine=engine).shuffle_by_keys(keys, sort_by)
     workflow, found = Workflow(nodes).fit(dataset), dict[str, list[Any]]()
     for frame in workflow.transform(dataset).frames():
@@ -435,12 +435,26 @@ def test_without_keys_they_say_what_is_missing(op: Any, engine: str) -> None:
         Workflow(["price"] >> op).fit(Dataset(VISITS, engine=engine).shuffle_by_keys(["user", "item"]))
 
 
+def test_a_key_that_an_operator_hands_on_is_as_it_stands_in_the_source(engine: str) -> None:
+    dataset = Dataset(VISITS, engine=engine).shuffle_by_keys("user")
+    names = pa.table({"user": VISITS["user"].unique(), "name": [f"n{n}" for n in range(len(VISITS["user"].unique()))]})
+    for step in (ops.JoinExternal(names, on="user"), ops.DataStats(), ops.Dropna()):
+        out = Workflow((["user", "price"] >> step)["price"] >> ops.Lag("user")).fit(dataset)
+        assert list(out.output_schema) == ["price_lag_1"]
+    made = (["item"] >> ops.Rename(name="user")) + ["price"]
+    with pytest.raises(JobError, match="Rename before it makes it, so that rows of one value may lie in several"):
+        Workflow(made["price"] >> ops.Lag("user")).fit(dataset)
+
+
 @pytest.mark.parametrize("op", RUN_OPS, ids=lambda op: type(op).__name__)
 def test_a_key_that_was_changed_before_is_refused(op: Any, engine: str) -> None:
     dataset = Dataset(VISITS, engine=engine).shuffle_by_keys("user")
     coded = (["user"] >> ops.Categorify()) + ["price"]
     chosen = coded["price", "user"] if isinstance(op, ops.Groupby) else coded["price"]
-    with pytest.raises(JobError, match=f"{type(op).__name__} needs the column 'user' as it stands in the source"):
+    refused = (
+        f"{type(op).__name__} needs the column 'user' as it stands in the source\n  why: Categorify before it changes"
+    )
+    with pytest.raises(JobError, match=refused):
         Workflow(chosen >> op).fit(dataset)
     tagged = (["user"] >> ops.AddTags(["user_id"])) + ["price"]
     chosen = tagged["price", "user"] if isinstance(op, ops.Groupby) else tagged["price"]
