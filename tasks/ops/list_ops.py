@@ -30,14 +30,16 @@ class ListSlice(Operator):
         Fill every list up on its right to end - start elements, so that all have one length. It needs `start` and `end`
         of one sign, or a negative `start` alone (the last -start elements).
     pad_value : any, default 0
-        Value of the elements that `pad` adds.
+        Value of the elements that `pad` or `pad_left` adds.
+    pad_left : bool, default False
+        Fill up on the left instead, so that the last elements of all lists stand in the last places.
 
     Notes
     -----
     The type stays, and null and infinite elements stay. An empty list stays empty, or is filled up.
 
-    Errors: a JobError for `pad` without a known length; a DataError for a `pad_value` that the elements' type does not
-    hold exactly.
+    Errors: a JobError for `pad` or `pad_left` without a known length, and for both; a DataError for a `pad_value` that
+    the elements' type does not hold exactly.
 
     Examples
     --------
@@ -46,6 +48,8 @@ class ListSlice(Operator):
     >>> table = pa.table({"seen": [[1, 2, 3], [4], None]})
     >>> Workflow(["seen"] >> ListSlice(0, 2, pad=True)).fit(table).transform(table).to_pydict()
     {'seen': [[1, 2], [4, 0], None]}
+    >>> Workflow(["seen"] >> ListSlice(-2, pad_left=True)).fit(table).transform(table).to_pydict()
+    {'seen': [[2, 3], [0, 4], None]}
     >>> ListSlice(2, 1, pad=True)
     Traceback (most recent call last):
     ...
@@ -56,16 +60,25 @@ class ListSlice(Operator):
     end: int | None = None
     pad: bool = False
     pad_value: Any = 0
+    pad_left: bool = False
     keeps_ids = True
     takes = frozenset({"list"})
 
     @model_validator(mode="after")
     def _width_known(self) -> ListSlice:
-        if self.pad and self.width is None:
+        if self.pad and self.pad_left:
+            raise ValueError("pad fills up on the right, pad_left on the left: give one of them")
+        if self.pads and self.width is None:
+            name = "pad" if self.pad else "pad_left"
             raise ValueError(
-                f"pad needs a start and an end of one sign, start at or before end: {self.start}, {self.end}"
+                f"{name} needs a start and an end of one sign, start at or before end: {self.start}, {self.end}"
             )
         return self
+
+    @property
+    def pads(self) -> bool:
+        """Whether all lists get one length."""
+        return self.pad or self.pad_left
 
     @property
     def width(self) -> int | None:
@@ -77,7 +90,7 @@ class ListSlice(Operator):
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         column = schema[unit[0]]
-        if self.pad:
+        if self.pads:
             check_fits(self.pad_value, column.leaf, column.name, "ListSlice", "pad_value")
             size = {"min": self.width, "max": self.width}
             return [Column(column.name, column.dtype, column.tags, {**_without_lengths(column), "value_count": size})]
@@ -92,15 +105,18 @@ class ListSlice(Operator):
         high = lengths if self.end is None else _bound(self.end, lengths, xp)
         sliced = xp.maximum(high - low, 0)
         sizes, begin = sliced, first + low
-        if self.pad:
+        if self.pads:
             sizes = xp.full(len(sliced), self.width, dtype=xp.int64)
             sizes = sizes if valid is None else xp.where(valid, sizes, 0)
         ends = xp.cumsum(sizes)
         places = xp.arange(int(ends[-1]) if len(ends) else 0, dtype=xp.int64)
         row = xp.searchsorted(ends, places, side="right")
         offset = places - (ends - sizes)[row]
-        if self.pad:
-            index = xp.where(offset < sliced[row], begin[row] + offset, len(elements))
+        if self.pads:
+            if self.pad_left:
+                offset = offset - (sizes - sliced)[row]  # negative where a filler stands
+            is_taken = xp.logical_and(offset >= 0, offset < sliced[row])
+            index = xp.where(is_taken, begin[row] + offset, len(elements))
             taken = with_filler(elements, as_stored(self.pad_value, engine.dtype(elements)), index, engine)
         else:
             taken = engine.take({"x": elements}, begin[row] + offset)["x"]
@@ -196,6 +212,7 @@ class ValueCount(Learned):
     {'min': 0, 'max': 1}
     """
 
+    hands_on = True
     takes = frozenset({"list"})
     on_refit = "frozen"
     frozen_why = "the column's schema would change"

@@ -257,8 +257,8 @@ class History(_RunOperator):
     include_current : bool, default False
         Make the row itself the last of the `length`; else its value can be the target.
     time_col : str, default None
-        Column by which the source is sorted. Rows that are equal in it (nulls too) do not stand in each other's
-        histories: nothing there is as late as the row.
+        Column by which the source is sorted. Rows with equal values (nulls included) are left out of each other's
+        histories, so a history is strictly earlier.
     min_length : int, default 0
         Fewest values; a shorter history is a null list, so that Dropna removes its row.
     pad : {"left", "right"}, default None
