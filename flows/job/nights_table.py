@@ -188,11 +188,11 @@ def _shares(note: object) -> Iterator[tuple[float, str, str]]:
 
 
 def _report(output: Path) -> str:
-    """The reports of an output by their paths in the folder of the outputs, as links: the page of the server shows the
-    path alone, since browsers open no files from it."""
+    """The reports of an output by their paths in the folder of the outputs; browsers open no files from a server's
+    page, so they are not links."""
     places = [folder / REPORTS[0] for folder in (output, *(output / split for split in SPLITS))]
     there = [path for path in places if path.is_file()]
-    return " ".join(f"[{escaped(str(path.relative_to(output.parent)))}]({path.as_uri()})" for path in there)
+    return " ".join(escaped(str(path.relative_to(output.parent))) for path in there)
 
 
 def _number(value: float | None) -> str:

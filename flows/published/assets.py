@@ -79,7 +79,7 @@ def _asset(path: Path, folder: Path, facts: dict[str, Any]) -> Asset:
     links = [f"[run]({page})"]
     report = next((one for one in (folder / REPORTS[0], folder.parent / REPORTS[0]) if one.is_file()), None)
     if report:
-        links.insert(0, f"[report]({report.as_uri()})")
+        links.append(f"report: rowmill report {escaped(str(report.parent))} --open")
     what = " ".join(filter(None, (facts["version"], f"of {facts['date']}" if facts["date"] else "")))
     text = f"{escaped(what or 'The output')}: {facts['rows']:,} rows in {facts['files']:,} files. {', '.join(links)}"
     name = "/".join(path.parts[-2:])

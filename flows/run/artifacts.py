@@ -30,9 +30,9 @@ def write_markdown(key: str, text: str, description: str, task_run: UUID | None 
     return None if written is None else written.id
 
 
-def write_table(key: str, rows: Sequence[Mapping[str, Any]], description: str, task_run: UUID | None = None) -> None:
-    """Write a table, of the current run or of a task run of it."""
-    table = TableArtifact(key=key, table=escaped_rows(rows), description=description, task_run_id=task_run)
+def write_table(key: str, rows: Sequence[Mapping[str, Any]], description: str) -> None:
+    """Write a table of the current run."""
+    table = TableArtifact(key=key, table=escaped_rows(rows), description=description)
     with fresh_client():
         table.create(_sync=True)  # type: ignore[call-arg]
 
@@ -97,4 +97,3 @@ def _create(artifacts: StageArtifacts | None, progress: ProgressArtifact | None,
             update_progress_artifact(UUID(progress.artifact), 100.0, description=progress.description)
     if artifacts:
         write_markdown(f"{artifacts.key}-summary", artifacts.markdown, artifacts.description, task_run)
-        write_table(f"{artifacts.key}-table", artifacts.table, artifacts.description, task_run)

@@ -19,7 +19,6 @@ from prefect.utilities.urls import url_for
 
 from flows.run.artifacts import write_markdown
 from tasks.manifest import Manifest
-from tasks.report import escaped
 from tasks.report.page import REPORT
 from tasks.stages.progress_artifact import fresh_client
 from tasks.stages.task import dashboard_of
@@ -72,8 +71,7 @@ class Links:
             output = str(path.parent).replace("`", "'")
             lines.append(f"Output: `{output}`, {manifest.rows['out']:,} rows in {len(manifest.parts):,} files")
             if path.exists():
-                name = escaped(str(path))
-                lines.append(f"Report: [{name}]({path.as_uri()}), or `rowmill report {output} --open`")
+                lines.append(f"Report: `rowmill report {output} --open`")
         with fresh_client(), get_client(sync_client=True) as client:
             client.update_artifact(self.artifact, ArtifactUpdate(data="\n\n".join(lines)))
 

@@ -1,12 +1,11 @@
-"""The texts of a stage's two artifacts, Markdown and a table, which `flows/run/artifacts.py` writes to Prefect.
+"""The text of a stage's artifact, Markdown, which `flows/run/artifacts.py` writes to Prefect.
 
-Both are far below Prefect's limit of some 100 kB.
+It is far below Prefect's limit of some 100 kB.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 from tasks.core.settings import STAGES
 from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, WriteResult
@@ -38,6 +37,8 @@ def stage_markdown(
         parts.append(f"![workflow]({data_url(diagram)})")
     if failed := result.failed_casts:
         parts.append(f"#### Casts that failed, their rows are null\n\n{markdown_table(failed[:PARTS])}")
+    if isinstance(result, WriteResult) and result.parts:
+        parts.append(f"#### Files\n\n{files_table(result)}")
     tables = result.tables if isinstance(result, StatisticsResult) else {}
     for title, rows in tables.items():
         parts.append(f"#### {escaped(title)}\n\n{markdown_table(rows)}")
@@ -47,14 +48,15 @@ def stage_markdown(
 
 
 def markdown_numbers(result: StageResult) -> str:
-    """The figures of a stage as a Markdown table."""
+    """The figures of a stage as a Markdown table; nothing that did not happen (`reused`, `halved`) has a row."""
     seconds = max(result.seconds, 1e-9)
     rows = [("rows", f"{result.rows:,}"), ("seconds", f"{result.seconds:.2f}")]
     rows += [("rows per second", f"{result.rows / seconds:,.0f}"), ("bytes", amount(result.nbytes))]
     rows += [("bytes per second", amount(result.nbytes / seconds))]
     rows += [(name, clock(moment)) for name, moment in _moments(result).items()]
     known = {"stage", "split", "rows", "bytes", "seconds"}
-    rows += [(name.replace("_", " "), _shown(value)) for name, value in result.figures().items() if name not in known]
+    others = {name: value for name, value in result.figures().items() if name not in known and value}
+    rows += [(name.replace("_", " "), _shown(value)) for name, value in others.items()]
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {escaped(value)} |" for name, value in rows)])
 
 
@@ -75,7 +77,9 @@ def _of_workers(result: StageResult, workers: series.Workers) -> list[str]:
 
 
 def _shown(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "yes"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def clock(seconds: float) -> str:
@@ -87,19 +91,11 @@ def clock(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-5] + " UTC"
 
 
-def stage_table(result: StageResult) -> list[dict[str, Any]]:
-    """Rows of plain scalars: the files of a shuffle_write (the first `PARTS`), for other stages name and value."""
-    if isinstance(result, WriteResult):
-        parts = result.parts
-        rows = [{name: part[name] for name in ("path", "rows", "bytes", "xxh3_128")} for part in parts[:PARTS]]
-        if len(parts) > PARTS:
-            rest = parts[PARTS:]
-            more = {"rows": sum(p["rows"] for p in rest), "bytes": sum(p["bytes"] for p in rest), "xxh3_128": ""}
-            rows.append({"path": f"and {len(rest):,} more", **more})
-        return rows
-    values = {
-        name: value if isinstance(value, int | str | bool) else round(float(value), 3)
-        for name, value in result.figures().items()
-    }
-    values |= {name: clock(moment) for name, moment in _moments(result).items()}
-    return [{"what": name, "value": value} for name, value in values.items()]
+def files_table(result: WriteResult) -> str:
+    """The files of a shuffle_write as a Markdown table, the first `PARTS`, with the sums of the others."""
+    parts = result.parts
+    rows = [{name: part[name] for name in ("path", "rows", "bytes", "xxh3_128")} for part in parts[:PARTS]]
+    if rest := parts[PARTS:]:
+        more = {"rows": sum(p["rows"] for p in rest), "bytes": sum(p["bytes"] for p in rest), "xxh3_128": ""}
+        rows.append({"path": f"and {len(rest):,} more", **more})
+    return markdown_table(rows)

@@ -55,6 +55,9 @@ MARKUP = re.compile(
 )
 
 
+ESCAPE = re.compile(r"\\([^\w\s]|_)")
+
+
 class Markdown(str):
     """A text that is Markdown already: tables and artifacts show it as such."""
 
@@ -66,6 +69,15 @@ def escaped(text: str) -> str:
     !\[x\](http\://h/y) user_id \_x\_ a \<b\>
     """
     return text if isinstance(text, Markdown) else MARKUP.sub(r"\\\g<0>", visible(" ".join(str(text).split())))
+
+
+def unescaped(text: str) -> str:
+    r"""A Markdown text without the escapes of `escaped`, as a terminal or a file shows it.
+
+    >>> print(unescaped(escaped("out_/a|b <c>")))
+    out_/a|b <c>
+    """
+    return ESCAPE.sub(r"\1", text)
 
 
 def escaped_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.report.learned import distinct_values
 
 BINS, TOP, LONG = 24, 5, 40  # bars of a histogram, top values, characters of a value that is shown
+EXACT = 2.0**53  # up to which float64 holds every whole number
 
 
 @dataclass
@@ -103,14 +104,20 @@ def _as_floats(values: pa.ChunkedArray) -> np.ndarray:
 
 
 def histogram(numbers: np.ndarray) -> list[int]:
-    """Counts in equal bins between the least and the largest value; few whole numbers have a bar each."""
+    """Counts in equal bins between the least and the largest value; a bin of whole numbers holds as many of them as
+    any other, so that even counts look even."""
     low, high = float(numbers.min()), float(numbers.max())
     if low == high:
         return [len(numbers)]
-    whole = high - low < BINS and bool((numbers == np.floor(numbers)).all())
-    bins = int(high - low) + 1 if whole else BINS
-    share = (numbers / 2 - low / 2) / (high / 2 - low / 2)  # halves: the span may be beyond the largest float
-    places = (numbers - low).astype(np.int64) if whole else np.minimum((share * bins).astype(np.int64), bins - 1)
+    if high - low < EXACT and bool((numbers == np.floor(numbers)).all()):
+        values = int(high - low) + 1
+        width = -(-values // BINS)
+        bins = -(-values // width)
+        places = (numbers - low).astype(np.int64) // width
+    else:
+        bins = BINS
+        share = (numbers / 2 - low / 2) / (high / 2 - low / 2)  # halves: the span may be beyond the largest float
+        places = np.minimum((share * bins).astype(np.int64), bins - 1)
     return [int(n) for n in np.bincount(places, minlength=bins)]
 
 

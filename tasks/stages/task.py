@@ -171,7 +171,7 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
 
 
 def artifacts(result: StageResult, request: Request, watch: monitor.Watch) -> StageArtifacts | None:
-    """The artifacts of a stage, under keys that stay the same from run to run of a flow; None if they fail.
+    """The artifact of a stage, under a key that stays the same from run to run of a flow; None if it fails.
 
     The samples of the workers go to the staging folder, for the report and for a later start that reuses the work,
     unless the stage reused what an earlier start had done.
@@ -186,7 +186,6 @@ def artifacts(result: StageResult, request: Request, watch: monitor.Watch) -> St
             key=stage_key(request, result.stage, result.split),
             description=report.stage_line(result),
             markdown=report.stage_markdown(result, diagram, watch.workers, dashboard_of(watch.client)),
-            table=report.stage_table(result),
         )
     except Exception as error:  # the work is done all the same
         log.warning("an artifact could not be made: %s: %s", type(error).__name__, error)

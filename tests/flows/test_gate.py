@@ -214,7 +214,7 @@ def test_a_run_at_a_shell_leaves_its_work_and_publish_finishes_it(
     assert f"rowmill publish {tmp_path}/out" in again.stderr
     kept = rowmill("clean", tmp_path, folder=tmp_path)
     assert "waits for an answer" in kept.output
-    shown = runner.invoke(app, ["status"], env={"COLUMNS": "400"}).output
+    shown = rowmill("status", COLUMNS="400").output
     assert f"waiting  the night {BAD} of {tmp_path}/out waits for an answer until " in shown
     assert f"rowmill publish {tmp_path}/out, or rowmill discard {tmp_path}/out" in shown
     assert read_question(staging_of(tmp_path)) is not None

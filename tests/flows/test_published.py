@@ -243,7 +243,7 @@ def test_a_webhook_hears_of_a_publication_with_its_id(tmp_path: Path, run_here: 
     days(tmp_path)
     with http.server.HTTPServer(("127.0.0.1", 0), Hook) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        block = deployments.keep_webhook(deployments.ANNOUNCE, f"http://127.0.0.1:{server.server_port}/secret")
+        block = deployments.keep_webhook(deployments.OUTPUTS_WEBHOOK, f"http://127.0.0.1:{server.server_port}/secret")
         deployments.keep_automations()
         time.sleep(10)  # in which the server looks for its automations twice
         [out] = run_here(job_of(tmp_path, GOOD, "warn"))
@@ -304,8 +304,8 @@ def test_a_job_without_splits_materializes_one_asset_of_what_it_read(tmp_path: P
     run_id = Manifest.load(out).data["run"]
     assert resource["prefect.asset.url"].endswith(f"/runs/flow-run/{run_id}")
     assert resource["prefect.asset.description"] == (
-        f"v0001 of {GOOD}: 3 rows in 1 files. [report]({(out / '_report.html').as_uri()}), "
-        f"[run]({resource['prefect.asset.url']})"
+        f"v0001 of {GOOD}: 3 rows in 1 files. [run]({resource['prefect.asset.url']}), "
+        f"report: rowmill report {out!s} --open"
     )
     [event] = heard(api, tmp_path, 1)
     facts = {name: value for name, value in event["payload"].items() if name not in ("text", "splits")}
@@ -383,7 +383,7 @@ def test_the_page_of_an_output_lists_its_versions_and_what_was_sent(tmp_path: Pa
         run_here(job_of(tmp_path, BAD, "ask"))
     applied = {"fitted": str(tmp_path / "out/v0001"), "source": {"path": str(tmp_path / "in/2026-11-20")}}
     run_any(apply, {**applied, "output": {"path": str(tmp_path / "applied"), "shuffle": "none"}})
-    text = cli("report", str(tmp_path / "out"), "--all").replace("\\", "")
+    text = cli("versions", str(tmp_path / "out")).replace("\\", "")
     second, first = [line.split(" | ") for line in text.splitlines() if line.startswith("| v0")]
     assert [cell.strip("| ") for cell in first[:5]] == ["v0001 (_latest)", GOOD, "3", "", "pass"]
     assert [cell.strip("| ") for cell in second[:5]] == ["v0002", BAD, "3", "", "warn"]
@@ -403,10 +403,10 @@ def test_the_page_of_an_output_says_that_the_gate_has_stopped_a_night(
     run_here(job_of(tmp_path, GOOD, "warn"))
     with pytest.raises(GateStoppedError):
         run_here(job_of(tmp_path, BAD, "stop"))
-    text = cli("report", str(tmp_path / "out"), "--all").replace("\\", "")
+    text = cli("versions", str(tmp_path / "out")).replace("\\", "")
     assert "**The gate stopped a night, which is not published**: " in text
     monkeypatch.setenv("TTY_COMPATIBLE", "1")  # on a terminal
-    shown = cli("report", str(tmp_path / "out"), "--all")
+    shown = cli("versions", str(tmp_path / "out"))
     assert "The gate stopped a night, which is not published" in " ".join(shown.split())
     assert "**" not in shown
     assert "\\" not in shown

@@ -57,7 +57,7 @@ def test_two_jobs_have_no_key_in_common(runs: list[UUID], api: Any) -> None:
     first, second = (keys_of(api, run) for run in runs)
     assert "preprocess-out-shop-1-links" in first
     assert {f"preprocess-out-shop-1-transform-{split}-summary" for split in ("train", "valid")} <= first
-    assert {"preprocess-out-two-ingest-summary", "preprocess-out-two-shuffle-write-table"} <= second
+    assert {"preprocess-out-two-ingest-summary", "preprocess-out-two-shuffle-write-summary"} <= second
     assert not first & second
 
 

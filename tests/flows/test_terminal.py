@@ -15,7 +15,7 @@ from flows.commands.inspect import show_folder
 from flows.job.job import make_job
 from flows.preview.preview_tables import print_rows
 from tasks.core.stage_results import IngestResult
-from tasks.report import Markdown, escaped, escaped_rows, markdown_table, stage_markdown, stage_table
+from tasks.report import Markdown, escaped, escaped_rows, markdown_table, stage_markdown
 from tests.stages import run_stages
 
 HOSTILE = "a\x1b[2J\x9b31m\u202eb"
@@ -87,4 +87,3 @@ def test_the_summary_of_ingest_has_no_markdown_of_the_data() -> None:
     text = stage_markdown(result)
     assert r"| contract | column '!\[x\](http\://h)' is new |" in text
     assert r"| left out | a\|b |" in text
-    assert {"what": "left_out", "value": r"a\|b"} in escaped_rows(stage_table(result))

@@ -274,7 +274,7 @@ def test_the_table_has_seconds_by_stage_sizes_ids_drift_and_verdicts(tmp_path: P
         "day": today.isoformat(), "state": "published: v0001", "rows": "1,200", "seconds": "1.5", "ingest": "1.0",
         "statistics": "2.0", "transform": "6.0", "size": "2.0 kB", "ids": "42", "newcomers": "10",
         "drift": "2.5 x price", "verdict": "warn", "begins in": "in/2.parquet",
-        "report": rf"[v0001/\_report.html]({(out / '_report.html').as_uri()})",
+        "report": r"v0001/\_report.html",
     }  # fmt: skip
 
 

@@ -38,6 +38,13 @@ def test_floats_have_equal_bins_and_infinite_ones_no_place_in_them() -> None:
     assert (found.histogram[0], found.histogram[12], found.histogram[-1], sum(found.histogram)) == (1, 1, 1, 3)
 
 
+def test_bins_of_whole_numbers_hold_equally_many_values() -> None:
+    every = of(list(range(100)), pa.int64()).histogram
+    assert every == [5] * 20
+    assert of([*range(25)], pa.int32()).histogram == [2] * 12 + [1]
+    assert of([0.0, 48.0, 49.0], pa.float64()).histogram == [1] + [0] * 15 + [2]
+
+
 def test_the_largest_span_of_floats_has_a_histogram() -> None:
     assert sum(of([-1.7e308, 0.0, 1.7e308], pa.float64()).histogram) == 3
 
