@@ -25,7 +25,7 @@ def clean(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be removed")] = False,
 ) -> None:
-    """Remove what runs that were cut off left for their next start, and outputs that were replaced.
+    """Remove leftovers of interrupted runs and outputs that have been replaced.
 
     That is the folders .NAME.rowmill beside outputs and in scratch folders, and .NAME.rowmill-old-TIME, once the time
     of run.keep_replaced is over. Outputs are not touched. Left alone is what a run works on, what is younger than

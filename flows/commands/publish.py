@@ -24,7 +24,7 @@ Who = Annotated[str | None, typer.Option("--who", help="who answers; user and ho
 
 
 def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
-    """Publish a night that waits for an answer of the gate: its run goes on from what is done.
+    """Publish a night that waits for an answer of the gate: its run resumes from finished work.
 
     A run of a deployment that waits in Prefect is resumed where it is served. Any other is finished here, by a run of
     its own with the same job and date. The first answer counts; after run.ask_timeout the run is stopped.

@@ -264,7 +264,7 @@ def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: 
         nbytes = int(first.nbytes * _share(first, names) * scale)
         readings.append(Reading(f"ingest: {look.what}", names, nbytes))
     if source.keys:
-        readings.append(Reading("ingest: rows brought together by keys", list(first.schema), int(first.nbytes * scale)))
+        readings.append(Reading("ingest: rows grouped by keys", list(first.schema), int(first.nbytes * scale)))
     if not request.fitted:
         for number, columns in enumerate(phases_of(bound), 1):
             names = [n for n in first.schema if n in {*columns, *always}]

@@ -180,7 +180,7 @@ def too_late(question: Question) -> JobError:
         what,
         where=question.output,
         why="no answer came within run.ask_timeout",
-        do="run that date again: it goes on from what is done, and asks again",
+        do="run that date again: it resumes from finished work, and asks again",
     )
 
 

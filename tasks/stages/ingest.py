@@ -282,7 +282,7 @@ def naming_valid(split: str) -> Iterator[None]:
 class Planned:
     """The plan of one split, and what was seen on the way to it.
 
-    With `source.keys` it is the plan of the rows brought together by keys, in scratch files: `origins` are the source's
+    With `source.keys` it is the plan of the rows grouped by keys, in scratch files: `origins` are the source's
     own files then, else None. `bad` is the plan of the files with their bad lines, `learned` the files that are learned
     from, `notes` a sentence for each column that the contract has a rule for, `grown` one for each used column about
     which files differ, `columns` the types of all columns of the source. `repeated` are the rows that `source.unique`
@@ -343,7 +343,7 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
         repeats, count = repeated_rows(rows, source.unique, request.staging.folder / f"repeated{split}.bits")
         rows = replace(rows, rules=RowRules(repeats))
         file = {"path": "", "digest": ""} if source.keys else {"path": repeats.path, "digest": repeats.digest}
-        repeated = {**file, "rows": count}  # rows brought together by keys are written without them
+        repeated = {**file, "rows": count}  # rows grouped by keys are written without them
         planned = replace(planned, repeated=repeated)
     if source.split:
         planned = replace(planned, division=split_division(rows, source.split, request.staging.folder))

@@ -150,7 +150,7 @@ def test_a_fit_replaces_its_own_folder_and_no_other(fitted: Path, tmp_path: Path
     assert (fitted / "mine.txt").read_text() == "mine"
 
 
-@pytest.mark.promise("Of the job's `output` only `on_existing` counts")
+@pytest.mark.promise("`fit` ignores the `output` section except `on_existing`")
 def test_versions_of_a_fit_the_latest_is_applied(tmp_path: Path, engine: str) -> None:
     data = job(tmp_path, written(TRAIN.slice(0, 3), tmp_path / "train.parquet"))
     data["output"]["on_existing"] = "version"

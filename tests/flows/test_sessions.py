@@ -16,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("flows")
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # outputs are float32
 
 
-@pytest.mark.promise("events brought together by session, in time order")
+@pytest.mark.promise("events grouped by session and sorted by time")
 def test_sessions(tmp_path: Path, run_alone: Any) -> None:
     (out,) = run_recipe("sessions", tmp_path, run_alone, 20_000)
     found = rows_of(out).to_pylist()

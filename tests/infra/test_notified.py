@@ -196,7 +196,7 @@ def test_the_crash_of_a_run_whose_host_is_gone_is_told(silent: Silent, heard: li
     assert text.splitlines() == [
         "rowmill: sleeper gives no sign of life",
         "why: nothing was heard of it for 45 s; its process or its host is gone, or cannot reach the server. After "
-        "400 s it is marked as crashed; the same job goes on from what is done",
+        "400 s it is marked as crashed; the same job resumes from finished work",
         f"run: {silent.dead.name}", "output: /data/out", f"host: {socket.gethostname()}",
         f"page: {orchestration_server.ui_url()}/runs/flow-run/{silent.dead.id}",
     ]  # fmt: skip

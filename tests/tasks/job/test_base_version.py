@@ -100,7 +100,7 @@ def test_ids_stay_and_new_values_come_behind_them(tmp_path: Path, engine: str) -
 
 
 def test_rows_of_a_night_are_numbered_behind_those_that_keys_and_rules_left_out(tmp_path: Path, engine: str) -> None:
-    """Folds and draws go by row numbers, so they are the same with the rows brought together by keys as without."""
+    """Folds and draws go by row numbers, so they are the same with the rows grouped by keys as without."""
     folds = {"columns": ["k"], "ops": [{"op": "TargetEncoding", "target": "x", "kfold": 5, "drop_folds": False}]}
     features = [folds, {"columns": ["x"]}]
     written_by = []
