@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,10 +60,11 @@ def status_lines(server: RunningServer) -> Iterator[str]:
     runs = read_runs()
     counts = Counter(run.state_name for run in runs.unfinished)
     yield f"runs     {', '.join(f'{count} {name}' for name, count in sorted(counts.items())) or 'none'}"
-    for run in runs.unfinished[:SHOWN]:
+    begun = [run for run in runs.unfinished if run.state_name != "Scheduled"]  # schedules have runs for days ahead
+    for run in begun[:SHOWN]:
         yield f"run      {run.name}, {run.state_name}: {flow_run_url(server.ui_url, run.id)}"
-    if len(runs.unfinished) > SHOWN:
-        yield f"run      and {len(runs.unfinished) - SHOWN:,} more: {server.ui_url}/runs"
+    if len(begun) > SHOWN:
+        yield f"run      and {len(begun) - SHOWN:,} more: {server.ui_url}/runs"
     for question in open_questions(runs.outputs):
         yield f"waiting  {question.night} waits for an answer until {question.until}: {question.commands}"
 
@@ -85,11 +86,15 @@ def read_runs() -> Runs:
     from flows.job.run_labels import HOST, OUTPUT
 
     flows = FlowFilter(name=FlowFilterName(any_=[*FLOWS]))
-    unended = FlowRunFilterStateType(any_=[state for state in StateType if state not in TERMINAL_STATES])
-    chosen = FlowRunFilter(state=FlowRunFilterState(type=unended))
+
+    def of_states(states: Iterable[StateType]) -> FlowRunFilter:
+        return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[*states])))
+
+    begun = of_states(state for state in StateType if state != StateType.SCHEDULED)
+    chosen = of_states(state for state in StateType if state not in TERMINAL_STATES)
     order, unfinished = FlowRunSort.START_TIME_DESC, list[Any]()
     with get_client(sync_client=True) as client:
-        latest = client.read_flow_runs(flow_filter=flows, sort=order, limit=LATEST)
+        latest = client.read_flow_runs(flow_filter=flows, flow_run_filter=begun, sort=order, limit=LATEST)
         while page := client.read_flow_runs(
             flow_filter=flows, flow_run_filter=chosen, sort=order, limit=PAGE, offset=len(unfinished)
         ):
@@ -127,12 +132,11 @@ def stop(
 
       rowmill stop
     """
-    from infra.orchestration.server import own_server, stop_server, use_running_server
+    from infra.orchestration.server import own_server, stop_server
 
     console = terminal(soft_wrap=True)
     if (server := own_server()) is None:
-        other = "; one that rowmill did not start answers" if use_running_server() else ""
-        console.print(f"no Prefect server that rowmill has started runs here{other}", markup=False)
+        console.print("no Prefect server that rowmill has started runs here")
         return
     if not force:
         _refuse_working(server)

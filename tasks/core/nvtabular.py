@@ -482,6 +482,8 @@ def of_parameter(owner: str, name: str, value: object = ...) -> str:
     ''
     """
     if value is not ...:
+        if not isinstance(value, str | bool | None):  # none of the names; the text of any other may be long
+            return ""
         return _advice(f"{name}={value}", f"{owner}({name}={value!r})")
     return _advice(name, f"{owner}({name}=)", f"Operator({name}=)")
 

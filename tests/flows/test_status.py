@@ -31,11 +31,14 @@ def test_status_counts_runs_by_state_and_shows_the_latest(monkeypatch: pytest.Mo
         "run      run-1, Paused: http://127.0.0.1:1/runs/flow-run/01",
         "run      run-2, Running: http://127.0.0.1:1/runs/flow-run/02",
     ]
-    have_runs(monkeypatch, ["Scheduled"] * 23)
-    assert list(status.status_lines(OWN._replace(pid=None)))[::22] == [
+    have_runs(monkeypatch, ["Scheduled"] * 300 + ["Late"] * 23)
+    lines = list(status.status_lines(OWN._replace(pid=None)))
+    assert lines[:3] == [
         "server   http://127.0.0.1:1, not started by rowmill",
-        "run      and 3 more: http://127.0.0.1:1/runs",
+        "runs     23 Late, 300 Scheduled",
+        "run      run-300, Late: http://127.0.0.1:1/runs/flow-run/300",
     ]
+    assert (len(lines), lines[-1]) == (23, "run      and 3 more: http://127.0.0.1:1/runs")
 
 
 def test_status_without_a_server_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
