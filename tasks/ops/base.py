@@ -13,7 +13,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type, schema_advice
+from tasks.core.dtypes import dtype_name, is_bytes, is_list, kind_of, leaf_type, schema_advice
 from tasks.core.nvtabular import of_parameter
 from tasks.core.schema import Column, Schema
 from tasks.core.strict_json import decoded, encoded, marked, unmarked
@@ -255,7 +255,7 @@ class Operator(BaseModel):
                 or nested
                 or (kind not in self.takes and not pa.types.is_null(leaf_type(dtype)))
             ):
-                text = pa.types.is_binary(dtype) and "string" in self.takes
+                text = is_bytes(dtype) and "string" in self.takes
                 lists = " and lists of these" if self.leaves else ""
                 raise DataError(
                     f"{type(self).__name__} does not take column {name!r} of type {dtype_name(dtype)}",

@@ -7,10 +7,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 
+import flows
+from flows.job.job import make_job
 from tests.flows.runs import rows_of
 from tests.flows.test_recipes import ids, run_recipe, scaled, source_of
+from tests.stages import run_stages
 
 pytestmark = pytest.mark.xdist_group("flows")
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # outputs are float32
@@ -69,3 +75,20 @@ def test_sessions(tmp_path: Path, run_alone: Any) -> None:
         a = np.concatenate([np.atleast_1d(expected[theirs].iloc[i]) for _, i in wanted])
         b = np.concatenate([np.atleast_1d(found[i][ours]) for _, i in got])
         np.testing.assert_allclose(np.sort(a), np.sort(b), **CLOSE)
+
+
+@pytest.mark.promise("Events without a session id get one from the time between two events of a user")
+def test_sessions_are_cut_where_the_next_event_comes_late(tmp_path: Path) -> None:
+    """The recipe of the page, on two users: half an hour is not a gap, a second more is."""
+    page = (Path(flows.__file__).parent / "README.md").read_text()
+    job = yaml.safe_load(page.partition("`session` counts the sessions of each user from 0:")[2].split("```")[1][5:])
+    seconds = [0, 1800, 3601, 100, 5000, 5001]
+    table = pa.table({
+        "user": ["a", "a", "a", "b", "b", "b"], "item": [1, 2, 3, 4, 5, 6],
+        "time": pa.array(seconds, pa.timestamp("s")),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "in.parquet")
+    job["source"]["path"], job["output"] = str(tmp_path / "in.parquet"), {"path": str(tmp_path / "out"), "files": 1}
+    run_stages(make_job(job).request("pandas"))
+    lists = sorted(pq.read_table(tmp_path / "out")["item_list"].to_pylist())
+    assert lists == [[1, 2], [3], [4], [5, 6]]

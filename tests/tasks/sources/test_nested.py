@@ -25,6 +25,7 @@ from tasks.job.base_version import newest_good
 from tasks.sources.formats.conform import json_texts
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
+from tests.frames import to_list
 from tests.stages import run_stages
 
 ROWS: list[dict[str, Any]] = [
@@ -258,3 +259,15 @@ def test_nights_with_profiles_a_base_and_an_application_read_fields_of_structs(t
     later = {"fitted": str(out), "source": {"path": str(tmp_path / "0.parquet")}, "output": output}
     run_stages(make_application(later).request("pandas"))
     assert rows_of(tmp_path / "applied")["item.id"].to_pylist() == [3, 3, 4]
+
+
+def test_bytes_of_a_fixed_size_in_a_struct_are_read_as_the_advice_says(tmp_path: Path, engine: str) -> None:
+    kind = pa.struct([("hash", pa.binary(2)), ("id", pa.int64())])
+    rows = [{"hash": b"ab", "id": 1}, {"hash": b"cd", "id": 2}, {"hash": b"ab", "id": 3}]
+    pq.write_table(pa.table({"item": pa.array(rows, kind)}), tmp_path / "in.parquet")
+    coded = Workflow(["item.hash"] >> ops.Categorify())
+    with pytest.raises(DataError) as error:
+        coded.fit(Dataset(tmp_path / "in.parquet", engine=engine))
+    assert error.value.do == 'if its bytes are text, say so: source.schema: {"item.hash": string}'
+    read = Dataset(tmp_path / "in.parquet", engine=engine, schema={"item.hash": "string"})
+    assert to_list(coded.fit_transform(read).head()["item.hash"]) == [3, 4, 3]
