@@ -36,7 +36,7 @@ from flows.commands.serve import deploy, serve
 from flows.commands.status import status, stop
 
 # The panels of --help, in their order.
-FIRST, JOBS, NIGHTS, OUTPUTS, SERVER = "First steps", "Jobs", "Nights", "Outputs", "Server"
+PANELS = FIRST, JOBS, NIGHTS, OUTPUTS, SERVER = "First steps", "Jobs", "Nights", "Outputs", "Server"
 
 Sampled = Annotated[
     bool, typer.Option("--sample", help="make the look-alike data of the job or recipe where nothing is at its paths")
@@ -52,7 +52,13 @@ Dated = Annotated[
 
 
 class Commands(TyperGroup):
-    """The commands; `--debug` may stand before or after the command's name."""
+    """The commands, by panel; `--debug` may stand before or after the command's name."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:
+        def panel_of(name: str) -> int:
+            return PANELS.index(getattr(self.commands[name], "rich_help_panel", FIRST))
+
+        return sorted(super().list_commands(ctx), key=panel_of)
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
         flag = ["--debug"] if "--debug" in args else []

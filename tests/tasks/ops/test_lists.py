@@ -32,26 +32,6 @@ INTS = pa.list_(pa.int64())
 @pytest.mark.parametrize(
     ("start", "end"), [(0, 2), (1, None), (-2, None), (0, -1), (2, 1), (-3, -1), (10, None), (-10, 10)]
 )
-@pytest.mark.parametrize(
-    ("op", "expected"),
-    [
-        (ops.ListSlice(-2, pad_left=True), [[0, 7], [8, 9], [0, 0], None, [None, 5]]),
-        (ops.ListSlice(0, 3, pad_left=True, pad_value=-1), [[-1, -1, 7], [7, 8, 9], [-1, -1, -1], None, [-1, None, 5]]),
-        (ops.ListSlice(1, 3, pad_left=True), [[0, 0], [8, 9], [0, 0], None, [0, 5]]),
-    ],
-)
-def test_pad_left_puts_the_last_elements_into_the_last_places(op: Any, expected: Any, engine: str) -> None:
-    lists = [[7], [7, 8, 9], [], None, [None, 5]]
-    assert one_column(op, lists, INTS, engine) == expected
-
-
-def test_pad_left_needs_a_known_length_and_excludes_pad() -> None:
-    with pytest.raises(JobError, match="pad_left needs a start and an end of one sign"):
-        ops.ListSlice(1, pad_left=True)
-    with pytest.raises(JobError, match="pad fills up on the right, pad_left on the left: give one of them"):
-        ops.ListSlice(-2, pad=True, pad_left=True)
-
-
 def test_every_list_is_sliced_as_python_does(engine, start, end):
     expected = [None if v is None else v[start:end] for v in LISTS]
     assert one_column(ops.ListSlice(start, end), LISTS, INTS, engine) == expected
@@ -195,3 +175,23 @@ def test_no_lists_no_lengths(engine):
 def test_value_count_takes_lists_alone(engine):
     with pytest.raises(DataError, match="ValueCount does not take column 'x' of type int64"):
         Workflow(["x"] >> ops.ValueCount()).fit(Dataset(pa.table({"x": [1]}), engine=engine))
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        (ops.ListSlice(-2, pad_left=True), [[0, 7], [8, 9], [0, 0], None, [None, 5]]),
+        (ops.ListSlice(0, 3, pad_left=True, pad_value=-1), [[-1, -1, 7], [7, 8, 9], [-1, -1, -1], None, [-1, None, 5]]),
+        (ops.ListSlice(1, 3, pad_left=True), [[0, 0], [8, 9], [0, 0], None, [0, 5]]),
+    ],
+)
+def test_pad_left_puts_the_last_elements_into_the_last_places(op: Any, expected: Any, engine: str) -> None:
+    lists = [[7], [7, 8, 9], [], None, [None, 5]]
+    assert one_column(op, lists, INTS, engine) == expected
+
+
+def test_pad_left_needs_a_known_length_and_excludes_pad() -> None:
+    with pytest.raises(JobError, match="pad_left needs a start and an end of one sign"):
+        ops.ListSlice(1, pad_left=True)
+    with pytest.raises(JobError, match="pad fills up on the right, pad_left on the left: give one of them"):
+        ops.ListSlice(-2, pad=True, pad_left=True)
