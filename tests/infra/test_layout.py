@@ -91,6 +91,7 @@ def test_operators_know_the_seam_and_each_other_only() -> None:
             "tasks.errors",
             "tasks.core.schema",
             "tasks.core.dtypes",
+            "tasks.core.nvtabular",
             "tasks.core.strict_json",
             "tasks.core.versions",
         )
