@@ -256,7 +256,7 @@ def _joining_lines(other: OtherTable, rows: int) -> Iterable[str]:
     if not other.keys or not columns:
         return
     keys = list(other.keys)
-    join = {"op": "JoinExternal", "table": other.paths[0], "on": keys, "columns": columns}
+    join: dict[str, Any] = {"op": "JoinExternal", "table": other.paths[0], "on": keys, "columns": columns}
     if other.layout:
         join["read"] = dict(other.layout)
     yield (

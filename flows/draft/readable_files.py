@@ -378,9 +378,8 @@ def _layout(files: Sequence[File]) -> Layout:
 def _rows(lines: Sequence[str], delimiter: str, settings: Mapping[str, Any]) -> list[list[str]]:
     """The values of lines of text, without those of empty lines."""
     quote = settings.get("quote", '"') or None
-    quoting = csv.QUOTE_NONE if quote is None else csv.QUOTE_MINIMAL
-    read = csv.reader(lines, delimiter=delimiter, quotechar=quote, quoting=quoting, escapechar=settings.get("escape"))
-    rows = []
+    read = csv.reader(lines, delimiter=delimiter, quotechar=quote, escapechar=settings.get("escape"))
+    rows: list[list[str]] = []
     with suppress(csv.Error):  # a quote that is never closed makes one value of many lines
         rows += filter(None, read)
     return rows
