@@ -182,7 +182,8 @@ def test_each_stage_has_a_text_that_can_be_read(by_form: ByForm, served: Served,
     for stage in ("ingest", "statistics", "transform-train", "transform-valid", "shuffle-write-train"):
         key = f"{key_of(by_form.output)}-{stage}"
         assert (f"{key}-summary", "markdown") in kinds
-    assert {kind for key, kind in kinds if key.startswith(key_of(by_form.output))} == {"markdown", "progress"}
+    # Progress is shown only of a stage that takes its time.
+    assert {kind for key, kind in kinds if key.startswith(key_of(by_form.output))} <= {"markdown", "progress"}
 
 
 @pytest.mark.promise("keys contain flow, output and stage and do not change between runs")

@@ -10,7 +10,9 @@ import atexit
 import os
 import runpy
 import sys
+import threading
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,9 @@ def prepare_and_run(config: str, environment: dict[str, str], folder: Path) -> N
                 runpy.run_module("prefect.engine", run_name="__main__", alter_sys=True)
         finally:
             atexit._run_exitfuncs()
+            # It drains what Prefect sends in the background; a sender that has only just been made cannot be drained.
+            with suppress(AssertionError):
+                threading._shutdown()  # type: ignore[attr-defined]
     sys.exit(status)
 
 

@@ -16,7 +16,11 @@ from tasks.errors import HostError
 log = logging.getLogger("rowmill")
 _ready: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()  # the engines for which a client's workers are ready
 # What it costs: two H100s and toy of 158 M rows, tests/bench/README.md, "Two hosts" (TLS beside UCX on one host).
-COST = "results go from GPU to GPU through the host (a full shuffle of 158 M rows on two H100s: 3.9 s instead of 1.4 s)"
+# The figures are those of TLS, which goes through the host, too (tests/bench/README.md).
+COST = (
+    "results go from GPU to GPU through the host, which is slower "
+    "(as with TLS: a full shuffle of 158 M rows on two H100s takes 3.9 s instead of 1.4 s)"
+)
 START = "start the workers as LocalCUDACluster() does without rmm arguments, or as the cluster of a job"
 
 
