@@ -35,6 +35,7 @@ from tasks.loading.batch_arrays import Arrays, GroupColumn, arrays, filled, grou
 from tasks.manifest import Manifest, alike, chosen_versions, common_columns
 from tasks.storage.discarded import check_discarded
 from tasks.storage.documents import DIGEST
+from tasks.storage.files import local_folder
 from tasks.storage.files_being_read import OpenFolder, gone, open_output
 from tasks.storage.own_files import current
 
@@ -192,7 +193,8 @@ class Loader(PickledFields):
         if self.versions is None:
             check_discarded(current(Path(self.path)), Path(self.path))
             return [Manifest.load(self.path)]
-        return [Manifest.load(path) for path in chosen_versions(Path(self.path), self.versions)]
+        folder = Path(local_folder(self.path, "the output", "path"))
+        return [Manifest.load(path) for path in chosen_versions(folder, self.versions)]
 
     @cached_property
     def _opened(self) -> list[OpenFolder]:

@@ -67,7 +67,7 @@ def test_names_are_escaped_where_the_output_cannot_hold_them(run: Run, folder: P
         if words[0] != "diff":
             assert all(escaped(name, run) in text for name in NAMES), text
     assert escaped(str(folder), run) in run("report", out)
-    run("report", out, "--all")
+    run("versions", out)
     run("ops")
 
 

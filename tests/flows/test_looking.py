@@ -116,7 +116,7 @@ def test_commands_that_show_an_output_import_nothing_that_it_names(trap: Path) -
     assert "x: x, Largest > Normalize" in lines or any(line.startswith("x: ") and "Largest" in line for line in lines)
     assert any(line.startswith("both: ") and "Both" in line for line in lines)
     assert "out1" in shown("report", "out1", "--again")
-    assert "out1" in shown("report", "out1", "--all")
+    assert "out1" in shown("versions", "out1")
     shown("diff", "out1", "out2")
 
 
