@@ -147,7 +147,7 @@ def test_every_block_of_yaml_in_the_documents_is_what_it_says(tmp_path: Path, mo
     for _, text in blocks():
         if text.startswith("cluster:"):
             Cluster.model_validate(load(text)["cluster"])  # type: ignore[index]
-    assert {name: seen.count(name) for name in seen} == {"job": 4, "split": 7, "cluster": 6, "configurations": 1}
+    assert {name: seen.count(name) for name in seen} == {"job": 5, "split": 7, "cluster": 6, "configurations": 1}
 
 
 def test_values_in_the_sentences_of_the_documents_are_yaml() -> None:
