@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import yaml
 
 from flows.draft.decisions import Decision, decide, is_number, joint, without_clashes
@@ -26,6 +27,8 @@ from tasks.storage.files import refuse_inside
 
 NOTED = ("missing", "bad_lines", "header", "columns", "schema")  # settings with a note of their own
 MOST_BAD = 0.01  # of the lines: beyond it the layout is more likely wrong than the lines
+# Values of a label whose name is as often that of a feature: `class` with 133 values is the class of a school.
+MOST_CLASSES = 20
 
 
 class DraftError(JobError):
@@ -82,7 +85,7 @@ def draft(dataset: object, label: str | None = None) -> str:
         raise JobError(f"there is no column {label!r}", where="label", do=near(label, names))
     assert sample is not None
     whole = sample.num_rows == data.num_rows
-    target, others = _labels(data, label)
+    target, others = _labels(data, sample, label)
     decisions = [
         Decision(name, others[name])
         if name in others
@@ -134,11 +137,12 @@ def _advice(bad: Sequence[FileWithBadLines], source: Readable) -> str:
     )
 
 
-def _labels(data: Dataset, label: str | None) -> tuple[str | None, dict[str, str]]:
+def _labels(data: Dataset, sample: pa.Table, label: str | None) -> tuple[str | None, dict[str, str]]:
     """The label, and why other columns that are named like one are left out."""
     ranked = sorted((rank, name) for name in data.schema if (rank := label_rank(name)) is not None)
     numbers = [name for _, name in ranked if is_number(data.schema[name].dtype)]
-    target = label or next(iter(numbers), None)
+    likely = (name for name in numbers if not is_common_name(name, True) or _has_few_values(sample.column(name)))
+    target = label or next(likely, None)
     reasons = {}
     for _, name in ranked:
         if name == target or is_common_name(name, is_number(data.schema[name].dtype)):
@@ -149,6 +153,10 @@ def _labels(data: Dataset, label: str | None) -> tuple[str | None, dict[str, str
             kind = dtype_name(data.schema[name].dtype)
             reasons[name] = f"it is named like a label, but is {kind}: if it is the label, say --label {name}"
     return target, reasons
+
+
+def _has_few_values(values: pa.ChunkedArray) -> bool:
+    return pc.count_distinct(values).as_py() <= MOST_CLASSES
 
 
 # The text

@@ -12,6 +12,7 @@ import pytest
 from rowmill import Dataset, Workflow, ops
 
 from flows.draft.decisions import Decision, decide
+from flows.draft.draft import draft
 from tasks.core.schema import Column
 
 ROWS = 400
@@ -141,3 +142,9 @@ def test_days_before_1990_are_days() -> None:
 
 def test_versions_are_no_times() -> None:
     assert operators("version", ["1.2.10", "1.2.11", "1.3.12"] * 10) == ["Categorify"]
+
+
+@pytest.mark.parametrize(("values", "is_label"), [(2, True), (20, True), (21, False), (133, False)])
+def test_a_number_with_the_common_name_class_is_a_label_if_it_has_few_values(values: int, is_label: bool) -> None:
+    table = pa.table({"x": [i / 7 for i in range(266)], "class": [i % values for i in range(266)]})
+    assert ("label: [class]" in draft(table)) == is_label
