@@ -151,7 +151,7 @@ def test_an_open_quote_in_a_side_table_is_an_error(tmp_path):
     with pytest.raises(DataError, match="a quote of a text file is not closed") as error:
         transformed(["k"] >> ops.JoinExternal(str(tmp_path / "a.csv"), on="k"), pa.table({"k": ["a"]}), "pandas")
     assert error.value.where == f"{tmp_path}/a.csv, line 2"
-    assert error.value.do == 'close the quote in this line; or, where quotes are letters like others, read.quote: ""'
+    assert error.value.do == 'set read.quote: "", if quotes are letters like others'
 
 
 def test_what_a_side_table_cannot_be_read_by_is_refused(tmp_path):

@@ -527,7 +527,7 @@ def test_dates_in_json(tmp_path: Path) -> None:
     [
         (b'{"a": "x"}\n\n{"a": "\xff"}\n', r"(?s)a\.jsonl, row 2.*not UTF-8, byte 0xff.*write the file as UTF-8"),
         (b'{"a": 1} {"a": 2}\n{"a": 3}\n', r"(?s)row 1.*two objects on one line"),
-        (b'{"a": 1}\n{"a": 2}{"a": 3}\n', r"(?s)3 rows were read where 2 had been counted.*a line has two objects"),
+        (b'{"a": 1}\n{"a": 2}{"a": 3}\n', r"(?s)3 rows .* 2 had been counted.*a line of JSON lines has two objects"),
     ],
 )
 def test_json_that_is_no_text_or_not_one_object_a_line(tmp_path: Path, data: bytes, said: str) -> None:

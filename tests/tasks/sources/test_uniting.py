@@ -269,8 +269,8 @@ def test_a_contract_of_a_job_goes_before_source_missing(tmp_path: Path) -> None:
     freeze = job_of(tmp_path, missing="null") | {"contract": {"columns": {"n": {}, "y": {}}}}
     with pytest.raises(DataError, match="the contract forbids that"):
         run_stages(make_job(freeze).request("pandas"))
-    with pytest.raises(DataError, match="the contract forbids that"):
-        preview(make_job(freeze))
+    (refused,) = preview(make_job(freeze)).refused
+    assert "the contract forbids that" in str(refused)
     assert len(preview(make_job(evolve)).united) == 1
     run_stages(make_job(evolve).request("pandas"))
     assert rows_of(tmp_path / "out")["y"].to_pylist() == [0, 1, None]
