@@ -71,7 +71,8 @@ def test_a_dask_frame_is_converted_on_the_workers_of_a_client() -> None:
     ):
         dataset = Dataset(frames()["dask"], engine="pandas")
         assert dataset.num_rows == 4
-        assert read(dataset.handle, 0).to_pydict() == TABLE.to_pydict()
+        tables = [read(dataset.handle, number) for number in range(dataset.npartitions)]
+        assert pa.concat_tables(tables).to_pydict() == TABLE.to_pydict()
 
 
 @pytest.mark.promise("`Dataset` also takes frames, and text files as a job does")
