@@ -73,7 +73,7 @@ LOGS = {
 }
 
 
-@pytest.mark.promise("`the source is a table of Delta`")
+@pytest.mark.promise("`the source is a table of`")
 @pytest.mark.parametrize("where", ["lake/t", "lake", "lake/t/*.csv", "lake/*", "lake/t/data/day=1", "lake/**/*.csv"])
 @pytest.mark.parametrize("kind", LOGS)
 def test_the_files_of_a_table_with_a_log_are_not_taken_for_its_rows(tmp_path: Path, kind: str, where: str) -> None:
