@@ -364,13 +364,14 @@ def count(
     the files leave, if they leave out anything. A file whose records can only be followed in order is counted from its
     beginning by one task."""
     tallies: dict[int, list[Tally]] = {}
+    items = list(zip(heads, sieves, strict=True))
     alone = [n for n, h in enumerate(heads) if dialect.in_order or is_whole(h.file, options)]
     in_order = partial(_in_order, options, dialect, limits.range_bytes)
-    tallies |= zip(alone, parallel_map(in_order, [(heads[n], sieves[n]) for n in alone]), strict=True)
+    tallies |= zip(alone, parallel_map(in_order, [items[n] for n in alone]), strict=True)
     others = [n for n in range(len(heads)) if n not in tallies]
-    cuts = _cuts([heads[n] for n in others], options, dialect, limits, parallel_map, [sieves[n] for n in others])
+    cuts = _cuts(options, dialect, limits.range_bytes, [items[n] for n in others], parallel_map)
     tallies |= zip(others, cuts, strict=True)
-    sifted = {n: _without_gaps(heads[n], tallies[n], sieves[n]) for n in others} if leaves_out(options) else {}
+    sifted = {n: _without_gaps(*items[n], tallies[n]) for n in others} if leaves_out(options) else {}
     if sifted:
         left = iter(parallel_map(partial(_sifted, options), [item for items in sifted.values() for item in items]))
         tallies |= {n: [next(left) for _ in items] for n, items in sifted.items()}
@@ -378,24 +379,24 @@ def count(
 
 
 def _cuts(
-    heads: Sequence[Head],
     options: dict[str, Any],
     dialect: Dialect,
-    limits: Limits,
+    range_bytes: int,
+    items: Sequence[tuple[Head, Sieve | None]],
     parallel_map: Callable[..., Any],
-    sieves: Sequence[Sieve | None],
 ) -> list[list[Tally]]:
     """The records of each file in ranges that are counted side by side."""
     ranges = [
-        [Range(h.file, *r, sieve) for r in range_list(h.start, h.file.size, limits.range_bytes)]
-        if h.start < h.file.size
+        [Range(head.file, *r, sieve) for r in range_list(head.start, head.file.size, range_bytes)]
+        if head.start < head.file.size
         else []
-        for h, sieve in zip(heads, sieves, strict=True)
+        for head, sieve in items
     ]
-    batches = _batches([r for file in ranges for r in file], limits.range_bytes)
+    batches = _batches([r for file in ranges for r in file], range_bytes)
     scans = iter([s for batch in parallel_map(partial(_scan_batch, options, dialect), batches) for s in batch])
     return [
-        _joined(h, [next(scans) for _ in file], file, options, dialect) for h, file in zip(heads, ranges, strict=True)
+        _joined(head, [next(scans) for _ in file], file, options, dialect)
+        for (head, _), file in zip(items, ranges, strict=True)
     ]
 
 
@@ -404,7 +405,7 @@ def leaves_out(options: Mapping[str, Any]) -> bool:
     return bool(options.get("bad_lines") or options.get("comment"))
 
 
-def _without_gaps(head: Head, tallies: Sequence[Tally], sieve: Sieve | None) -> list[Range]:
+def _without_gaps(head: Head, sieve: Sieve | None, tallies: Sequence[Tally]) -> list[Range]:
     """The ranges of a file with the empty lines before each, so that all of its lines are counted."""
     edges = [head.start, *(tally.stop for tally in tallies)]
     return [Range(head.file, start, stop, sieve) for start, stop in pairwise(edges)]
