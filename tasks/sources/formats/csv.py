@@ -422,11 +422,12 @@ class Delimited:
             return ""
         first, _, _ = rows.partition(b"\n")
         if first.rstrip(b"\r").endswith(self.delimiter.encode()):
-            what, own = "a delimiter is at the end of each row", [*names, "_end"]
+            what = "a delimiter is at the end of each row"
+            own = [*names, "_end"]
         else:
-            what, own = "the header has no name for the first column, as R writes names of rows", ["row", *names]
-        listed = json.dumps(own, ensure_ascii=False) if len(own) <= 100 else "[.., a name for each]"
-        return f"{what}: source.columns: {listed} and source.skip_rows: {head.lines}"
+            what = "the header has no name for the first column, as R writes names of rows"
+            own = ["row", *names]
+        return f"{what}: {_settings_that_name(own, head.lines)}"
 
     def _misfit(
         self,
@@ -477,7 +478,8 @@ def _set(types: Mapping[str, pa.DataType | None]) -> dict[str, pa.DataType]:
 
 def _own_names(names: Sequence[str], lines: int) -> str:
     """Advice for a header in which a name is there twice; its line and those before are so many."""
-    seen, taken, own = {*names}, set[str](), list[str]()
+    seen = {*names}
+    taken, own = set[str](), list[str]()
     counts = Counter[str]()  # so that a name which is there a thousand times is not tried a million times
     for name in names:
         chosen = name
@@ -486,8 +488,13 @@ def _own_names(names: Sequence[str], lines: int) -> str:
             chosen = f"{name}_{counts[name] + 1}"
         taken.add(chosen)
         own.append(chosen)
-    listed = json.dumps(own, ensure_ascii=False) if len(own) <= 100 else "[.., a name for each]"
-    return f"name the columns and skip the header: source.columns: {listed} and source.skip_rows: {lines}"
+    return f"name the columns and skip the header: {_settings_that_name(own, lines)}"
+
+
+def _settings_that_name(names: Sequence[str], lines: int) -> str:
+    """The settings that name the columns and skip the header, in so many lines with those before it."""
+    listed = json.dumps(names, ensure_ascii=False) if len(names) <= 100 else "[.., a name for each]"
+    return f"source.columns: {listed} and source.skip_rows: {lines}"
 
 
 def _no_value(misfit: _Misfit, dtype: pa.DataType, file: File, before: int, options: dict[str, Any]) -> DataError:

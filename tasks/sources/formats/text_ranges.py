@@ -138,11 +138,11 @@ def refused_line(
         why = "its values are the names of the columns, as in files that were joined"
         header = f"if it is the header, source.skip_rows: {line}; else " if options.get("columns") else ""
         return DataError(bad.error, where=where, why=why, do=f"{header}remove the line; or {LEAVE_OUT}")
-    settings = settings_that_read(data, 0, sieve.dialect, len(sieve.names) or None)
-    advice = advice_of(settings)
+    advice = advice_of(settings_that_read(data, 0, sieve.dialect, len(sieve.names) or None))
     if advice:
-        return DataError(bad.error, where=where, why=bad.why, do=f"{advice}; or {LEAVE_OUT}")
-    do = "close the quote in this line; or leave all of these lines out, source.bad_lines: skip"
+        do = f"{advice}; or {LEAVE_OUT}"
+    else:
+        do = "close the quote in this line; or leave all of these lines out, source.bad_lines: skip"
     return DataError(bad.error, where=where, why=bad.why, do=do)
 
 
