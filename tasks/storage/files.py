@@ -306,10 +306,11 @@ def _meant(path: str, pattern: str) -> bool:
 
 def _refuse_closed(pattern: str, recursive: bool) -> None:
     """Raise PermissionError for folders that this user may not read: a pattern would skip them."""
-    parts = pattern.split(os.sep)
-    first = next(i for i, part in enumerate(parts) if MAGIC.search(part))
-    for end in range(first, len(parts) + recursive):
-        for folder in glob.glob(os.sep.join(parts[:end]) or os.sep, recursive=recursive):
+    patterns = [*_folders_of_pattern(pattern)]
+    if recursive:  # which matches folders itself
+        patterns.append(pattern)
+    for of_folders in patterns:
+        for folder in glob.glob(of_folders or os.sep, recursive=recursive):
             if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
 
@@ -397,13 +398,12 @@ def _listed(fs: Any, path: str, url: str) -> list[File]:
     if any(c in url for c in "*?[") and not fs.exists(path):
         matches = fs.glob(path, detail=True)
         infos = {k: v for k, v in matches.items() if v["type"] == "file" and _meant(k, path)}
-        for folder in _folders_of_pattern(path):
-            refuse_remote_table(fs, folder, ())
+        refuse_remote_table(fs, _folders_of_pattern(path))
     elif fs.isfile(path):
         infos = {path: fs.info(path)}
     elif fs.exists(path):
         inside = fs.find(path, detail=True)
-        refuse_remote_table(fs, path.rstrip("/"), inside)
+        refuse_remote_table(fs, [path.rstrip("/")], inside)
         infos = {k: v for k, v in inside.items() if _visible(k.removeprefix(path).strip("/"))}
     else:
         infos = {}

@@ -43,12 +43,13 @@ def refuse_in_table(folder: str) -> None:
         refuse_table_with(names, place)
 
 
-def refuse_remote_table(fs: Any, path: str, files: Iterable[str]) -> None:
-    """A DataError if one of these files of a storage is in such a table, whose log may be outside of what `path`, a
-    folder or a pattern, names."""
+def refuse_remote_table(fs: Any, folders: Iterable[str], files: Iterable[str] = ()) -> None:
+    """A DataError if one of these files of a storage is in such a table, whose log may be outside of what the folders,
+    or patterns of folders, name."""
     for file in files:
         _refuse_log(fs, file)
-    for place in _with_tables_above(path):
+    places = (place for folder in folders for place in _with_tables_above(folder))
+    for place in dict.fromkeys(places):  # each place costs requests, and partitions share those above them
         for name in (*MARKS, f"{METADATA}/*.metadata.json*"):
             _look_for(fs, f"{place}/{name}")
 
