@@ -13,15 +13,22 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tasks.core.strict_json import encoded
 from tasks.core.units import amount
 from tasks.errors import GiveUpError, JobError
 
 UNWRITABLE = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP),
-    *(errno.EISDIR, errno.ENOTEMPTY),  # a folder where a file is to be, or the other way round
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    # a folder where a file is to be, or the other way round
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENOTEMPTY,
 )
 
 
@@ -33,8 +40,7 @@ def write_json(path: Path, data: object) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all, on disk before it has its name."""
     with no_space(path), partial_file(path) as partial, partial.open("w") as file:
-        with suppress(OSError):  # of a file system without locks
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        lock_if_possible(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # tells that the writer lives
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -59,9 +65,15 @@ def partial_file(path: Path) -> Iterator[Path]:
         raise
 
 
+def lock_if_possible(file: IO[Any], how: int) -> None:
+    """Lock an open file; without effect where the file system has no locks."""
+    with suppress(OSError):
+        fcntl.flock(file, how)
+
+
 def remove_partials(path: Path) -> None:
     """Remove the temporary files of `path` whose writers were killed: a living writer of a note has a lock on its
-    own (`write_text`)."""
+    own (`lock_if_possible`)."""
     pattern = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp")
     for left in [one for one in path.parent.glob("*.tmp") if pattern.fullmatch(one.name)]:
         with suppress(OSError):  # a writer has the lock, or has just finished; or there are no locks

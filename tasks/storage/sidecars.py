@@ -13,7 +13,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from tasks.errors import JobError
 from tasks.storage.allowed_roots import check_path
-from tasks.storage.atomic import no_space, remove_partials
+from tasks.storage.atomic import lock_if_possible, no_space, remove_partials
 from tasks.storage.files import is_remote, local_path, refuse_inside
 from tasks.storage.own_files import LATEST, described_by
 from tasks.storage.staging import Staging
@@ -77,7 +77,7 @@ class Sidecar:
             partial = f"{self.path.name}.{uuid.uuid4().hex[:8]}.tmp"
             with os.fdopen(os.open(partial, NEW, 0o666, dir_fd=folder), "wb") as file:
                 try:
-                    _lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # of a writer that lives
+                    lock_if_possible(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # tells that the writer lives
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
@@ -93,7 +93,7 @@ class Sidecar:
             assert folder is not None
             _check_kind(self, folder)  # to open some devices does something already
             with _open_present(self, folder, os.O_RDWR | os.O_APPEND | os.O_CREAT) as file:
-                _lock(file, fcntl.LOCK_EX)  # another run may append to the same file
+                lock_if_possible(file, fcntl.LOCK_EX)  # another run may append to the same file
                 if not self.is_own(file):
                     raise _not_ours(self)
                 before = file.seek(0, os.SEEK_END)
@@ -112,7 +112,8 @@ def check_sidecars(files: Sequence[Sidecar], sources: Iterable[str], staging: St
     Beyond `Sidecar.check`, a sidecar is not the file of another key, nor in the source of the run, in its output or
     work in progress, or in any other output.
     """
-    sources, named = list(sources), dict[Path, str]()
+    sources = list(sources)
+    named: dict[Path, str] = {}
     for file in files:
         file.check()
         if file.real in named:
@@ -180,11 +181,6 @@ def _opened_folder(file: Sidecar, make: bool) -> Iterator[int | None]:
         yield handle
     finally:
         os.close(handle)
-
-
-def _lock(file: BinaryIO, how: int) -> None:
-    with suppress(OSError):  # of a file system without locks
-        fcntl.flock(file, how)
 
 
 def _make_folder(name: str, inside: int) -> None:

@@ -12,15 +12,13 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
-from tasks.core import dtypes
-from tasks.core.dtypes import leaf_type
+from tasks.core.dtypes import MOST_DEPTH, leaf_type
 from tasks.core.units import binary_amount
 from tasks.errors import DataError
 
 MOST_RECORD_BYTES = 16 * 2**20
 MOST_COLUMNS = 100_000
 MOST_ROWS = 2**48  # of a row group or block: more than any file has
-MOST_DEPTH = dtypes.MOST_DEPTH  # of lists and structs in each other
 
 
 def record_limit(options: dict[str, Any]) -> int:
