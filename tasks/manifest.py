@@ -17,7 +17,7 @@ from tasks.core.merlin import merlin_text
 from tasks.core.schema import Schema
 from tasks.errors import DataError, JobError, near
 from tasks.storage.allowed_roots import check_path
-from tasks.storage.atomic import read_json
+from tasks.storage.atomic import read_json, read_record
 from tasks.storage.discarded import is_discarded
 from tasks.storage.documents import (
     DIGEST,
@@ -319,8 +319,7 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
 def manifest_of(version: Path) -> dict[str, Any]:
     """What the manifest of a version, or of its train, says; {} where there is none that can be read."""
     described = described_by(version)
-    manifest = read_json(described) if described and described.name == MANIFEST else None
-    return manifest if isinstance(manifest, dict) else {}
+    return read_record(described) if described and described.name == MANIFEST else {}
 
 
 def base_of(version: Path) -> tuple[str, str]:
@@ -373,8 +372,7 @@ def _workflow_of(version: Path) -> Path:
 
 def fitted_of(version: Path) -> dict[str, Any]:
     """What the `workflow.json` of a version says; {} where there is none that can be read."""
-    fitted = read_json(_workflow_of(version) / FITTED)
-    return fitted if isinstance(fitted, dict) else {}
+    return read_record(_workflow_of(version) / FITTED)
 
 
 def of_begun_ids(versions: Sequence[Path]) -> set[str]:

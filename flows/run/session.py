@@ -62,9 +62,9 @@ from tasks.shuffle.memory_exchange import release
 from tasks.sources.planning import NoRowsError, NoValidationRowsError
 from tasks.stages import commit, progress_artifact, reuse, task
 from tasks.stages.statistics import modes_of
-from tasks.storage.atomic import read_record
 from tasks.storage.files import is_remote
 from tasks.storage.files_being_read import OpenFolder, open_outputs
+from tasks.storage.sample_data import marker
 
 MADE_UP = "made-up-data"  # tag of a run; infra/automations.yaml looks at it, too
 
@@ -330,7 +330,7 @@ def make_samples(job: Job) -> None:
         if sample and (sample.valid or not number) and not any(c in path for c in "*?[") and "://" not in path:
             rows = sample.rows if number == 0 else max(1, sample.rows // 5)
             drift = sample.later and number > 0
-            begun = read_record(folder / "_sample.json")
+            begun = marker(folder)
             if not folder.exists() or (begun.get("rows"), begun.get("seed")) == (rows, sample.seed + number):
                 log.info("making %s look-alike rows of %s in %s", f"{rows:,}", sample.name, folder)
                 make_sample(sample.name, folder, rows, sample.seed + number, drift=drift, columns=sample.columns)

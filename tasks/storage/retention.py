@@ -13,7 +13,7 @@ from pathlib import Path
 from tasks.core.settings import Output
 from tasks.errors import DataError, JobError
 from tasks.storage import own_files
-from tasks.storage.atomic import read_json, write_note
+from tasks.storage.atomic import read_json, read_record, write_note
 from tasks.storage.discarded import is_discarded
 from tasks.storage.documents import Number, dumped, parsed
 from tasks.storage.files_being_read import without_readers
@@ -129,8 +129,7 @@ def _note_removed(version: Path) -> None:
     """Note the night of a version that is about to be removed."""
     nights = [night for night in _noted(version.parent) if night.version != version.name]
     described = own_files.described_by(version)
-    content = read_json(described) if described else None
-    content = content if isinstance(content, dict) else {}
+    content = read_record(described) if described else {}
     dated = content.get("dated")
     dated = dated if isinstance(dated, dict) else {}
     of_run = {name: str(dated.get(name, "")) for name in ("date", "run_date")}

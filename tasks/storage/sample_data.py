@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.storage.atomic import read_record
 from tasks.storage.files import is_remote
 
 MARKER = "_sample.json"
@@ -16,11 +16,7 @@ MOST_FOLDERS = 1000  # a sample lies in one; a source may have very many
 
 def marker(folder: Path) -> dict[str, Any]:
     """The marker file of a folder of look-alike data: name, rows, seed, ..; {} for other folders."""
-    try:
-        content = json.loads((folder / MARKER).read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return read_record(folder / MARKER)
 
 
 def made_up(paths: Iterable[str]) -> list[dict[str, Any]]:
