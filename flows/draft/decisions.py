@@ -34,7 +34,8 @@ YEARS = 631_152_000, 4_102_444_800  # seconds from 1970 to 1990 and to 2100
 DIGITS = {"%Y%m%d": 8, "%y%m%d%H": 8, "%Y%m%d%H": 10, "%Y%m%d%H%M": 12, "%Y%m%d%H%M%S": 14}
 SURE_OF_DIGITS = 3  # distinct values: fewer seconds since 1970 may look like 2033-12-01 10h by chance
 EARLIEST, LATEST = 1800, 2100  # years of times that are written by digits
-SEPARATORS, LISTING = ("|", ";", ", ", ",", " "), 0.2  # of the distinct texts that have one, before they count as lists
+SEPARATORS = ("|", ";", ", ", ",", " ")
+LISTING = 0.2  # of the distinct texts that have one of them, before they count as lists
 NEARLY_UNIQUE = 0.9  # of the rows: texts with so many values are names or numbers of rows, not codes
 OPAQUE = r"^[!-~]+$"  # hashes, keys and addresses: texts without blanks
 REPEATED = 4  # rows for each value, on average, of codes in whole numbers
@@ -128,13 +129,14 @@ def _is_amount(name: str, values: pa.ChunkedArray, distinct: int) -> bool:
         return True
     counted = pc.value_counts(values.combine_chunks())
     counts = {entry["values"].as_py(): entry["counts"].as_py() for entry in counted}
-    ordered = [counts[value] for value in sorted(counts)]
+    in_order = sorted(counts)
     # The rare values at the end may have gaps: no family of the Titanic had six or seven children.
-    common = [value for value in sorted(counts) if 100 * counts[value] >= len(values)]
-    gapless = common == [*range(len(common))] and len(common) > 2
-    steps = [after <= before for before, after in pairwise(ordered)]
-    falls = ordered[0] >= 3 * ordered[-1] and max(ordered) in ordered[:2]
-    return gapless and distinct > 3 and falls and sum(steps) >= FALLING * len(steps)
+    common = [value for value in in_order if 100 * counts[value] >= len(values)]
+    is_gapless = common == [*range(len(common))] and len(common) > 2
+    rows = [counts[value] for value in in_order]
+    falls = [after <= before for before, after in pairwise(rows)]
+    is_falling = rows[0] >= 3 * rows[-1] and max(rows) in rows[:2] and sum(falls) >= FALLING * len(falls)
+    return distinct > 3 and is_gapless and is_falling
 
 
 def _in_texts(name: str, values: pa.ChunkedArray, nulls: int, whole: bool) -> Decision | None:
@@ -214,20 +216,25 @@ def _counted_time(name: str, values: pa.ChunkedArray) -> Decision | None:
     if pa.types.is_string(values.type):
         if not all_match(values, "^[0-9]{8,18}$"):
             return None
-        text, number, numbers = "_", "cast(_, 'int64')", values.cast(pa.int64())
+        numbers = values.cast(pa.int64())
+        number = "cast(_, 'int64')"
+        text = "_"
     elif pa.types.is_integer(values.type):
-        text, number, numbers = "cast(_, 'string')", "_", values
+        numbers = values
+        number = "_"
+        text = "cast(_, 'string')"
     elif pa.types.is_floating(values.type) and pc.all(pc.is_finite(values)).as_py():
-        text, number, numbers = "cast(cast(_, 'int64'), 'string')", "cast(_, 'int64')", values
+        numbers = values
+        number = "cast(_, 'int64')"
+        text = f"cast({number}, 'string')"
     else:
         return None
     if not _has_fractions(numbers) and (written := _digits_of_time(numbers)):
         read = {"op": "Lambda", "expression": f"parse_time({text}, {written!r})"}
-        if "%H" not in written:
-            return Decision(
-                name, f"{kind}, a day as {written}: its parts", (read, {"op": "DateParts", "parts": DAY_PARTS})
-            )
-        return Decision(name, f"{kind}, a time as {written}: its parts", (read, {"op": "DateParts"}))
+        if "%H" in written:
+            return Decision(name, f"{kind}, a time as {written}: its parts", (read, {"op": "DateParts"}))
+        parts = {"op": "DateParts", "parts": DAY_PARTS}
+        return Decision(name, f"{kind}, a day as {written}: its parts", (read, parts))
     low, high = pc.min_max(numbers).as_py().values()
     for unit, ticks in UNITS.items():
         if YEARS[0] * ticks <= low and high < YEARS[1] * ticks:

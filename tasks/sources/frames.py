@@ -283,10 +283,11 @@ def own_frame(source: Any, columns: Sequence[str], schema: Schema, engine: str, 
 def _as_engine_frame(frame: Any, types: pa.Schema, engine: str) -> Any:
     """A partition of a Dask frame as the engine's frame, in these types; what is on the GPU stays there."""
     if engine == "cudf" and libraries.library(frame) == "cudf":
-        kernels, named = engines.engine(engine), {field.name: field.type for field in types}
-        stored = _device_columns(frame, named, kernels)
-        if len(stored) == len(named):
-            return kernels.user_frame({name: kernels.cast(stored[name], dtype) for name, dtype in named.items()})
+        kernels = engines.engine(engine)
+        wanted = {field.name: field.type for field in types}
+        stored = _device_columns(frame, wanted, kernels)
+        if len(stored) == len(wanted):
+            return kernels.user_frame({name: kernels.cast(stored[name], dtype) for name, dtype in wanted.items()})
     table = conform(with_distinct_values(to_table(frame, types.names)).select(types.names), types)
     return libraries.to_frame(table, engine)
 

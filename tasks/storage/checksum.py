@@ -17,7 +17,8 @@ READ = 4 << 20  # bytes that are read at once: pages of a mapped file would coun
 
 def digest(path: str | Path) -> str:
     """xxh3-128 of a file's bytes, hexadecimal."""
-    of_file, content = xxhash.xxh3_128(), memoryview(bytearray(READ))
+    of_file = xxhash.xxh3_128()
+    content = memoryview(bytearray(READ))
     with Path(path).open("rb", buffering=0) as file:
         while count := file.readinto(content):
             of_file.update(content[:count])

@@ -251,7 +251,8 @@ def remove_work(root: Path, spare: Callable[[str], bool] = lambda path: False) -
 
     The notes by which the next start knows what was published go last, whatever a kill leaves of the others.
     """
-    foreign, last = [], list[Path]()
+    foreign: list[str] = []
+    last: list[Path] = []
     for folder, folders, files in os.walk(root):
         here = Path(folder)
         for name in [*files, *(n for n in folders if (here / n).is_symlink())]:

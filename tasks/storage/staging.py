@@ -107,11 +107,8 @@ class Staging:
             why = "output.on_existing is 'fail'"
             raise JobError("the output already exists", where=str(self.target), why=why, do=do)
         if on_existing == "version" and (self.target / LATEST).is_dir():
-            what, do = (
-                f"{LATEST} of the output is a folder",
-                "move it away: it is to be a file with the name of a version",
-            )
-            raise JobError(what, where=str(self.target / LATEST), do=do)
+            do = "move it away: it is to be a file with the name of a version"
+            raise JobError(f"{LATEST} of the output is a folder", where=str(self.target / LATEST), do=do)
         if on_existing == "version" and own_files.described_by(self.target) is not None:
             do = "choose another output.path, or move its files into a folder v0001 inside it"
             raise JobError("the output is a single output, not a folder of versions", where=str(self.target), do=do)

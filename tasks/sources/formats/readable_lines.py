@@ -101,9 +101,9 @@ class DelimitedSieve:
         """The ways in which a header with the names is written, without its line end."""
         return _headers(self.names, self.dialect, self.encoding) if len(self.names) > 1 else ()
 
-    def may_have_header(self, data: bytes, start: int = 0, stop: int = -1) -> bool:
+    def may_have_header(self, data: bytes, start: int = 0, stop: int | None = None) -> bool:
         """Whether the names stand one after another in bytes [start, stop) of a text: perhaps as a line."""
-        return any(data.find(header, start, stop if stop >= 0 else len(data)) >= 0 for header in self.headers)
+        return any(data.find(header, start, stop) >= 0 for header in self.headers)
 
     def sift(self, data: bytes) -> Sifted:
         sifted = self._sifted(data, {})
@@ -158,15 +158,16 @@ def _headers(names: tuple[str, ...], dialect: Dialect, encoding: str) -> tuple[b
     >>> _headers(("a", "b;c"), Dialect(";", "'"), "utf-8")
     (b"a;'b;c'", b"'a';'b;c'")
     """
-    delimiter, quote = dialect.delimiter or ",", dialect.quote
-
-    def quoted(name: str) -> str:
-        return quote + name.replace(quote, 2 * quote) + quote
-
-    special = (delimiter, "\r", "\n", *([quote] if quote else []))
-    plain = [quoted(n) if quote and any(sign in n for sign in special) else n for n in names]
-    lines = [plain, *([[quoted(n) for n in names]] if quote else [])]
-    between = [delimiter, *([f"{delimiter} "] if dialect.skip_space and delimiter != " " else [])]
+    delimiter = dialect.delimiter or ","
+    between = [delimiter]
+    if dialect.skip_space and delimiter != " ":
+        between.append(f"{delimiter} ")
+    lines = [[*names]]
+    if quote := dialect.quote:
+        special = (delimiter, quote, "\r", "\n")
+        quoted = {name: quote + name.replace(quote, 2 * quote) + quote for name in names}
+        plain = [quoted[name] if any(sign in name for sign in special) else name for name in names]
+        lines = [plain, [quoted[name] for name in names]]
     return tuple(dict.fromkeys(sign.join(line).encode(encoding, "replace") for line in lines for sign in between))
 
 
@@ -299,7 +300,8 @@ def with_one_null(data: bytes, dialect: Dialect, nulls: Sequence[str]) -> tuple[
         return data, others
     quote = dialect.quote.encode()
     values = {*there, *(quote + text + quote for text in there)}
-    sign, text = _unused(data), np.frombuffer(data, np.uint8).copy()
+    sign = _find_unused_sign(data)
+    text = np.frombuffer(data, np.uint8).copy()
     lengths = set[int]()
     for value, places in _places_of_values(data, values, dialect).items():
         for offset in range(len(value)):
@@ -311,7 +313,8 @@ def with_one_null(data: bytes, dialect: Dialect, nulls: Sequence[str]) -> tuple[
 
 def _places_of_values(data: bytes, values: Collection[bytes], dialect: Dialect) -> dict[bytes, np.ndarray]:
     """Where each of some values, as it is written with its quotes, is a whole value of a text of whole records."""
-    text, delimiter = np.frombuffer(data, np.uint8), (dialect.delimiter or ",").encode()
+    text = np.frombuffer(data, np.uint8)
+    delimiter = (dialect.delimiter or ",").encode()
     ends = [*delimiter, *b"\r\n"]
     begins = np.flatnonzero(np.isin(text, ends))
     begins = np.concatenate([[0], begins[_are_unescaped(text, begins, dialect)] + 1])
@@ -349,7 +352,7 @@ def _are_unescaped(text: np.ndarray, places: np.ndarray, dialect: Dialect) -> np
     return (places == 0) | (text[places - 1] != escape) | (lengths % 2 == 0)
 
 
-def _unused(data: bytes) -> bytes:
+def _find_unused_sign(data: bytes) -> bytes:
     """A control character that a text does not hold."""
     sign = next((bytes([code]) for code in SIGNS if code not in data), b"")
     if not sign:
@@ -357,7 +360,7 @@ def _unused(data: bytes) -> bytes:
     return sign
 
 
-# that may stand for a delimiter of several letters, and for null
+# They may stand for a delimiter of several letters, and for null.
 SIGNS = b"\x1f\x1e\x1d\x1c\x01\x02\x03\x04\x05\x06\x07\x08\x0e\x0f"
 
 
@@ -372,7 +375,7 @@ def with_one_sign(data: bytes, dialect: Dialect) -> tuple[bytes, str]:
     delimiter = (dialect.delimiter or ",").encode()
     if not dialect.is_rewritten:
         return data, delimiter.decode()
-    sign = delimiter if len(delimiter) == 1 else _unused(data)
+    sign = delimiter if len(delimiter) == 1 else _find_unused_sign(data)
     if not any(c and c.encode() in data for c in (dialect.quote, dialect.escape)):
         return re.sub(_delimiter(dialect), lambda _: sign, data), sign.decode()
     return _value(dialect, True).sub(lambda value: value[1] + (sign if value[2] else value[3]), data), sign.decode()
