@@ -30,12 +30,15 @@ UTC = {"UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT"}
 def columns_of(metadata: pq.FileMetaData) -> list[str]:
     """The columns of a file with days of the Julian calendar, as far as its footer does not show that it has none."""
     keys = metadata.metadata or {}
+    legacy = [kind for kind in LEGACY if _is_legacy(keys, kind)]
+    if not legacy:  # most files: a footer of thousands of columns is not searched at each read
+        return []
     names = set[str]()
     for number in range(metadata.num_columns):
         described = metadata.schema.column(number)
         kind = "INT96" if described.physical_type == "INT96" else ""
         is_time = kind or described.logical_type.type in ("DATE", "TIMESTAMP")
-        if is_time and _is_legacy(keys, kind) and _may_be_julian(metadata, number):
+        if is_time and kind in legacy and _may_be_julian(metadata, number):
             names.add(described.path.split(".")[0])
     return sorted(names)
 
@@ -76,7 +79,7 @@ def in_gregorian(table: pa.Table, names: Sequence[str], metadata: pq.FileMetaDat
             continue
         if not pa.types.is_date32(column.type) and not (pa.types.is_timestamp(column.type) and zone in UTC):
             raise _refused(name, path, metadata)
-        chunks = [_moved(chunk) for chunk in column.chunks]
+        chunks = [_move_days(chunk) for chunk in column.chunks]
         table = table.set_column(table.column_names.index(name), name, pa.chunked_array(chunks, column.type))
     return table
 
@@ -89,24 +92,28 @@ def _has_julian(column: pa.ChunkedArray) -> bool:
         return any(map(_has_julian, fields))
     if not pa.types.is_date32(column.type) and not pa.types.is_timestamp(column.type):
         return False
-    counts = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
-    least = pc.min(counts).as_py()
+    least = pc.min(column.cast(_count_type(column.type))).as_py()
     return least is not None and least < GREGORIAN * _per_day(column.type)
+
+
+def _count_type(dtype: pa.DataType) -> pa.DataType:
+    return pa.int32() if pa.types.is_date32(dtype) else pa.int64()
 
 
 def _per_day(dtype: pa.DataType) -> int:
     return 1 if pa.types.is_date32(dtype) else PER_DAY[dtype.unit]
 
 
-def _moved(values: pa.Array) -> pa.Array:
+def _move_days(values: pa.Array) -> pa.Array:
     """Dates or times with the year, month and day that they have in the Julian calendar, up to its end."""
-    width, per_day = (pa.int32() if pa.types.is_date32(values.type) else pa.int64()), _per_day(values.type)
-    counts = values.cast(width).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    per_day = _per_day(values.type)
+    stored = values.cast(_count_type(values.type))
+    counts = stored.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     days = counts // per_day
     years = (4 * (days + JULIAN_DAY + 32_082) + 3) // 1461 - 4800  # of the Julian calendar, from March on
     ahead = years // 100 - years // 400 - 2
     moved = np.where(days < GREGORIAN, counts - ahead * per_day, counts)
-    return pa.array(moved, width, mask=values.is_null().to_numpy(zero_copy_only=False)).cast(values.type)
+    return pa.array(moved, stored.type, mask=values.is_null().to_numpy(zero_copy_only=False)).cast(values.type)
 
 
 def _refused(name: str, path: str, metadata: pq.FileMetaData) -> DataError:
