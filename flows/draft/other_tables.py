@@ -52,7 +52,7 @@ def with_keys(other: OtherTable, rows: pa.Table) -> OtherTable:
     comparable = [n for n in shared if kind_of(table.schema.field(n).type) == kind_of(rows.schema.field(n).type)]
     for size in range(1, len(comparable) + 1):
         unique = [keys for keys in combinations(comparable, size) if _is_key(table, keys)]
-        matched = {keys: _matched(table, rows, keys) for keys in unique}
+        matched = {keys: _measure_match(table, rows, keys) for keys in unique}
         if any(matched.values()):
             keys = max(unique, key=lambda keys: matched[keys])
             return replace(other, keys=keys, matched=matched[keys])
@@ -68,7 +68,7 @@ def _is_key(table: pa.Table, keys: Sequence[str]) -> bool:
     return bool(table.num_rows) and table.group_by([*keys]).aggregate([]).num_rows == table.num_rows
 
 
-def _matched(table: pa.Table, rows: pa.Table, keys: Sequence[str]) -> float:
+def _measure_match(table: pa.Table, rows: pa.Table, keys: Sequence[str]) -> float:
     """The share of the rows whose keys are in a table."""
     sought = rows.select([*keys])
     try:

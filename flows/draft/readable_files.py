@@ -7,7 +7,7 @@ import csv
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -113,7 +113,7 @@ def _tried(source: object, layout: Mapping[str, Any], look: Callable[[Any, Mappi
         return look(source, layout)
     except DataError as error:
         refused = error
-    form = layout.get("format") or format_by_suffix(_files(Dataset(source))[0].path)
+    form = _format_of(source, layout)
     if form not in ("csv", "tsv", "jsonl"):
         raise refused
     if form != "jsonl" and not {"quote", "escape"} & {*layout}:
@@ -128,6 +128,10 @@ def _tried(source: object, layout: Mapping[str, Any], look: Callable[[Any, Mappi
     if not bad_lines_of(without.data.plan):
         raise refused
     return replace(without, refused=refused)
+
+
+def _format_of(source: object, layout: Mapping[str, Any]) -> str | None:
+    return layout.get("format") or format_by_suffix(_files(Dataset(source))[0].path)
 
 
 def _planned(source: object, layout: Mapping[str, Any]) -> Readable:
@@ -169,7 +173,7 @@ def _as_it_fits(source: object, layout: Mapping[str, Any]) -> Readable:
 
 def _misfits(source: object, layout: Mapping[str, Any], error: DataError) -> list[str]:
     """The columns whose values do not fit the type of the first ones, if they can be read as texts."""
-    form = layout.get("format") or format_by_suffix(_files(Dataset(source))[0].path)
+    form = _format_of(source, layout)
     if form == "jsonl":
         named = COLUMN.search(error.where)
         name = named[1].split("/")[0] if named else ""
@@ -234,26 +238,29 @@ def _alike(data: Dataset, source: Any) -> tuple[Any, Layout, tuple[OtherTable, .
     if not groups:
         return source, _layout(files), ()
 
-    def worth(form: tuple[Any, ...]) -> tuple[bool, int]:
-        labelled = any(is_label_name(name) for file in groups[form] for name in layouts[file].names)
-        return labelled, sum(file.size for file in groups[form])
+    def worth(group: Sequence[File]) -> tuple[bool, int]:
+        return _worth((name for file in group for name in layouts[file].names), group)
 
-    main = max(groups, key=worth)
-    layout = layouts[groups[main][0]]
-    for other in groups[main]:  # what one file has may be missing at the beginning of the first
+    main = max(groups.values(), key=worth)
+    layout = layouts[main[0]]
+    for other in main:  # what one file has may be missing at the beginning of the first
         signs = {key: layouts[other].settings[key] for key in ("quote", "escape") if key in layouts[other].settings}
         layout = replace(layout, settings={**signs, **layout.settings})
     # Without numbers in it, a header may look like values: files that begin with the same line are alike.
-    alike = [*groups[main], *(file for file in layouts if layouts[file].line == layout.line)]
-    alike += [file for file in files if file not in layouts and (not file.size or format_by_suffix(file.path))]
-    apart = [file for file in files if file not in alike]
-    apart_layouts = [layouts.get(file, Layout()) for file in apart]
+    alike = {*main, *(file for file in layouts if layouts[file].line == layout.line)}
+    alike |= {file for file in files if file not in layouts and (not file.size or format_by_suffix(file.path))}
+    apart = {file: layouts.get(file, Layout()) for file in files if file not in alike}
+    if not apart:
+        return source, layout, ()
     others = tuple(
-        OtherTable((_relative(file.path, source),), one.names, layout=one.settings)
-        for file, one in zip(apart, apart_layouts, strict=True)
+        OtherTable((_relative(file.path, source),), own.names, layout=own.settings) for file, own in apart.items()
     )
-    alike = [file for file in files if file in alike]
-    return _naming(alike, source) if others else source, layout, others
+    return _naming([file for file in files if file in alike], source), layout, others
+
+
+def _worth(columns: Iterable[str], files: Iterable[File]) -> tuple[bool, int]:
+    """What makes files the main table of a source: a label, then their bytes."""
+    return any(map(is_label_name, columns)), sum(file.size for file in files)
 
 
 def _main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherTable, ...]]:
@@ -269,14 +276,11 @@ def _main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherTable, .
         gone = {*absent.get(str(number), ())}
         tables.setdefault(tuple(name for name in data.schema if name not in gone), []).append(file)
 
-    def worth(columns: tuple[str, ...]) -> tuple[bool, int]:
-        return any(map(is_label_name, columns)), sum(file.size for file in tables[columns])
-
     def is_apart(columns: tuple[str, ...]) -> bool:
         few = 2 * len({*columns} & {*main}) <= min(len(columns), len(main))
         return columns != main and (few or are_keys(columns, main))
 
-    main = max(tables, key=worth)
+    main = max(tables, key=lambda columns: _worth(columns, tables[columns]))
     apart = [columns for columns in tables if is_apart(columns)]
     if not apart:
         return source, ()
