@@ -14,7 +14,7 @@ from tasks.core.stage_results import StageResult
 from tasks.core.versions import rowmill_version
 from tasks.manifest import Manifest
 from tasks.report import series
-from tasks.storage.signature import signed
+from tasks.storage.signature import add_signature
 
 VERDICTS = ("pass", "warn", "published by hand", "ask", "stop")
 SUFFIXES = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "J": "_joules"}  # of Prometheus, by unit
@@ -108,7 +108,7 @@ def _exporter(run: ObservedRun) -> Callable[[Sequence[Metric]], None]:
                     gauges[name] = Gauge(name, one.text, [*labels], registry=registry)
                 gauges[name].labels(**labels).set(one.value)
             with file.replace() as written:
-                written.write(signed(generate_latest(registry)))
+                written.write(add_signature(generate_latest(registry)))
 
         return to_file
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter

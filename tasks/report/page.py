@@ -25,7 +25,7 @@ from tasks.sources.reading_rules import reading_lines
 from tasks.storage.own_files import REPORTS
 from tasks.storage.sample_data import made_up_text
 from tasks.storage.sidecars import Sidecar
-from tasks.storage.signature import is_signed, signed
+from tasks.storage.signature import add_signature, is_signed
 
 REPORT = REPORTS[0]
 MOST_PARTS, MOST_COLUMNS, MOST_WORKERS = 500, 400, 200  # rows of the tables; the manifest has them all
@@ -297,5 +297,5 @@ def write_report(path: Path, text: str) -> Path:
     """Write an HTML report with a signature; a JobError where something else than an earlier report is at the path."""
     otherwise = "move it away: a report that was changed by hand is not replaced"
     with Sidecar(path, "report", is_signed, otherwise).replace() as file:
-        file.write(signed(text.rstrip("\n").encode("utf-8") + b"\n", b"<!--", b" -->"))
+        file.write(add_signature(text.rstrip("\n").encode("utf-8") + b"\n", b"<!--", b" -->"))
     return path

@@ -9,10 +9,10 @@ from typing import IO
 SIGNATURE = re.compile(rb"(<!--|#) written by rowmill, sha256 ([0-9a-f]{64})( -->)?\n")
 
 
-def signed(data: bytes, opening: bytes = b"#", closing: bytes = b"") -> bytes:
-    """The bytes of a text with a last line that has their sha256, as a comment: so that a later run knows its file.
+def add_signature(data: bytes, opening: bytes = b"#", closing: bytes = b"") -> bytes:
+    """Add a last line to the bytes of a text, a comment with their sha256, by which a later run knows its file.
 
-    >>> signed(b"a 1\\n")[:37]
+    >>> add_signature(b"a 1\\n")[:37]
     b'a 1\\n# written by rowmill, sha256 6a03'
     """
     digest = hashlib.sha256(data).hexdigest().encode()
@@ -20,7 +20,7 @@ def signed(data: bytes, opening: bytes = b"#", closing: bytes = b"") -> bytes:
 
 
 def is_signed(file: IO[bytes]) -> bool:
-    """Whether an open file is one of `signed`, and was not changed since."""
+    """Whether an open file is one of `add_signature`, and was not changed since."""
     data = file.read()
     start = data.rfind(b"\n", 0, max(len(data) - 1, 0)) + 1
     signature = SIGNATURE.fullmatch(data, start)

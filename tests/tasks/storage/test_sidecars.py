@@ -16,7 +16,7 @@ from tasks.core.settings import Run
 from tasks.errors import JobError
 from tasks.report.html import reports_of
 from tasks.storage.sidecars import Sidecar
-from tasks.storage.signature import is_signed, signed
+from tasks.storage.signature import add_signature, is_signed
 from tests.stages import run_stages
 
 KEYS = {
@@ -115,9 +115,9 @@ BAD_LINE = b'{"file": "a.csv", "line": 3, "why": "1 value", "text": "2"}\n'
     [
         ("bad_lines", BAD_LINE, BAD_LINE + b"my notes\n"),
         ("bad_lines", BAD_LINE, b'{"file": "a.csv", "line": "3", "why": "", "text": ""}\n'),
-        ("metrics", signed(b"rowmill_run_success 1\n"), b"rowmill_run_success 1\n"),
-        ("metrics", signed(b"rowmill_run_success 1\n"), signed(b"rowmill_run_success 1\n") + b"mine 1\n"),
-        ("metrics", signed(b"a 1\n"), signed(b"a 1\n").replace(b"a 1", b"a 2")),
+        ("metrics", add_signature(b"rowmill_run_success 1\n"), b"rowmill_run_success 1\n"),
+        ("metrics", add_signature(b"rowmill_run_success 1\n"), add_signature(b"rowmill_run_success 1\n") + b"mine 1\n"),
+        ("metrics", add_signature(b"a 1\n"), add_signature(b"a 1\n").replace(b"a 1", b"a 2")),
         ("lineage", EVENT, EVENT + b"my notes\n"),
         ("lineage", EVENT, EVENT.replace(b"rowmill", b"dbt")),
     ],
@@ -133,7 +133,7 @@ def test_a_text_that_begins_like_ours_is_not_ours(key: str, ours: bytes, theirs:
 
 def write_metrics(file: Sidecar) -> None:
     with file.replace() as written:
-        written.write(signed(b"a 1\n"))
+        written.write(add_signature(b"a 1\n"))
 
 
 def write_event(file: Sidecar) -> None:
@@ -148,7 +148,7 @@ def test_files_are_written_again_by_the_next_run(key: str, write: Callable[[Side
     for run in (1, 2):
         file = collector_files(Run(**{key: str(tmp_path / "new" / "folder" / "file")}))[key]
         write(file)
-        wanted = {"metrics": signed(b"a 1\n"), "lineage": EVENT * run}
+        wanted = {"metrics": add_signature(b"a 1\n"), "lineage": EVENT * run}
         assert all_files(tmp_path) == {"new/folder/file": wanted[key]}
 
 
