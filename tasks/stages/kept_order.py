@@ -35,8 +35,7 @@ class FileBlocks:
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        every = {one.number: one for partition in self.partitions for one in partition.inputs}
-        return tuple(every.values())
+        return _inputs_of(self.partitions)
 
     def with_frames(self, frames: Sequence[Any]) -> FileBlocks:
         """The same with these frames in its inputs."""
@@ -83,9 +82,10 @@ class KeptOrder:
         before, own = list[Partition](), list[Partition]()
         for partition in self.partitions[low:high]:
             blocks = [b for b in partition.by_block() if b.first_row < end and b.first_row + b.rows > begin]
-            for group, wanted in ((before, False), (own, True)):
-                if of_group := [block for block in blocks if (block.first_row >= first) is wanted]:
-                    group.append(_join(partition.number, of_group))
+            if of_earlier := [block for block in blocks if block.first_row < first]:
+                before.append(_join(partition.number, of_earlier))
+            if of_this := [block for block in blocks if block.first_row >= first]:
+                own.append(_join(partition.number, of_this))
         return FileBlocks(part, (*before, *own), len(before))
 
     def close(self) -> None:
@@ -94,8 +94,12 @@ class KeptOrder:
 
 def _join(number: int, blocks: Sequence[Partition]) -> Partition:
     """Partitions of one block each as one."""
-    inputs = {one.number: one for block in blocks for one in block.inputs}
-    return Partition(number, tuple(block.blocks[0] for block in blocks), tuple(inputs.values()))
+    return Partition(number, tuple(block.blocks[0] for block in blocks), _inputs_of(blocks))
+
+
+def _inputs_of(partitions: Sequence[Partition]) -> tuple[Input, ...]:
+    """The frames that have the rows of partitions, each once."""
+    return tuple({one.number: one for partition in partitions for one in partition.inputs}.values())
 
 
 def _cut_and_write(task: tuple[Callable[..., Any], Any, Cutting], file: FileBlocks) -> tuple[object, list[CutSummary]]:
