@@ -17,6 +17,7 @@ from tasks.core.plan import Input, Partition, Plan
 from tasks.core.row_sizes import row_bytes
 from tasks.graph.binding import SOURCE
 from tasks.graph.partition_work import Work
+from tasks.graph.row_rules import ALL_ROWS
 from tasks.shuffle.cutting import cut_partition
 from tasks.shuffle.memory_exchange import Ranges
 from tasks.shuffle.parts import Part
@@ -111,8 +112,8 @@ def _cut_and_write(task: tuple[Callable[..., Any], Any, Cutting], file: FileBloc
 
 def keeps_order(work: Work, plan: Plan, mode: str) -> bool:
     """Whether the rows of the output are those of the plan, all of them and in their order."""
-    bound, rules = work.bound, work.rules
-    is_whole = bound.space == SOURCE and not work.filters and work.filter is None and rules == type(rules)()
+    leaves_out = work.filters or work.filter is not None or work.rules != ALL_ROWS
+    is_whole = work.bound.space == SOURCE and not leaves_out
     return mode == "none" and work.engine == "pandas" and is_whole and not plan.options.get("keyed")
 
 
