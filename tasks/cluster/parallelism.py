@@ -34,6 +34,11 @@ def sizing(engine: str, workers: Workers, smallest: int = SMALLEST) -> Sizing:
     return Sizing(dividing_threads(engine, workers), smallest, worker_memory(engine, workers), limit)
 
 
+def threads_of_each(workers: Workers) -> int:
+    """The threads of each worker, at least one."""
+    return max(workers.threads // max(len(workers.workers), 1), 1)
+
+
 def _each_gpu(workers: Workers) -> int:
     return workers.device_memory // max(len(workers.workers), 1)
 

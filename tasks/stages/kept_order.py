@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.cluster.parallelism import threads_of_each
 from tasks.cluster.pool import Done, Pool
 from tasks.core.memory_budget import COPIES_WRITTEN_ON_CPU, host_work_limit
 from tasks.core.plan import Input, Partition, Plan
@@ -124,6 +125,5 @@ def fits(work: Work, rows: int, files: int, pool: Pool) -> bool:
     """
     if rows < RANGES_PER_FILE * files:
         return False
-    workers = max(len(pool.workers), 1)
-    limit = host_work_limit(pool.smallest_memory, pool.threads // workers, pieces_in_memory=False)
+    limit = host_work_limit(pool.smallest_memory, threads_of_each(pool), pieces_in_memory=False)
     return COPIES_WRITTEN_ON_CPU * rows // files * row_bytes(work.bound.output) <= limit

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tasks.cluster.dask_pool import Workers
 from tasks.cluster.out_of_memory import UNITS
-from tasks.cluster.parallelism import computing_threads, sizing
+from tasks.cluster.parallelism import computing_threads, sizing, threads_of_each
 from tasks.core.memory_budget import (
     COPIES_WRITTEN_ON_CPU,
     USABLE_SHARE_OF_HOST,
@@ -125,7 +125,7 @@ def needs(
         if workers.device_memory:
             working = min(working, work_limit(workers.device_memory))  # further partitions wait
     else:
-        limit = host_work_limit(workers.smallest_memory, _threads_of_each(workers), in_memory > 0)
+        limit = host_work_limit(workers.smallest_memory, threads_of_each(workers), in_memory > 0)
         writing = max(_files_at_work(request, rows[s], pieces[s], workers, limit) for s in plans)
         working = max(_partition_at_work(plans, largest, limit) * at_once, writing)
     finding = [
@@ -152,10 +152,6 @@ def needs(
         memory=workers.memory,
         disks=disks(request.staging, scratch, written),
     )
-
-
-def _threads_of_each(workers: Workers) -> int:
-    return max(workers.threads // max(len(workers.workers), 1), 1)
 
 
 def _largest_block(plan: Plan) -> Block:
