@@ -27,6 +27,11 @@ class Choice(NamedTuple):
     because: str
     on_host: bool = False
 
+    @property
+    def off_device(self) -> bool:
+        """Whether pieces wait elsewhere than in the memory that partitions use: on the disk, or beside the GPUs."""
+        return self.kind == "disk" or self.on_host
+
 
 def choose(exchange: str, rows: int, schema: Schema, pool: Workers, engine: str = "pandas") -> Choice:
     """The exchange for this many rows of the output schema."""

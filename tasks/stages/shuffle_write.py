@@ -47,8 +47,7 @@ def shuffle_write(request: Request, split: str, pool: Pool, progress: Progress =
     for path in (folder, notes):
         with no_space(path):
             path.mkdir(parents=True, exist_ok=True)
-    off_gpu = note.choice.kind == "disk" or note.choice.on_host
-    writing = ready.shuffle.writing(folder, notes, ready.fingerprint, off_gpu)
+    writing = ready.shuffle.writing(folder, notes, ready.fingerprint, note.choice.off_device)
     counter = RowCounter(progress, sum(part.rows for part in parts))
     counter.add(sum(part.rows for part in parts) - sum(part.rows for part in missing))
     write_files(exchange, writing, missing, lambda i, _: counter.add(missing[i].rows))

@@ -100,8 +100,7 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
             pieces = shuffle.cut(exchange, choice.on_host)
             between = time.perf_counter()
             parts = shuffle.parts(pieces.counts)
-            off_gpu = choice.kind == "disk" or choice.on_host
-            writing = shuffle.writing(staging.new, staging.notes, on_host=off_gpu)
+            writing = shuffle.writing(staging.new, staging.notes, on_host=choice.off_device)
             records_of_parts = write_files(exchange, writing, parts)
             if isinstance(exchange, KeptOrder):
                 pieces = totals(exchange.summaries)
