@@ -242,12 +242,11 @@ def _manifest(
     plan = saved.plan(written.split)
     _check_rows(plan.rows, written)
     state = next((result.digest for result in results if isinstance(result, StatisticsResult)), "")
-    exchange = next((result.exchange for result in results if isinstance(result, TransformResult)), "memory")
+    transformed = next((result for result in results if isinstance(result, TransformResult)), None)
     left_out = next((result.left_out for result in results if isinstance(result, IngestResult)), "")
     stages = {result.stage: _figures(result) for result in results}
     job, labels = request.parts_fingerprint(), [name for name in request.labels if name in bound.output]
     differs = differences_of(request, plan)
-    transformed = next((result for result in results if isinstance(result, TransformResult)), None)
     return describe(
         plan.numbered_rows,
         transformed.other_splits if transformed else None,
@@ -258,14 +257,14 @@ def _manifest(
         run=run_id,
         labels=labels,
         fingerprints={"job": job, "source": plan.fingerprint, "state": state},
-        exchange=exchange,
+        exchange=transformed.exchange if transformed else "memory",
         seconds=0.0,
         **total_resources(results),
         stages=stages,
         reading={**plan.reading, **rows_of(request.source)},
         **({"differs_from_fit": differs} if differs else {}),
         **({"splits": list(request.splits)} if request.source.split else {}),
-        **({"row_rules": rules} if (rules := _row_rules(request, results, saved, written.split)) else {}),
+        **({"row_rules": rules} if (rules := _row_rules(request, transformed, saved, written.split)) else {}),
         **({"united": united} if (united := saved.data.get("united")) else {}),
         **({"bad_lines": bad} if (bad := _bad_lines(saved, written.split)) else {}),
         **({"made_up": sample} if (sample := saved.made_up) else {}),
@@ -282,9 +281,8 @@ def _bad_lines(saved: PlanOf, split: str) -> list[dict[str, Any]]:
     return [{name: file[name] for name in shown} for file in saved.bad_lines(split)]
 
 
-def _row_rules(request: Request, results: Sequence[StageResult], saved: PlanOf, split: str) -> dict[str, Any]:
+def _row_rules(request: Request, transformed: TransformResult | None, saved: PlanOf, split: str) -> dict[str, Any]:
     """What `source.unique`, `split` and `downsample` are, and how many rows each left out of this split."""
-    transformed = next((result for result in results if isinstance(result, TransformResult)), None)
     counts = {name: getattr(transformed, name, None) for name in ("downsampled", "other_splits", "null_in_train")}
     rules = described(request.source, saved.repeated_count(split), saved.division)
     return counted(rules, {name: count for name, count in counts.items() if count is not None})
