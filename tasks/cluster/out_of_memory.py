@@ -87,10 +87,16 @@ def in_halves(
 def fitting_parts(part: Partition, limit: int, floor: int, engine: str) -> list[Partition]:
     """The partition in parts that fit into `limit` bytes as they compute (0: no limit), each of at least a block and
     of at least `floor` bytes."""
-    halves = part.halves()
-    if not limit or copies(engine) * part.nbytes <= limit or len(halves) == 1 or part.nbytes // 2 < floor:
+    if not limit or copies(engine) * part.nbytes <= limit:
         return [part]
-    return [smaller for half in halves for smaller in fitting_parts(half, limit, floor, engine)]
+    halves = _divide(part, floor)
+    return [smaller for half in halves for smaller in fitting_parts(half, limit, floor, engine)] or [part]
+
+
+def _divide(part: Partition, floor: int) -> tuple[Partition, ...]:
+    """The halves of a partition; () for one block, and where they would have less than `floor` bytes."""
+    halves = part.halves()
+    return () if len(halves) == 1 or part.nbytes // 2 < floor else halves
 
 
 def work_of_a_thread(engine: str, pieces_in_memory: bool = True) -> int:
@@ -112,8 +118,8 @@ def _in_halves(
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        halves = part.halves()
-        if len(halves) == 1 or part.nbytes // 2 < floor:
+        halves = _divide(part, floor)
+        if not halves:
             raise _too_large(part, floor, place, error) from error
     else:
         yield result
