@@ -28,7 +28,7 @@ WORKER_ITSELF = 250_000_000  # bytes of a worker on the CPU: interpreter, librar
 USABLE_SHARE_OF_HOST = 0.9  # of a worker's limit: Dask ends a worker at 0.95, looked at five times a second
 
 COPIES_ON_CPU = 4  # of a partition that computes: as stored, its source and output columns, its rows in another order
-COPIES_ON_GPU = 4  # the same, and the partition as the file stores it, which the GPU decodes
+COPIES_ON_GPU = 4  # the same; the GPU decodes what the file stores
 COPIES_WRITTEN = 2.5  # of a file's rows: as they come and in their order, or in their order and encoded
 COPIES_WRITTEN_ON_CPU = 3  # the same, one joined column and the order of the rows
 
@@ -67,4 +67,5 @@ def host_work_limit(memory: int, threads: int, pieces_in_memory: bool = True) ->
     (275000000, 325000000, 1)
     """
     pieces = host_pieces_limit(memory, 1) if pieces_in_memory else 0
-    return max(int(USABLE_SHARE_OF_HOST * memory) - WORKER_ITSELF - pieces, 1) // max(threads, 1) or 1
+    work = int(USABLE_SHARE_OF_HOST * memory) - WORKER_ITSELF - pieces
+    return max(work // max(threads, 1), 1)

@@ -15,8 +15,7 @@ from tasks.errors import HostError
 
 log = logging.getLogger("rowmill")
 _ready: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()  # the engines for which a client's workers are ready
-# What it costs: two H100s and toy of 158 M rows, tests/bench/README.md, "Two hosts" (TLS beside UCX on one host).
-# The figures are those of TLS, which goes through the host, too (tests/bench/README.md).
+# Measured with TLS, which goes through the host, too: tests/bench/README.md, "Two hosts" (TLS beside UCX on one host).
 COST = (
     "results go from GPU to GPU through the host, which is slower "
     "(as with TLS: a full shuffle of 158 M rows on two H100s takes 3.9 s instead of 1.4 s)"
