@@ -49,16 +49,12 @@ def dask_frame(
 
 
 def delayed_parts(
-    function: Callable[..., Any],
-    handle: object,
-    partitions: Sequence[Partition],
-    name: str,
-    more: Sequence[Sequence[Any]] = (),
+    function: Callable[..., Any], handle: object, partitions: Sequence[Partition], name: str
 ) -> list[Any]:
-    """A Delayed of function(handle, partition) for each partition, or of function(handle, partition, *more[i])."""
+    """A Delayed of function(handle, partition) for each partition."""
     shared = graph_share(handle, len(partitions))
     function, first = (partial(function, handle), []) if shared is None else (function, [shared])
-    return over_frames(function, first, partitions, f"{name}-{uuid4().hex[:8]}", current_client(), more)
+    return over_frames(function, first, partitions, f"{name}-{uuid4().hex[:8]}", current_client())
 
 
 def _computed(read: Callable[[Any, Partition], Any], handle: object, partition: Partition) -> object:

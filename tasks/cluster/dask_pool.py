@@ -296,19 +296,14 @@ class _OnFrames:
     def __init__(self, function: Callable[..., Any], partition: Partition) -> None:
         self.function, self.partition = function, partition
 
-    def __call__(self, frames: Sequence[Any], first: Sequence[Any], *more: Any) -> Any:
-        return self.function(*first, self.partition.with_frames(frames), *more)
+    def __call__(self, frames: Sequence[Any], first: Sequence[Any]) -> Any:
+        return self.function(*first, self.partition.with_frames(frames))
 
 
 def over_frames(
-    function: Callable[..., Any],
-    first: Sequence[Any],
-    partitions: Sequence[Partition],
-    name: str,
-    client: Any = None,
-    more: Sequence[Sequence[Any]] = (),
+    function: Callable[..., Any], first: Sequence[Any], partitions: Sequence[Partition], name: str, client: Any = None
 ) -> list[Any]:
-    """A Delayed of function(*first, partition) for each partition, or of function(*first, partition, *more[i]).
+    """A Delayed of function(*first, partition) for each partition.
 
     The scheduler computes a frame where its data are, prefers that worker for the task, and lets go of the frame
     behind the last task that takes it. A frame of this process is copied to one worker, by the transport of Dask.
@@ -323,7 +318,7 @@ def over_frames(
     for i, partition in enumerate(partitions):
         call = dask.delayed(_OnFrames(function, partition), pure=False, traverse=False)
         own = [frames[one.number] for one in partition.inputs]
-        calls.append(call(own, list(first), *(more[i] if more else ()), dask_key_name=f"{name}-{i:06d}"))
+        calls.append(call(own, list(first), dask_key_name=f"{name}-{i:06d}"))
     return calls
 
 
