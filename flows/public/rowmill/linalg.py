@@ -17,6 +17,7 @@ from tasks.core.plan import Partition
 from tasks.dataset import Dataset
 from tasks.engines.algorithms.factors import one_thread, signs
 from tasks.engines.algorithms.reductions import on_host
+from tasks.engines.convert.libraries import library
 from tasks.engines.matrices import Matrices
 from tasks.errors import DataError, JobError
 from tasks.workflow import as_dataset
@@ -81,14 +82,17 @@ def svd(
 
     if isinstance(data, da.Array):
         with using(client):
-            return _svd(_checked_array(data, columns), tuple(map(str, range(data.shape[1]))), _engine_of(data), k)
+            matrix = _check_array(data, columns)
+            names = tuple(str(number) for number in range(matrix.shape[1]))
+            engine = "cudf" if library(data._meta) == "cupy" else "pandas"
+            return _svd(matrix, names, engine, k)
     dataset = as_dataset(data, client)
     with using(dataset.client):
         matrices = dataset.matrices(columns, "float64")
-        return _svd(_matrix(dataset, matrices), matrices.names, matrices.engine, k)
+        return _svd(_stack_blocks(dataset, matrices), matrices.names, matrices.engine, k)
 
 
-def _checked_array(array: Any, columns: Sequence[str] | None) -> Any:
+def _check_array(array: Any, columns: Sequence[str] | None) -> Any:
     """The array as float64; a JobError for one that is no matrix of numbers of a known size."""
     what = do = ""
     if array.ndim != 2:
@@ -104,11 +108,7 @@ def _checked_array(array: Any, columns: Sequence[str] | None) -> Any:
     return array.astype("float64")
 
 
-def _engine_of(array: Any) -> str:
-    return "cudf" if type(array._meta).__module__.split(".")[0] == "cupy" else "pandas"
-
-
-def _matrix(dataset: Dataset, matrices: Matrices) -> Any:
+def _stack_blocks(dataset: Dataset, matrices: Matrices) -> Any:
     """The Dask array of the rows of a data set, a chunk for each block of its plan that has rows."""
     import dask.array as da
 
@@ -116,12 +116,11 @@ def _matrix(dataset: Dataset, matrices: Matrices) -> Any:
     counts = {part: rows for part, rows in zip(parts, dataset.row_counts(parts), strict=True) if rows}
     if not counts:
         return da.empty((0, len(matrices.names)))
-    return matrices.stacked(
-        delayed_parts(_read, matrices, [*counts], "matrix"), [*counts.values()], len(matrices.names)
-    )
+    blocks = delayed_parts(_read_block, matrices, [*counts], "matrix")
+    return matrices.stacked(blocks, [*counts.values()], len(matrices.names))
 
 
-def _read(matrices: Matrices, block: Partition) -> Any:
+def _read_block(matrices: Matrices, block: Partition) -> Any:
     """The rows of a block as a matrix."""
     gpu_setup.prepare(matrices.engine)
     with engines.computing(matrices.engine, block.nbytes):
@@ -149,14 +148,14 @@ def _svd(matrix: Any, names: tuple[str, ...], engine: str, k: int | None) -> SVD
         raise JobError(what, do="choose a k from 1 to the number of rows or of columns, whichever is smaller")
     blocks = matrix.rechunk({0: rows_of_block(rows, width), 1: -1}, method="tasks")
     sizes = tuple(min(n, width) for n in blocks.chunks[0])
-    on_host = {"dtype": "float64", "meta": np.empty((0, 0))}
-    factors = blocks.map_blocks(_factor_block, names, engine, chunks=(sizes, (width,)), **on_host)
+    factors = blocks.map_blocks(
+        _factor_block, names, engine, chunks=(sizes, (width,)), dtype="float64", meta=np.empty((0, 0))
+    )
     weights, s, v = da.linalg.svd(factors.rechunk({0: FAN_IN * width}), coerce_signs=False)
     with one_thread():  # the bits would depend on the number of threads of BLAS
         weights, s, v = dask.persist(weights[:, :k].rechunk((sizes, k)), s[:k], v[:k])
         s, v = dask.compute(s, v)
     positive = signs(v)
-    meta = engines.engine(engine).xp.empty((0, 0))
     u = da.map_blocks(
         _make_left_vectors,
         blocks,
@@ -165,7 +164,7 @@ def _svd(matrix: Any, names: tuple[str, ...], engine: str, k: int | None) -> SVD
         engine,
         chunks=(blocks.chunks[0], (k,)),
         dtype="float64",
-        meta=meta,
+        meta=engines.engine(engine).xp.empty((0, 0)),
     )
     return SVD(u, s, v * positive, names)
 
