@@ -471,8 +471,8 @@ DIFFERENCES = (
 WRITE = {name: here for difference in DIFFERENCES for name, here in difference.names.items()}
 
 
-def of_parameter(owner: str, name: str, value: object = ...) -> str:
-    """Return what to write in place of a parameter of NVTabular, or of its value; "" for any other name.
+def of_parameter(owner: str, name: str) -> str:
+    """Return what to write in place of a parameter of NVTabular; "" for any other name.
 
     >>> print(of_parameter("FillMissing", "fill_val"))
     'fill_val' is a name of NVTabular: write fill_value=
@@ -481,11 +481,19 @@ def of_parameter(owner: str, name: str, value: object = ...) -> str:
     >>> of_parameter("FillMissing", "fil_value")
     ''
     """
-    if value is not ...:
-        if not isinstance(value, str | bool | None):  # none of the names; the text of any other may be long
-            return ""
-        return _advice(f"{name}={value}", f"{owner}({name}={value!r})")
     return _advice(name, f"{owner}({name}=)", f"Operator({name}=)")
+
+
+def of_value(owner: str, name: str, parameters: Mapping[str, object]) -> str:
+    """Return what to write in place of the value of a parameter in NVTabular; "" for any other value.
+
+    >>> print(of_value("to_parquet", "shuffle", {"shuffle": "PER_WORKER"}))
+    'shuffle=PER_WORKER' is a name of NVTabular: write shuffle="worker"
+    """
+    value = parameters.get(name, ...)
+    if not isinstance(value, str | bool | None):  # none of the names; the text of any other may be long
+        return ""
+    return _advice(f"{name}={value}", f"{owner}({name}={value!r})")
 
 
 def of_attribute(owner: str, name: str) -> str:

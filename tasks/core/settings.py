@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from tasks.core.nvtabular import of_parameter
+from tasks.core.nvtabular import of_parameter, of_value
 from tasks.core.units import nanoseconds
 from tasks.errors import JobError, near
 
@@ -708,13 +708,13 @@ def checked(section: type[S], values: dict[str, Any], where: str, known_as: str 
         lines = []
         for one in mistakes(error, values):
             place = place_text((where, *one.place))
+            name = str(one.place[-1]) if one.place else ""
             if one.kind == "unknown":
                 known = [f.alias or n for n, f in section.model_fields.items()]
-                name = str(one.place[-1])
                 lines.append(f"{place} is not an option: {of_parameter(known_as, name) or near(name, known)}")
-            else:
-                name = str(one.place[-1]) if one.place else ""
-                hint = of_parameter(known_as, name, values.get(name)) if name in values else ""
-                text = one.text.partition(": did you mean")[0] + f": {hint}" if hint else one.text
-                lines.append(f"{place}{' ' if one.kind == 'missing' else ': '}{text}")
+                continue
+            text = one.text
+            if hint := of_value(known_as, name, values):
+                text = f"{text.partition(': did you mean')[0]}: {hint}"
+            lines.append(f"{place}{' ' if one.kind == 'missing' else ': '}{text}")
         raise JobError("; ".join(lines), where=where) from None

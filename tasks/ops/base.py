@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from tasks.core.dtypes import dtype_name, is_bytes, is_list, kind_of, leaf_type, schema_advice
-from tasks.core.nvtabular import of_parameter
+from tasks.core.nvtabular import of_parameter, of_value
 from tasks.core.schema import Column, Schema
 from tasks.core.strict_json import decoded, encoded, marked, unmarked
 from tasks.core.versions import VALUE_RULES
@@ -497,24 +497,20 @@ def _built_in(cls: type[Operator]) -> bool:
     return cls.__module__.startswith(f"{__package__}.")
 
 
-def _known_as(cls: type[Operator]) -> str:
-    """The name that NVTabular's users know an operator by; "" for an operator of a user's own."""
-    return cls.__name__ if _built_in(cls) else ""
-
-
 def _explain(cls: type[Operator], error: ValidationError, parameters: Mapping[str, Any]) -> str:
     lines = []
+    known_as = cls.__name__ if _built_in(cls) else ""  # NVTabular has no operator of a user's own
     for one in mistakes(error, parameters):
         name = place_text(one.place)
         if one.kind == "unknown":
-            hint = of_parameter(_known_as(cls), name) or near(name, cls.model_fields)
+            hint = of_parameter(known_as, name) or near(name, cls.model_fields)
             lines.append(f"{cls.__name__} has no parameter {name!r}: {hint}")
         elif one.kind == "missing":
             lines.append(f"{cls.__name__} needs the parameter {name!r}")
         else:
-            hint = of_parameter(_known_as(cls), name, parameters.get(name)) if name in parameters else ""
             place = f"({name})" if name else ""
-            lines.append(f"{cls.__name__}{place}: {one.text}{f'; {hint}' if hint else ''}")
+            texts = filter(None, [one.text, of_value(known_as, name, parameters)])
+            lines.append(f"{cls.__name__}{place}: {'; '.join(texts)}")
     return "; ".join(lines)
 
 
