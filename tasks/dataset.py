@@ -89,6 +89,7 @@ LAZY = (
     "the %s partitions of the Dask frame are computed to count their rows, and again in each pass, which checks that "
     "they are the same: Dataset(..).persist() computes them once"
 )
+INDEX = "the index of the frame is left out (%s): index='NAME' makes it a column"
 ENGINES = ("auto", "pandas", "cudf")
 RULES: dict[str, type[Section]] = {"unique": Unique, "split": SplitRule, "downsample": Downsample}  # on rows
 
@@ -253,7 +254,7 @@ class Dataset(KnownFromNVTabular):
         engine = libraries.resolve_engine(self.engine)
         frames = frames_of(self.source, engine, self._index, lambda alone: self.pool.map(_measured, engine, alone))
         if frames.indexes:
-            self._warn_of_index(frames.indexes[0])
+            self._warn_once(INDEX, frames.indexes[0])
         if self._is_lazy and not self._is_persisted:
             log.info(LAZY, len(frames.inputs))
         elif frames.inputs and isinstance(self.pool, DaskPool):
@@ -263,11 +264,11 @@ class Dataset(KnownFromNVTabular):
             log.info("the cuDF frame is copied to the host, since the engine is pandas")
         return frames
 
-    def _warn_of_index(self, index: str) -> None:
-        """Log, once, that the index of the frame is left out."""
-        if index not in self._noted:
-            self._noted.add(index)
-            log.warning("the index of the frame is left out (%s): index='NAME' makes it a column", index)
+    def _warn_once(self, message: str, text: str) -> None:
+        """Log a warning about a text, unless it was logged before."""
+        if text not in self._noted:
+            self._noted.add(text)
+            log.warning(message, text)
 
     @property
     def _is_lazy(self) -> bool:
@@ -317,9 +318,7 @@ class Dataset(KnownFromNVTabular):
     def warn_of_differences(self, columns: Iterable[str]) -> None:
         """Log, once for each, which of the columns some files lack or have in a narrower type, or stay text."""
         for text in uniting_notes(self.plan, {*columns}):
-            if text not in self._noted:
-                self._noted.add(text)
-                log.warning("how columns are read: %s", text)
+            self._warn_once("how columns are read: %s", text)
 
     @property
     def _sizing(self) -> Sizing:
@@ -672,9 +671,9 @@ class Dataset(KnownFromNVTabular):
 
         Of a Dask frame only the first partitions are computed.
         """
-        tables, rows = list[pa.Table](), 0
         if self._keeps_partitions and (first := self._first_rows(n)) is not None:
             return first
+        tables, rows = list[pa.Table](), 0
         _, source = self._reading(None)
         for block in self.plan.blocks:
             if rows >= n and tables:
@@ -686,14 +685,17 @@ class Dataset(KnownFromNVTabular):
 
     def _first_rows(self, n: int) -> DataFrame | None:
         """The first n rows of a Dask frame whose partitions nothing has computed yet; None if it has no row."""
-        frame, tables, rows = self.to_ddf(), list[pa.Table](), 0
+        frame = self.to_ddf()
+        tables, rows = list[pa.Table](), 0
         for number in range(frame.npartitions):
             with using(self.client):
                 tables.append(to_table(frame.get_partition(number).compute().head(n - rows)))
             rows += tables[-1].num_rows
             if rows >= n:
                 break
-        return libraries.to_frame(pa.concat_tables(tables), libraries.resolve_engine(self.engine)) if rows else None
+        if not rows:
+            return None
+        return libraries.to_frame(pa.concat_tables(tables), libraries.resolve_engine(self.engine))
 
     def to_ddf(self, columns: Sequence[str] | None = None) -> dd.DataFrame:
         """A Dask frame (dask_cudf with the engine cudf), with a partition for each partition of this data set.
@@ -705,7 +707,7 @@ class Dataset(KnownFromNVTabular):
         if self._own_schema is not None and self._is_own_frame:
             names = checked_names(Plan((), "frame", self._own_schema, (), ()), columns)
             if self._index is None and (index := index_of(self.source._meta)):
-                self._warn_of_index(index)
+                self._warn_once(INDEX, index)
             return own_frame(self.source, names, self._own_schema, engine, self._index)
         names, source = self._reading(columns)
         empty = pa.schema([(n, self.schema[n].dtype) for n in names]).empty_table()
