@@ -101,7 +101,8 @@ def _learned(
         )
         result = observe.learn(work, plan, pool, base, passes)
         state = result.state
-        check_unchanged(*PlanOf(request).sources(request.splits[0]))
+        plans = PlanOf(request)
+        check_unchanged(*plans.sources(request.splits[0]))
         check_side_files(request, side_files)
         with no_space(folder):
             tables = learned_tables(bound.learned, state.values)
@@ -118,9 +119,7 @@ def _learned(
                 manifest["profiled"] = False
                 (request.staging.folder / profiles.STATISTICS).unlink(missing_ok=True)
             if result.seen is not None:
-                profile = profiles.profile_of(
-                    result.seen, bound, casts, plan, PlanOf(request).columns(request.splits[0])
-                )
+                profile = profiles.profile_of(result.seen, bound, casts, plan, plans.columns(request.splits[0]))
                 profiles.save(request, profiles.STATISTICS, profile, fingerprint)
             write_json(partial / "manifest.json", manifest)
             stack.close()

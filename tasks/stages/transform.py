@@ -7,6 +7,7 @@ note of how many rows there are in each range of position (`exchange{split}.json
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from tasks.cluster import column_cache
 from tasks.cluster.pool import Pool
@@ -68,17 +69,19 @@ def cut_split(
         summary = ready.shuffle.cut(exchange, choice.on_host, lambda i, _: counter.add(partitions[i].rows))
     finally:
         column_cache.release(pool, ready.work.cache)
-    check_unchanged(*PlanOf(request).sources(split))
+    plans = PlanOf(request)
+    check_unchanged(*plans.sources(split))
     note = PiecesNote(ready.fingerprint, choice, summary)
     if request.run.profile:
-        _save_profile(request, split, ready, note)
+        _save_profile(request, split, ready, note, plans.columns(split))
     note.write(request, split)
     return note, exchange
 
 
-def _save_profile(request: Request, split: str, ready: Prepared, note: PiecesNote) -> None:
-    """Write the whole profile of a split: of what transform has read, and of what statistics has read before."""
-    summary, work, columns = note.summary, ready.work, PlanOf(request).columns(split)
+def _save_profile(request: Request, split: str, ready: Prepared, note: PiecesNote, columns: Mapping[str, str]) -> None:
+    """Write the whole profile of a split, with the types of all its `columns`: of what transform has read, and of what
+    statistics has read before."""
+    summary, work = note.summary, ready.work
     profile = profiles.profile_of(summary.seen, work.bound, summary.failed_casts, work.source, columns)
     before = profiles.saved(request, profiles.STATISTICS) if ready.work.training else None
     whole = profile.joined(before) if before else profile
