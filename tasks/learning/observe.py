@@ -59,20 +59,20 @@ class PassOptions:
 class LearningResult:
     """What `learn` gives: the state; how often partitions were halved for want of memory; the casts that failed, by
     pass; what was seen of the rows (None without `PassOptions.profile`, and where no pass was needed); how many rows
-    each rule of the source left out; how many passes there were."""
+    each rule of the source left out; whether there was a pass over the rows."""
 
     state: State
     halved: int = 0
     failed: list[list[Record]] = field(default_factory=list)
     seen: Seen | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
-    passes: int = 0
+    has_read_rows: bool = False
 
     def learned_rows(self, rows: int) -> int:
         """How many of the `rows` of a plan were learned from: those that the rules of the source leave; 0 without a
         pass. Filters of the graph may leave fewer to single operators."""
         gone = sum(self.left_out.get(reason, 0) for reason in ("filtered", "repeated", "other_splits", "downsampled"))
-        return rows - gone if self.passes else 0
+        return rows - gone if self.has_read_rows else 0
 
 
 def learn(
@@ -121,7 +121,7 @@ def learn(
                 passes_seen.append(counts.seen(columns, concluded.tables, fitted, partials))
             again = replace(phase.work, profile=None)
             phase, done, columns = replace(phase, work=again, questions=concluded.questions), None, {}
-    result.passes = len(passes_seen)
+    result.has_read_rows = bool(passes_seen)
     if passes_seen:
         result.left_out = passes_seen[0].left_out
         result.seen = together(passes_seen) if options.profile else None
