@@ -50,7 +50,8 @@ class ScratchCut:
 
     def ranges(self, first: int, last: int) -> list[Any]:
         """The rows of ranges [first, last), as the engine's pieces (one for each part of a halved partition)."""
-        kernels, pieces, before = engines.engine(self.engine), [], 0
+        kernels, pieces = engines.engine(self.engine), []
+        before = 0  # batches of the pieces that are read already
         with pa.OSFile(self.path) as file:
             reader = pa.ipc.open_file(file)
             for offsets in self.offsets:

@@ -63,7 +63,8 @@ from tasks.storage.sidecars import check_sidecars
 def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> IngestResult:
     """Look at the source and write the plan of each split to `plan.json`; the plan of an earlier start is used again
     while the source stays as it is."""
-    start, began = time.perf_counter(), time.time()
+    start = time.perf_counter()
+    began = time.time()
     if request.fitted:
         adopt(request)
     if request.base:
@@ -413,10 +414,12 @@ def _check_gate(request: Request, bound: Bound) -> None:
     of_steps = {name for step in bound.steps.values() for name in step.unit}
     for check in sorted(request.checks):
         settings = request.checks[check]
-        known = absent | (of_steps if check in OF_STEPS else profiled)
-        why = "the gate compares columns whose rows the run profiles: those of its features, order and conditions"
         if check in OF_STEPS:
+            known = absent | of_steps
             why = "this check compares what steps of the features meet in their columns"
+        else:
+            known = absent | profiled
+            why = "the gate compares columns whose rows the run profiles: those of its features, order and conditions"
         if check == "columns":
             known |= {*bound.source}
         for name in (settings.get("columns") or ()) if isinstance(settings, Mapping) else ():
