@@ -16,7 +16,7 @@ from infra.clusters.model import Cluster
 from infra.paths import expanded
 from tasks.core.settings import NO_BASE, collector_file
 from tasks.errors import JobError
-from tasks.graph.node import Node, topological
+from tasks.graph.node import Node, side_paths, topological
 from tasks.graph.saved_workflow import fitted_folder
 from tasks.ops.user_code import VARIABLE as MODULES
 from tasks.ops.user_code import allowed_modules, is_allowed
@@ -175,7 +175,7 @@ def relative_paths(job: Any, graph: Node | None = None) -> list[str]:
     named += [source.bad_lines if source.bad_lines not in ("error", "skip") else None]
     named += [collector_file(address) for address in (run.lineage, run.metrics) if address]
     named += [path for _, path in _of_cluster(job.cluster)]
-    named += [path for node in topological(graph) if node.op for path in node.op.files] if graph else []
+    named += side_paths(graph) if graph else []
     return [path for path in named if path and path != NO_BASE and "://" not in path and not path.startswith("/")]
 
 

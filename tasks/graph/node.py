@@ -101,6 +101,11 @@ def topological(final: Node) -> list[Node]:
     return list(seen.values())
 
 
+def side_paths(final: Node) -> list[str]:
+    """The files and folders that the operators of a graph read besides the source."""
+    return [str(path) for node in topological(final) if node.op for path in node.op.files]
+
+
 def graph_to_json(final: Node) -> list[dict[str, Any]]:
     nodes = topological(final)
     number = {id(node): i for i, node in enumerate(nodes)}

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tasks.graph.node import topological
+from tasks.graph.node import side_paths
 from tasks.job.request import Request
 from tasks.storage.atomic import read_json, write_note
 from tasks.storage.documents import DIGEST, Number, damaged, dumped, parsed
@@ -177,9 +177,9 @@ def _ids_added(workflow: Path) -> int:
 def paths_of(request: Request) -> list[str]:
     """The paths that a request reads: the source, the side tables, and the base or fitted workflow. They may hold
     secrets."""
-    side = [path for node in topological(request.final) if node.op for path in node.op.files]
     origin = [_output_of(request.origin.path)] if request.origin else []
-    return list(map(str, (*sources_of(request.source.path, request.source.valid), *side, *origin)))
+    sources = sources_of(request.source.path, request.source.valid)
+    return list(map(str, (*sources, *side_paths(request.final), *origin)))
 
 
 def sources_of(*sections: str | list[str] | None) -> list[str]:

@@ -20,7 +20,7 @@ from tasks.core.versions import rowmill_version
 from tasks.errors import DataError
 from tasks.gate.contract import Contract, make_contract
 from tasks.gate.question import FlowName
-from tasks.graph.node import Node, graph_from_json, graph_to_json, topological
+from tasks.graph.node import Node, graph_from_json, graph_to_json, side_paths
 from tasks.graph.row_rules import Division, RowSet
 from tasks.job.fingerprints import fingerprint, own_code, users_code
 from tasks.sources.formats import BOUNDS, read_options
@@ -191,13 +191,12 @@ class Request(PickledFields):
         """The paths that the run reads: those of the source, of rows to learn from first, and of side tables."""
         learn_from = (self.base.learn_from if self.base else None) or []
         before = [learn_from] if isinstance(learn_from, str) else learn_from
-        side_tables = [str(path) for node in topological(self.final) if node.op for path in node.op.files]
-        return [*self.source.paths, *before, *side_tables]
+        return [*self.source.paths, *before, *side_paths(self.final)]
 
     @property
     def side_files(self) -> list[Any]:
         """Path, size, time and inode of every file that an operator reads besides the source, those of a folder too."""
-        paths = [Path(path) for node in topological(self.final) if node.op for path in node.op.files]
+        paths = [Path(path) for path in side_paths(self.final)]
         files = [file for path in paths for file in ([path] if not path.is_dir() else sorted(path.rglob("*")))]
         return [[str(p), *_seen(p)] for p in files]
 
