@@ -318,7 +318,7 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     bad, notes = (plan, bad_lines_of(plan)), list[str]()
     if request.rules is not None:
         plan, notes = under_rules(plan, request.rules, split)
-    columns = {name: dtype_name(column.dtype) for name, column in plan.schema.items() if not name.startswith("__")}
+    types = {name: dtype_name(column.dtype) for name, column in plan.schema.items() if not name.startswith("__")}
     plan = adapted(request, plan)
     if split != LEARN_FROM:
         modes_of(request, plan.schema)
@@ -330,12 +330,12 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     check_columns(request, bound)  # columns and types, before any row is read
     learns = split == request.plan_names[0] and not request.fitted
     learned = _digested(plan, read_options(source)["storage_options"], pool) if learns else []
-    planned = Planned(plan, bad, learned, notes, uniting_notes(plan, used), columns)
+    planned = Planned(plan, bad, learned, notes, uniting_notes(plan, used), types)
     if (source.parse_once or source.keys) and request.flow != "fit":
         _checked_needs(request, {split: plan}, pool)  # before their scratch files are written
     if source.parse_once:
-        parsed = [name for name in plan.schema if name in used or source.keys]  # the rows of keys have all columns
-        plan = _parsed(plan, request.staging.folder / f"{PARSED}{split}", parsed, pool)
+        columns = [name for name in plan.schema if name in used or source.keys]  # the rows of keys have all columns
+        plan = _parsed(plan, request.staging.folder / f"{PARSED}{split}", columns, pool)
         planned = replace(planned, plan=plan)
     rows = SourceRows(
         plan, plan, request.engine, pool, source.filter, exchange=run.exchange, floor=run.min_partition_size

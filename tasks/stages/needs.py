@@ -172,7 +172,8 @@ def _files_at_work(request: Request, rows: int, pieces: int, workers: Workers, l
     output = request.output
     files = number_of_files(output, rows, len(workers.workers))
     together = (output.row_group_size or ROW_GROUP) if output.format in ("parquet", "arrow") else 1
-    of_file, of_group = pieces // files, pieces * min(together, rows) // max(rows, 1)
+    of_file = pieces // files
+    of_group = pieces * min(together, rows) // max(rows, 1)
     each = min(COPIES_WRITTEN_ON_CPU * of_file, max(limit, COPIES_WRITTEN_ON_CPU * of_group))
     return each * min(workers.threads, files)
 
@@ -246,11 +247,12 @@ def too_little_memory(request: Request, plans: Mapping[str, Plan], workers: Work
     if request.engine == "cudf":
         return None
     nbytes, rows = max(_read_block(request, plan) for plan in plans.values())
-    work, allowed = copies(request.engine) * nbytes, USABLE_SHARE_OF_HOST * workers.smallest_memory
+    work = copies(request.engine) * nbytes
     need = WORKER_ITSELF + work
+    allowed = USABLE_SHARE_OF_HOST * workers.smallest_memory
     if need <= allowed or work < WORKER_ITSELF // 10:  # a worker may be small, and still do little work
         return None
-    raised = amount(int(need / USABLE_SHARE_OF_HOST) + 1)
+    limit = amount(int(need / USABLE_SHARE_OF_HOST) + 1)
     formats = {plan.format for plan in plans.values()}
     unit = UNITS.get(formats.pop()) if len(formats) == 1 else None
     smaller = f", or write the source with {unit}s of fewer rows" if unit else ""
@@ -260,13 +262,14 @@ def too_little_memory(request: Request, plans: Mapping[str, Plan], workers: Work
         why=f"{amount(WORKER_ITSELF)} for itself and {copies(request.engine)} times the {amount(nbytes)} that the run "
         f"reads of {rows:,} rows at once are {amount(need)}; it may use {amount(int(allowed))} of its "
         f"{amount(workers.smallest_memory)}",
-        do=f"set cluster.memory_limit to {raised} or more, with fewer cluster.workers if the host has no more{smaller}",
+        do=f"set cluster.memory_limit to {limit} or more, with fewer cluster.workers if the host has no more{smaller}",
     )
 
 
 def _read_block(request: Request, plan: Plan) -> tuple[int, int]:
     """(bytes of the columns that the run reads, rows) of the largest block."""
-    block, bound = _largest_block(plan), bound_of(request, plan.schema)
+    block = _largest_block(plan)
+    bound = bound_of(request, plan.schema)
     names = [name for name in bound.source_columns(bound.targets, True) if name in plan.schema]
     share = row_bytes(Schema(plan.schema[name] for name in names)) / row_bytes(plan.schema)
     return int(block.nbytes * share), block.rows

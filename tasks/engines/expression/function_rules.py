@@ -286,7 +286,8 @@ class FunctionRules:
 
     def moment_in(self, step: Typed, dtype: pa.DataType) -> Typed:
         """The literal time of a literal text in the type of a column; refused where the type would cut it."""
-        moment, unit = self.moment(step), unit_of(dtype)
+        moment = self.moment(step)
+        unit = unit_of(dtype)
         if moment.value * NANOSECONDS[unit_of(moment.dtype)] % NANOSECONDS[unit]:
             what = f"{step.value!r} is finer than the column, which counts {UNITS[unit]}"
             raise self.fail(step, what, "write it as a time of this unit")
