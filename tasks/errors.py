@@ -117,7 +117,7 @@ def visible(text: str, keep: str = "") -> str:
     return CONTROL.sub(lambda sign: sign[0] if sign[0] in keep else sign[0].encode("unicode_escape").decode(), text)
 
 
-# What a URL may hold before its host, and behind its path: a server keeps the message in which it would stand.
+# User, query and fragment of a URL, which may hold secrets: the server stores messages.
 SECRET_OF_URL = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)|(?<=[?#])[^\s'\"]*=[^\s'\"]*")
 TEMPORAL = ("date", "datetime", "time")
 KINDS = {  # by the beginning of pydantic's names for what a value is not

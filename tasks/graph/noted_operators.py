@@ -1,7 +1,7 @@
 """Operators of users' own in a workflow that is only looked at: what was noted of them, and nothing is imported.
 
-Who looks at an output must not run the code that it names. So a saved workflow says of each such operator what the
-graph needs: its units, their columns, and what kind of operator it is.
+A command that looks at an output must not run code that the output names. So a saved workflow says of each such
+operator what the graph needs: its units, their columns, and what kind of operator it is.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def make_noted(spec: Mapping[str, Any], noted: Mapping[str, Any] | None) -> Oper
     if base is _NotedLearned:
         variables["passes"] = note["passes"]
     make_class: Any = type(base)  # pydantic's metaclass
+    # Operators are registered when their class is made, unless its name begins with _.
     cls = make_class("_Named", (base,), {"__module__": __name__, "note": note, **variables})
     cls.__name__, cls.__qualname__, cls.__module__ = qualified.rpartition(".")[2], qualified, module
     return cls(**{key: value for key, value in spec.items() if key != "op"})

@@ -228,7 +228,7 @@ def _graph(data: Mapping[str, Any], path: Path) -> Node:
 
 
 def look_at_graph(data: Mapping[str, Any]) -> Node:
-    """The graph of a workflow.json for who only looks at it: operators of users' own are as they were noted."""
+    """The graph of a workflow.json for commands that only look at it: operators of users' own are as noted."""
     noted = data.get("noted", {})
     return graph_from_json(data["graph"], lambda number, spec: make_noted(spec, noted.get(str(number))))
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BLOCKS = 64  # into which the rows are cut, as far as the limits of a block allow
 SMALLEST, LARGEST = 8 << 20, 256 << 20  # bytes of a block: enough for LAPACK to be fast, and little memory for a task
-TALL = 4  # times as many rows as columns has a block, at least: else the factors would be as large as the rows
+TALL = 4  # a block has at least 4 times as many rows as columns: else the factors would be as large as the rows
 
 
 @dataclass(frozen=True)
