@@ -110,6 +110,18 @@ class NightChecks:
         set_by_user = settings.threshold is not None or nights >= self.settings.nights
         return self.settings.on_finding if set_by_user else "warn"
 
+    def propose(self, check: str, name: str, threshold: float) -> None:
+        """Note the threshold of a check for `_gate.json`: of the figures with one name, the largest."""
+        known = self.proposed[check].get(name, 0.0)
+        self.proposed[check][name] = max(known, float(f"{threshold:.4g}"))
+
+    def effective_threshold(self, check: str, name: str, nights: int, learned: float) -> float:
+        """Return the threshold that the job sets, else the learned one, which is proposed after enough nights."""
+        if nights >= self.settings.nights:
+            self.propose(check, name, learned)
+        set_by_user = self.check(check).threshold
+        return learned if set_by_user is None else set_by_user
+
     def wanted(self, check: str, column: str) -> bool:
         columns = self.check(check).columns
         return columns is None or any(name in columns for name in column.split(", "))
@@ -240,8 +252,7 @@ class NightChecks:
         figure, threshold = scale.change(now, expected), scale.change(expected + bound, expected)
         if not early:
             widest = max(scale.change(expected + side, expected) for side in (more, -less))
-            known = self.proposed[key.check].get(self.title(key), 0.0)
-            self.proposed[key.check][self.title(key)] = max(known, float(f"{widest:.4g}"))
+            self.propose(key.check, self.title(key), widest)
         set_by_user = self.check(key.check).threshold
         threshold = threshold if set_by_user is None else set_by_user
         level = self.level(key.check, len(places))
@@ -316,8 +327,7 @@ class NightChecks:
         design = self.design(places)
         move = moved(check, cells, near, self.chance, self.z, self.settings.nights)
         if not move.early:
-            known = self.proposed[check].get(name, 0.0)
-            self.proposed[check][name] = max(known, float(f"{move.threshold:.4g}"))
+            self.propose(check, name, move.threshold)
         set_by_user = self.check(check).threshold
         move = move if set_by_user is None else replace(move, threshold=set_by_user)
         if not move.figure > move.threshold:
@@ -372,7 +382,6 @@ class NightChecks:
 
     def new_values(self) -> Iterator[Finding]:
         """Values that no night before had, where they have more rows than newcomers of the nights before."""
-        settings = self.check("new_values")
         for name in self.names:
             places, past = self.columns_before(name)
             now = self.profile.columns[name]
@@ -383,10 +392,8 @@ class NightChecks:
             share, strangers = seen.share, seen.values
             few = NEW_ROWS / max(now.values, 1)
             floor = NEW_FLOOR if all(listed(column) for column in (*past, now)) else NEW_OF_MANY
-            threshold = max(floor, 3 * seen.largest_before, few)
-            if len(past) >= self.settings.nights:
-                self.proposed["new_values"][name] = float(f"{threshold:.4g}")
-            threshold = threshold if settings.threshold is None else settings.threshold
+            learned = max(floor, 3 * seen.largest_before, few)
+            threshold = self.effective_threshold("new_values", name, len(past), learned)
             if not share > threshold:
                 continue
             values = ", ".join(f"{value!r} ({count:,})" for value, count in strangers[:5])
@@ -399,7 +406,6 @@ class NightChecks:
 
     def vanished_values(self) -> Iterator[Finding]:
         """Values that every night before had, and tonight has not: the mirror of `new_values`."""
-        settings = self.check("vanished_values")
         for name in self.names:
             places, past = self.columns_before(name)
             now = self.profile.columns[name]
@@ -408,10 +414,8 @@ class NightChecks:
             if gone is None or level is None:
                 continue
             floor = GONE_FLOOR if all(listed(column) for column in (*past, now)) else GONE_OF_MANY
-            threshold = max(floor, 3 * gone.largest_before)
-            if len(past) >= self.settings.nights:
-                self.proposed["vanished_values"][name] = float(f"{threshold:.4g}")
-            threshold = threshold if settings.threshold is None else settings.threshold
+            learned = max(floor, 3 * gone.largest_before)
+            threshold = self.effective_threshold("vanished_values", name, len(past), learned)
             if not gone.share > threshold:
                 continue
             values = ", ".join(f"{value!r} ({percent(share)})" for value, share in gone.values[:5])
