@@ -203,7 +203,7 @@ def _why_it_waits(nights: DeployedJob) -> str:
 
     def read() -> tuple[Any, list[Any]]:
         with get_client(sync_client=True) as client:
-            return client.read_deployment(nights.id), [*working_runs(client)]
+            return client.read_deployment(nights.id), working_runs(client)
 
     deployment, working = _patiently(read)
     if working:

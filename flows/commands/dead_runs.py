@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from prefect import get_client
@@ -20,6 +20,7 @@ from prefect.client.schemas.filters import (
     TaskRunFilterStateType,
 )
 from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.states import Crashed
 
 from flows.commands.old_runs import FLOWS, PAGE
@@ -41,7 +42,7 @@ def mark_dead_runs(output: str | None = None) -> list[str]:
     marked: list[str] = []
     try:
         with get_client(sync_client=True) as client:
-            for run in list(working_runs(client)):
+            for run in working_runs(client):
                 wanted = output is None or run.labels.get(OUTPUT) == output
                 if wanted and has_ended(str(run.labels.get(PROCESS, ""))):
                     _mark(client, run)
@@ -51,12 +52,21 @@ def mark_dead_runs(output: str | None = None) -> list[str]:
     return marked
 
 
-def working_runs(client: SyncPrefectClient) -> Iterator[Any]:
-    """The flow runs that the server takes for running, page by page."""
+def working_runs(client: SyncPrefectClient) -> list[Any]:
+    """The flow runs that the server takes for running."""
+    return list(runs_of_states(client, WORKING))
+
+
+def runs_of_states(
+    client: SyncPrefectClient, states: Iterable[StateType], sort: FlowRunSort | None = None
+) -> Iterator[Any]:
+    """Yield the runs of rowmill's flows in these states, page by page."""
     flows = FlowFilter(name=FlowFilterName(any_=[*FLOWS]))
-    chosen = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=WORKING)))
+    chosen = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[*states])))
     offset = 0
-    while page := client.read_flow_runs(flow_filter=flows, flow_run_filter=chosen, limit=PAGE, offset=offset):
+    while page := client.read_flow_runs(
+        flow_filter=flows, flow_run_filter=chosen, sort=sort, limit=PAGE, offset=offset
+    ):
         yield from page
         offset += len(page)
 

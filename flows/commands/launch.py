@@ -156,7 +156,8 @@ def launch(
         JobError: The job cannot be right; nothing is started.
         typer.Exit: The run failed. The server has it as a Failed run, and the cause is on the screen.
     """
-    name, began = module.rpartition(".")[2], time.monotonic()
+    began = time.monotonic()
+    name = module.rpartition(".")[2]
     from flows.commands.progress_view import ProgressView, shown
     from infra.workers.failed_starts import check_address_space
 

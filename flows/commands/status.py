@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,33 +73,18 @@ def status_lines(server: RunningServer) -> Iterator[str]:
 def read_runs() -> Runs:
     """Read the runs of rowmill's flows from the server: all that have not ended, and the outputs of the latest."""
     from prefect import get_client
-    from prefect.client.schemas.filters import (
-        FlowFilter,
-        FlowFilterName,
-        FlowRunFilter,
-        FlowRunFilterState,
-        FlowRunFilterStateType,
-    )
     from prefect.client.schemas.objects import TERMINAL_STATES, StateType
     from prefect.client.schemas.sorting import FlowRunSort
 
-    from flows.commands.old_runs import FLOWS, PAGE
+    from flows.commands.dead_runs import runs_of_states
     from flows.job.run_labels import HOST, OUTPUT
 
-    flows = FlowFilter(name=FlowFilterName(any_=[*FLOWS]))
-
-    def of_states(states: Iterable[StateType]) -> FlowRunFilter:
-        return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[*states])))
-
-    begun = of_states(state for state in StateType if state != StateType.SCHEDULED)
-    chosen = of_states(state for state in StateType if state not in TERMINAL_STATES)
-    order, unfinished = FlowRunSort.START_TIME_DESC, list[Any]()
+    begun = [state for state in StateType if state != StateType.SCHEDULED]
+    not_ended = [state for state in StateType if state not in TERMINAL_STATES]
+    order = FlowRunSort.START_TIME_DESC
     with get_client(sync_client=True) as client:
-        latest = client.read_flow_runs(flow_filter=flows, flow_run_filter=begun, sort=order, limit=LATEST)
-        while page := client.read_flow_runs(
-            flow_filter=flows, flow_run_filter=chosen, sort=order, limit=PAGE, offset=len(unfinished)
-        ):
-            unfinished += page
+        latest = list(islice(runs_of_states(client, begun, order), LATEST))
+        unfinished = list(runs_of_states(client, not_ended, order))
     here = [run for run in latest if run.labels.get(HOST) == socket.gethostname()]
     outputs = dict.fromkeys(Path(str(run.labels[OUTPUT])) for run in here if OUTPUT in run.labels)
     return Runs(unfinished, [*outputs])

@@ -100,15 +100,16 @@ def limits() -> dict[str, str]:
 
 def allowed_clusters() -> tuple[str, ...] | None:
     """Patterns of the addresses, hosts and images that jobs may name, as the host lists them; None: all of them."""
-    return _listed(CLUSTERS)
+    return _read_names(CLUSTERS)
 
 
 def allowed_switches() -> tuple[str, ...] | None:
     """The keys of `SWITCH_KEYS` that jobs may set, as the host lists them; None: all of them."""
-    return _listed(SWITCHES)
+    return _read_names(SWITCHES)
 
 
-def _listed(variable: str) -> tuple[str, ...] | None:
+def _read_names(variable: str) -> tuple[str, ...] | None:
+    """The names in a variable of the host, separated by commas or spaces; None if it is not set."""
     text = os.environ.get(variable)
     return None if text is None else tuple(name for name in re.split(r"[,\s]+", text) if name)
 

@@ -42,10 +42,12 @@ def _without_free_tag(mine: list[str], wanted: list[str]) -> tuple[list[str], li
 
 
 def _fits(mine: list[str], wanted: list[str]) -> bool:
-    pairs = list(zip(mine, wanted, strict=False))
-    same = all(one.count(".") == other.count(".") for one, other in pairs)
-    labels = [pair for one, other in pairs for pair in zip(one.split("."), other.split("."), strict=False)]
-    return len(mine) == len(wanted) and same and all(_label_fits(one, other) for one, other in labels)
+    return len(mine) == len(wanted) and all(map(_part_fits, mine, wanted))
+
+
+def _part_fits(part: str, pattern: str) -> bool:
+    labels, patterns = part.split("."), pattern.split(".")
+    return len(labels) == len(patterns) and all(map(_label_fits, labels, patterns))
 
 
 def _label_fits(label: str, pattern: str) -> bool:

@@ -51,7 +51,10 @@ def has_ended(process: str) -> bool:
     >>> has_ended(this_process())
     False
     """
-    *place, pid, start = process.split(" ") if process.count(" ") == 3 else ("", "0", "")
-    if tuple(place) != namespace() or not pid.isdigit():
+    words = process.split(" ")
+    if len(words) != 4:
+        return False
+    boot, pidns, pid, start = words
+    if (boot, pidns) != namespace() or not pid.isdigit():
         return False
     return is_alive(int(pid), start) is False

@@ -41,8 +41,10 @@ def output_event(what: What, folder: Path, identity: tuple[str, ...], payload: M
 
 
 def is_event_of(target: Path, event: Event) -> bool:
-    """Whether an event that was noted beside an output is one of rowmill about this output: of any other somebody
-    else's rights would send it."""
+    """Whether an event that was noted next to an output is one of rowmill about this output.
+
+    Others may be able to write such a note, and the event is sent with the rights of whoever runs a command here.
+    """
     what = event.event.removeprefix("rowmill.output.")
     payload = event.payload
     version = str(event.resource.get("rowmill.version") or "")

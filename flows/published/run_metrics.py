@@ -88,8 +88,8 @@ def _of_run(run: ObservedRun) -> Iterator[Metric]:
     for split, folder in zip(request.splits, run.committed if request.flow != "fit" else (), strict=False):
         manifest = Manifest.load(folder)
         for name, rows in manifest.rows.items():
-            what, of = "rows in, of other splits, dropped, added and out", {"split": split, "rows": name}
-            yield Metric("rowmill.output.rows", "{row}", what, rows, of)
+            what = "rows in, of other splits, dropped, added and out"
+            yield Metric("rowmill.output.rows", "{row}", what, rows, {"split": split, "rows": name})
         size = sum(part["bytes"] for part in manifest.parts)
         yield Metric("rowmill.output.size", "By", "bytes of the files", size, {"split": split})
 

@@ -30,7 +30,8 @@ BUFFER, MOST_PIECES = 2**18, 16  # bytes that are read of a column at once; part
 
 def of_source(plan: Plan, rows: int = ROWS) -> pa.Table | None:
     """Rows from the beginnings of up to `PLACES` blocks, spread over the source; None where that costs too much."""
-    blocks, number = plan.blocks, places_of_sample(plan)
+    blocks = plan.blocks
+    number = places_of_sample(plan)
     schema = pa.schema([(c.name, c.dtype) for c in plan.schema.columns if c.name != ROW])
     tables: list[pa.Table] = []
     for block in (blocks[i * len(blocks) // number] for i in range(number)):
@@ -102,7 +103,8 @@ def _short_range(plan: Plan, piece: Piece, dialect: Dialect) -> Piece | None:
 
 def of_output(folder: Path, manifest: Mapping[str, Any], rows: int = ROWS) -> pa.Table | None:
     """The first rows of an output's files: of one where rows are shuffled over all of them, else of up to `PLACES`."""
-    parts, number = [part for part in manifest["parts"] if part["rows"]], files_of_sample(manifest)
+    parts = [part for part in manifest["parts"] if part["rows"]]
+    number = files_of_sample(manifest)
     chosen = [parts[i * len(parts) // number] for i in range(number)]
     tables = _of_parts(folder, chosen, manifest["output"]["format"], -(-rows // max(number, 1)))
     completed = [_with_folders(table, path) for path, table in tables]

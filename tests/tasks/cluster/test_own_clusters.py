@@ -224,7 +224,8 @@ def test_workers_are_made_ready_once_for_each_engine(caplog: pytest.LogCaptureFi
         gpu_setup.prepare_workers(client, engine)
     assert client.plugins == ["rowmill-pandas", "rowmill-cudf"]
     (line,) = caplog.messages
-    assert "through the host (a full shuffle of 158 M rows on two H100s: 3.9 s instead of 1.4 s)" in line
+    assert "go from GPU to GPU through the host, which is slower" in line
+    assert "as with TLS: a full shuffle of 158 M rows on two H100s takes 3.9 s instead of 1.4 s" in line
     assert "their GPUs have a pool of their own; start the workers as LocalCUDACluster() does without rmm" in line
 
 
