@@ -106,9 +106,7 @@ def served(prefect_server: Any, cluster: Any, tmp_path_factory: pytest.TempPathF
     }  # fmt: skip
     command = [sys.executable, "-P", "-c", FORKING, "serve", "--file", "deployments.yaml", "--limit", "2"]
     with (folder / "serve.log").open("wb") as log:
-        serving = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
+        serving = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
         with get_client(sync_client=True) as client:
             names = {spec["name"]: f"{spec['entrypoint'].rpartition('.')[2]}/{spec['name']}" for spec in specs}

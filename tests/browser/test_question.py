@@ -15,9 +15,7 @@ pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)]
 
 
 @pytest.mark.slow
-def test_a_person_publishes_a_night_by_the_form_of_its_run(
-    served: Served, api: Any, page: Any, keep: Any
-) -> None:
+def test_a_person_publishes_a_night_by_the_form_of_its_run(served: Served, api: Any, page: Any, keep: Any) -> None:
     folder = served.folder / "asks"
     run = api.create_flow_run_from_deployment(served.deployments["asks"].id, parameters={"run": {"date": BAD}})
     until(lambda: api.read_flow_run(run.id).state_name == "Suspended", "the run asks")

@@ -450,9 +450,7 @@ def test_a_day_without_data_may_be_skipped(tmp_path: Path, run_here: Any, api: A
     assert until(events, "the event")[0]["payload"]["date"] == "2026-11-22"
 
 
-def test_the_command_of_a_day_without_data_ends_with_0(
-    tmp_path: Path, stages_here: None, prefect_server: Any
-) -> None:
+def test_the_command_of_a_day_without_data_ends_with_0(tmp_path: Path, stages_here: None, prefect_server: Any) -> None:
     day_of(tmp_path, "2026-11-22")
     (tmp_path / "job.yaml").write_text(json.dumps(nightly(tmp_path, if_empty="skip")))
     empty, full = (rowmill("run", "job.yaml", "--date", f"2026-11-{day}", folder=tmp_path) for day in (22, 23))

@@ -215,9 +215,7 @@ def test_ecommerce_ids_go_back_to_values(shop: Path) -> None:
 
 
 @pytest.mark.promise("A recipe is a job that runs as shipped")
-def test_criteo_counts_are_log_scaled_and_rare_categories_share_an_id(
-    tmp_path: Path, run_alone: Run
-) -> None:
+def test_criteo_counts_are_log_scaled_and_rare_categories_share_an_id(tmp_path: Path, run_alone: Run) -> None:
     (out,) = run_recipe("criteo", tmp_path, run_alone, 20_000, "output.shuffle=none")
     source, table = source_of(tmp_path / "data" / "criteo"), rows_of(out)
 
