@@ -12,7 +12,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
-from flows.job.run_labels import OUTPUT, PROCESS, label_run, this_process
+from flows.job.run_labels import OUTPUT, label_run
 
 ALIVE, ENDED = "rowmill.run.alive", "rowmill.run.ended"
 SECONDS = 10.0  # between two signs
@@ -23,17 +23,18 @@ log = logging.getLogger("rowmill")
 def signs_of_life(output: str) -> Iterator[None]:
     """While the block runs, the server hears of the current flow run every `SECONDS`, and at the end that it is over.
 
-    A thread beside the work sends the events, and notes the output and the process of the run as labels.
+    The output is noted as a label of the run before the block begins: the next start looks for runs to this output that
+    were killed. A thread beside the work sends the events.
     """
     context = FlowRunContext.get()
     run = context.flow_run if context else None
     if run is None:
         yield
         return
+    label_run({OUTPUT: output})
     ended = threading.Event()
 
     def send() -> None:
-        label_run({OUTPUT: output, PROCESS: this_process()})
         while not ended.is_set():
             _emit(ALIVE, run)
             ended.wait(SECONDS)
