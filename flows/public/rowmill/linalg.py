@@ -180,7 +180,8 @@ def _factor_block(matrix: Any, names: tuple[str, ...], engine: str, block_info: 
             first = block_info[0]["array-location"][0][0]
             do = "fill it with FillMissing, limit it with Clip, or leave such rows or columns out"
             raise DataError(what, where=f"row {first + row:,}, counted from 0", why="null counts as nan", do=do)
-        result: np.ndarray = on_host(np.linalg.qr(matrix, mode="r"))
+        factor: Any = np.linalg.qr(matrix, mode="r")
+        result: np.ndarray = on_host(factor)
         engines.synchronize()
         return result
 
