@@ -12,22 +12,9 @@ from flows.job.job import Job
 from flows.job.parameters import job_maker
 from flows.preview.dry_run import show_preview
 from flows.run.artifacts import write_markdown
-from flows.run.nights import date_of_this_run, run_in_order
+from flows.run.nights import date_of_this_run
 from flows.run.run_names import run_name
-from flows.run.session import (
-    committing,
-    ingested,
-    learned,
-    make_samples,
-    on_cluster,
-    publish_outputs,
-    started,
-    transformed,
-)
-from flows.run.stages import run_stage
-from flows.run.worker_imports import worker_imports
-from infra.clusters.resolve import resolved
-from tasks.stages import task
+from flows.run.session import on_cluster, run_flow
 
 
 @flow(
@@ -51,25 +38,13 @@ def preprocess(
     """Turn raw interaction logs into shuffled, encoded, committed training data."""
     make = job_maker(locals())
     if dry_run:
-        show_preview(make(date_of_this_run), write_markdown)
+        show_preview(make(date_of_this_run), write_markdown, "preprocess")
         return []
-    folders: list[str] = run_in_order(make, run_job)
+    folders: list[str] = run_flow(make, "preprocess")
     return folders
 
 
 with_form(preprocess, Job)
-
-
-def run_job(job: Job) -> list[str]:
-    """Run the four stages of a job in the current flow run; return the folders that are committed."""
-    with started(job, job.request(resolved(job.cluster).engine), worker_imports("flows.preprocess")) as request:
-        make_samples(job)
-        results = [ingested(job, request), learned(job, request)]
-        with committing(job, request) as closing:
-            for split in request.splits:
-                results.append(transformed(job, request, split))
-                results.append(run_stage(task.shuffle_write, job, request, split))
-            return publish_outputs(job, request, results, closing)
 
 
 logging.getLogger("distributed.shuffle").setLevel(logging.ERROR)

@@ -12,14 +12,9 @@ from flows.job.parameters import job_data
 from flows.job.refit_job import Refit, make_refit
 from flows.preview.dry_run import show_preview
 from flows.run.artifacts import write_markdown
-from flows.run.nights import date_of_this_run, run_in_order
+from flows.run.nights import date_of_this_run
 from flows.run.run_names import run_name
-from flows.run.session import committing, ingested, learned, on_cluster, publish_outputs, started, transformed
-from flows.run.stages import run_stage
-from flows.run.worker_imports import worker_imports
-from infra.clusters.resolve import resolved
-from tasks.core.stage_results import StageResult
-from tasks.stages import task
+from flows.run.session import on_cluster, run_flow
 
 
 @flow(name="refit", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
@@ -39,19 +34,8 @@ def refit(
     if dry_run:
         show_preview(make(date_of_this_run), write_markdown, "refit")
         return []
-    folders: list[str] = run_in_order(make, run_refit)
+    folders: list[str] = run_flow(make, "refit")
     return folders
 
 
 with_form(refit, Refit, source=("path", "format", "filter"))
-
-
-def run_refit(job: Refit) -> list[str]:
-    """Run the four stages in the current flow run; return the folder that is committed."""
-    with started(job, job.request(resolved(job.cluster).engine), worker_imports("flows.refit")) as request:
-        results: list[StageResult] = [ingested(job, request), learned(job, request)]
-        with committing(job, request) as closing:
-            for split in request.splits:
-                results.append(transformed(job, request, split))
-                results.append(run_stage(task.shuffle_write, job, request, split))
-            return publish_outputs(job, request, results, closing)

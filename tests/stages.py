@@ -1,29 +1,43 @@
-"""The stages of a job one after another, without Prefect, for tests of what they do."""
+"""A run of a job without Prefect and without a cluster, for tests of what it does."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool
+from tasks.core.stage_results import StageResult
 from tasks.job.request import PlanOf, Request
 from tasks.report.html import ReportWriter
-from tasks.stages import commit, ingest, shuffle_write, statistics, transform
+from tasks.run.plugin import CurrentRun, RunPlugin
+from tasks.run.run import execute_on, run
 
 
-def run_stages(request: Request, threads: int = 2, pool: Pool | None = None) -> list[Any]:
+class Results(RunPlugin):
+    """The results of the stages of a run."""
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+
+    def after(self, run: CurrentRun, result: StageResult) -> None:
+        self.all.append(result)
+
+
+class Report(RunPlugin):
+    """Writes the report of a run, as the flow does."""
+
+    def begin(self, run: CurrentRun) -> None:
+        run.report = report_of(run.request)
+
+
+def run_stages(
+    request: Request, threads: int = 2, pool: Pool | None = None, plugins: Sequence[RunPlugin] = ()
+) -> list[Any]:
     """Ingest to commit, on threads of this process or on a pool; the results of the stages."""
-    pool = pool or LocalPool(threads)
-    with request.staging.locked():
-        results: list[Any] = [ingest.ingest(request, pool)]
-        if not request.fitted:
-            results.append(statistics.statistics(request, pool))
-        for split in request.splits:
-            results.append(transform.transform(request, split, pool))
-            results.append(shuffle_write.shuffle_write(request, split, pool))
-        with commit.Closing(request, report_of(request)) as closing:
-            commit.commit(request, results, closing=closing)
-    return results
+    results = Results()
+    run(request, execute_on(pool or LocalPool(threads)), [Report(), results, *plugins])
+    return results.all
 
 
 def report_of(request: Request) -> ReportWriter:

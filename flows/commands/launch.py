@@ -169,7 +169,7 @@ def launch(
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     from flows.commands.stop_command import stoppable
-    from flows.run.session import load_outputs
+    from tasks.manifest import Manifest
 
     splits: tuple[str, ...] = () if name == "fit" else job.source.splits
     watch = ProgressView(_staging(job).folder / "progress.json", splits, console, learns=name != "apply")
@@ -182,7 +182,7 @@ def launch(
     try:
         with ends_without_memory(), stoppable(_started), tags("rowmill"), _warnings_to(console), shown(watch), silent:
             output = flow(**data)
-            manifests = [] if name == "fit" else load_outputs(output)
+            manifests = [] if name == "fit" else [Manifest.load(folder) for folder in output]
             if output:
                 watch.finish(dict(zip(splits, manifests[-len(splits) :], strict=False)) if splits else {})
     except Exception as error:

@@ -50,7 +50,7 @@ class ObservedRun:
         """The files of `run.lineage` and `run.metrics`: their folders are resolved once a run."""
         return collector_files(self.request.run)
 
-    def __call__(self, result: StageResult) -> None:
+    def note(self, result: StageResult) -> None:
         """Note the result of a stage, and the samples of its workers, which are gone after the commit."""
         self.results.append(result)
         if self.request.run.metrics:

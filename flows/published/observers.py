@@ -10,40 +10,56 @@ import importlib.metadata
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from queue import SimpleQueue
 from types import ModuleType
 
 from flows.published.observed_run import WAIT_SECONDS, ObservedRun
 from tasks.core.settings import collector_file
+from tasks.core.stage_results import StageResult
 from tasks.errors import GateAskedError, GiveUpError
 from tasks.report.redaction import plain_url
+from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
 
 log = logging.getLogger("rowmill")
 
 
-@contextmanager
-def observed(run: ObservedRun, harmless: tuple[type[Exception], ...]) -> Iterator[None]:
-    """Tell the collectors of a run that it begins and how it ends; `harmless` errors end it well. GiveUpError where
-    the library of a collector is missing, a JobError where a file of one must not be written."""
-    run.check_files()
-    collectors = list[Collector]()
-    try:
-        for key in ("lineage", "metrics"):
-            if address := getattr(run.request.run, key):
-                collectors.append(Collector(key, address, run))
-        yield
-    except BaseException as error:
-        if not run.committed and not isinstance(error, harmless):
+class CollectorsPlugin(RunPlugin):
+    """Tells the collectors of a run that it begins and how it ends.
+
+    GiveUpError at the beginning where the library of a collector is missing, a JobError where a file of one must not be
+    written.
+    """
+
+    def __init__(self, observe: Callable[[CurrentRun], ObservedRun]) -> None:
+        self.observe = observe
+        self.collectors: list[Collector] = []
+
+    def begin(self, run: CurrentRun) -> None:
+        self.run = self.observe(run)
+        self.run.check_files()
+        try:
+            for key in ("lineage", "metrics"):
+                if address := getattr(run.request.run, key):
+                    self.collectors.append(Collector(key, address, self.run))
+        except BaseException as error:
+            self.ended(run, error)
+            raise
+
+    def after(self, run: CurrentRun, result: StageResult) -> None:
+        self.run.request = run.request
+        self.run.note(result)
+
+    def ended(self, run: CurrentRun, error: BaseException | None) -> None:
+        self.run.request = run.request
+        if error is not None and not run.outputs and not isinstance(error, NothingToDoError):
             is_failed = isinstance(error, Exception) and not isinstance(error, GateAskedError)
-            run.end, run.error = "FAIL" if is_failed else "ABORT", error
-        raise
-    finally:
-        for collector in collectors:
+            self.run.end = "FAIL" if is_failed else "ABORT"
+            self.run.error = error
+        for collector in self.collectors:
             collector.end()
         until = time.monotonic() + WAIT_SECONDS
-        for collector in collectors:
+        for collector in self.collectors:
             collector.close(until)
 
 

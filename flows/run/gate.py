@@ -19,6 +19,7 @@ from flows.published.events import What, output_event
 from flows.published.outbox import deliver, put_in
 from flows.run.artifacts import later, write_markdown, write_table
 from flows.run.links import flow_run_id
+from tasks.core.stage_results import StageResult
 from tasks.errors import GateAskedError, GateStoppedError, RowmillError
 from tasks.gate.decide import GateDecision, decide, judge
 from tasks.gate.earlier_outputs import MOST_NIGHTS, Past, PastNights, good_versions
@@ -32,6 +33,7 @@ from tasks.job.request import PlanOf, Request, output_slug
 from tasks.job.run_date import is_pattern
 from tasks.report.redaction import plain_url
 from tasks.report.verdict_section import verdict_markdown, verdict_rows
+from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.storage.documents import dumped
 
 STOPPED = "rowmill.gate.stopped"  # the event of a run that the gate stops
@@ -44,6 +46,24 @@ class Judged(NamedTuple):
     verdict: Verdict
     profile: Profile
     before: Profile | None = None
+
+
+class GatePlugin(RunPlugin):
+    """Judges the rows of a run when they have been learned from, and again before they are published."""
+
+    def __init__(self, job: AnyJob) -> None:
+        self.job = job
+
+    def after(self, run: CurrentRun, result: StageResult) -> None:
+        if result.stage == "statistics":
+            pass_gate(self.job, run.request, "statistics")
+
+    def before_commit(self, run: CurrentRun) -> None:
+        if run.request.flow != "fit":  # which reads nothing after its statistics
+            pass_gate(self.job, run.request, "commit")
+        note = read_note(run.request.staging.folder)
+        if note.verdicts:
+            run.gate = note.to_json()
 
 
 def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
@@ -83,12 +103,6 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
         ask(request.staging, question)
         deliver([request.staging.target])
         raise asks(question)
-
-
-def gate_of(request: Request) -> dict[str, Any]:
-    """The content of `_gate.json` of the output of a run that is about to be published; {} where nothing was judged."""
-    note = read_note(request.staging.folder)
-    return note.to_json() if note.verdicts else {}
 
 
 def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:

@@ -20,6 +20,7 @@ from prefect.utilities.urls import url_for
 from flows.run.artifacts import write_markdown
 from tasks.manifest import Manifest
 from tasks.report.page import REPORT
+from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.stages.progress_artifact import fresh_client
 from tasks.stages.task import dashboard_of
 
@@ -94,6 +95,19 @@ def links(client: Client | None = None, key: str = "preprocess", performance: bo
     if _current.get() is None and client is not None:
         _current.set(Links(client, key, performance))
     return _current.get()
+
+
+class LinksPlugin(RunPlugin):
+    """Shows the reports of a run at the end, and gives them Dask's own report."""
+
+    def before_commit(self, run: CurrentRun) -> None:
+        shown = links()
+        if run.report and shown:
+            run.report.performance = shown.performance()
+
+    def committed(self, run: CurrentRun, outputs: Sequence[str]) -> None:
+        if shown := links():
+            shown.show_reports(run.manifests)
 
 
 def flow_run_id() -> str:

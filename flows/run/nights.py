@@ -43,6 +43,7 @@ from flows.run.links import flow_run_id
 from flows.run.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer
 from flows.run.run_names import show_date
 from tasks.core.settings import Run
+from tasks.core.stage_results import StageResult, TransformResult
 from tasks.errors import GateAskedError, GateStoppedError, JobError, NoInputError, OpenQuestionError, RowmillError
 from tasks.gate.notes import NOTE as GATE_NOTE
 from tasks.gate.notes import is_stopped
@@ -60,7 +61,10 @@ from tasks.job.run_date import (
     run_date_at,
 )
 from tasks.report import escaped
+from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
+from tasks.run.run import Execute
 from tasks.sources.formats import read_options
+from tasks.sources.planning import NoRowsError, NoValidationRowsError
 from tasks.stages.progress_artifact import fresh_client
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.files import expand, is_remote
@@ -77,16 +81,8 @@ J = TypeVar("J", Job, Application, Refit)
 log = logging.getLogger("rowmill")
 
 
-class NoDataError(Exception):
+class NoDataError(NothingToDoError):
     """The source of a run has no rows, and `run.if_empty` is skip."""
-
-
-class PublishedError(Exception):
-    """A run was cut off right after its output had been published: `folders` have it."""
-
-    def __init__(self, folders: list[str]) -> None:
-        super().__init__(", ".join(folders))
-        self.folders = folders
 
 
 class OtherNightError(Exception):
@@ -281,6 +277,47 @@ def begun_dates(own: J, make: Callable[[DateOf], J]) -> Iterator[RunDate]:
     yield from sorted(dates, key=lambda begun: begun.time)
 
 
+class RunDatePlugin(RunPlugin):
+    """Notes the date of a run in its staging folder, whose work is of one date only."""
+
+    def __init__(self, job: AnyJob) -> None:
+        self.job = job
+
+    def begin(self, run: CurrentRun) -> None:
+        note_night(self.job, run.request.staging)
+
+
+class EmptySourcePlugin(RunPlugin):
+    """Ends a run whose source has no rows, as `run.if_empty` has it, where they are looked for by a date."""
+
+    def __init__(self, job: AnyJob) -> None:
+        self.job = job
+
+    def begin(self, run: CurrentRun) -> None:
+        check_source(self.job, run.request)
+
+    def after(self, run: CurrentRun, result: StageResult) -> None:
+        if not isinstance(result, TransformResult) or result.split not in ("", "train"):
+            return
+        if not result.rows_out and needs_rows(self.job):
+            run.request.staging.clean()
+            empty(self.job, f"the filter leaves none of {result.rows:,} rows")
+
+    def around(self, execute: Execute) -> Execute:
+        """Let the stages of a run work as before, but that a source without rows is one without data."""
+
+        def execute_unless_empty(stage: str, request: Request, split: str | None = None) -> StageResult:
+            try:
+                return execute(stage, request, split)
+            except NoRowsError as error:
+                place = "source.valid" if isinstance(error, NoValidationRowsError) else "source"
+                if needs_rows(self.job, place):
+                    empty(self.job, f"{error.what}: {error.where}")
+                raise
+
+        return execute_unless_empty
+
+
 def note_night(job: AnyJob, staging: Staging) -> None:
     """Note the date of a run in its staging folder, whose lock the run has.
 
@@ -367,8 +404,6 @@ def _run(job: J, run: Callable[[J], list[str]]) -> Ended:
     except DiscardedError as reason:
         get_run_logger().warning("%s", reason)
         return Cancelled(message=str(reason))
-    except PublishedError as published_before:
-        return published_before.folders
     except NoDataError as reason:
         text = f"nothing was written: {reason}"
         get_run_logger().warning("%s", text)
@@ -379,6 +414,8 @@ def _run(job: J, run: Callable[[J], list[str]]) -> Ended:
         write_markdown(f"{flow_name}-{slug}-skipped", f"{escaped(text)}.", "No data")
         emit_event(SKIPPED, {"prefect.resource.id": f"rowmill.output.{slug}"}, payload=payload)
         return Completed(message=text, data=[])
+    except NothingToDoError as published_before:
+        return published_before.outputs
 
 
 def has_date(job: AnyJob, place: str) -> bool:

@@ -32,6 +32,7 @@ from tasks.gate.question import Question, alone, answered, end_question, read_qu
 from tasks.job.request import output_slug
 from tasks.report.phrases import escaped, markdown_table
 from tasks.report.verdict_section import verdict_rows
+from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.storage.staging import Staging
 
 ASKED = "rowmill.gate.asked"  # the event of a run that waits for an answer
@@ -50,6 +51,13 @@ class PublishOrDiscard(RunInput):
 
     answer: Literal["publish", "discard"] = Field(description="publish the output, or throw it away")
     who: str = Field("", description="your name; it goes into _gate.json of the output")
+
+
+class QuestionPlugin(RunPlugin):
+    """Settles what the gate has asked of the work in the staging folder, before a run goes on with it."""
+
+    def begin(self, run: CurrentRun) -> None:
+        settle_question(run.request.staging)
 
 
 def settle_question(staging: Staging) -> None:

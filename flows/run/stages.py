@@ -28,7 +28,6 @@ from tasks.cluster import stalled_tasks
 from tasks.cluster.dask_pool import offering, workers_at
 from tasks.core.stage_results import StageResult, StageRun
 from tasks.errors import GiveUpError
-from tasks.graph.failed_casts import sentence
 from tasks.job.request import Request
 from tasks.stages import task as stages_task
 from tasks.storage.files_being_read import FOLDER, doing, notes_left
@@ -68,7 +67,7 @@ def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = 
                 wait_for(future, name, job.run.stalled_after, owned=job.cluster.kind != "address")
                 run: StageRun = future.result()
                 _done.get().append(_Done(future.task_run_id, task, run.worker, future.wrapped_future.client))
-                return _reported(run, attempt, future.task_run_id, request)
+                return _reported(run, attempt, future.task_run_id)
             except stages_task.LOST as error:
                 _mark_crashed(future.task_run_id, error, task)
                 notes = notes_left(request.staging.folder / FOLDER)
@@ -115,13 +114,10 @@ def _where_it_fits(resources: dict[str, float] | None) -> dict[str, Any]:
     return {"workers": fitting, "allow_other_workers": True} if 0 < len(fitting) < len(workers) else {}
 
 
-def _reported(run: StageRun, attempt: int, task_run_id: uuid.UUID, request: Request) -> StageResult:
+def _reported(run: StageRun, attempt: int, task_run_id: uuid.UUID) -> StageResult:
     """The result of a stage that is done, after people have been shown what it says."""
     result = replace(run.result, retries=run.result.retries + attempt)
     show(run.artifacts, run.progress, task_run_id)
-    last = "statistics" if request.flow == "fit" else "transform"  # of the stages that make the same columns
-    for failed in result.failed_casts if result.stage == last else ():
-        get_run_logger().warning(sentence(dict(failed)))
     notify(result)
     return result
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 FailedCast = Mapping[str, Any]  # entry, expression, rows: see tasks.graph.failed_casts
 PartRecord = Mapping[str, Any]  # path, rows, bytes, xxh3_128 of a file of the output
 TableRows = Sequence[Mapping[str, Any]]
+Message = tuple[int, str]  # a level of `logging`, and a line for people
 RESOURCES = ("core_seconds", "gpu_seconds", "energy_joules", "cost")
 
 
@@ -54,6 +56,14 @@ class StageResult:
         every["bytes"] = every.pop("nbytes")
         every |= self.resources
         return {name: value for name, value in every.items() if value is not None and value not in ("", ())}
+
+    def messages(self, makes_columns: bool, fitted_on: str) -> Iterator[Message]:
+        """Yield what people should know of the result: levels of `logging` and lines.
+
+        `makes_columns`: the stage is the one of its run that makes the columns. `fitted_on` names what the rows are
+        compared with: the fit, or the base.
+        """
+        yield from ()
 
 
 def total_resources(results: Sequence[StageResult]) -> dict[str, float]:
@@ -102,6 +112,29 @@ class IngestResult(StageResult):
     def figures(self) -> dict[str, Any]:
         return super().figures() | dict(self.estimate)
 
+    def messages(self, makes_columns: bool, fitted_on: str) -> Iterator[Message]:
+        if self.made_up:
+            yield logging.WARNING, f"made-up data: {self.made_up}"
+        if self.left_out:
+            yield logging.WARNING, f"left out, since the source lacks their columns: {self.left_out}"
+        if self.differs_from_fit:
+            yield logging.WARNING, f"different from the {fitted_on}: {self.differs_from_fit}"
+        if self.again:
+            yield (
+                logging.WARNING,
+                f"{self.again:,} files are learned once more: their rows count twice (refit.again)",
+            )
+        if self.contract:
+            yield logging.WARNING, f"the contract: {self.contract}"
+        if self.united:
+            yield logging.WARNING, f"how columns are read: {self.united}"
+        if self.bad_lines_of:
+            yield logging.WARNING, self.bad_lines_of
+        if self.repeated:
+            yield logging.INFO, f"source.unique leaves out {self.repeated}: other rows have the same keys"
+        if self.divided:
+            yield logging.INFO, f"source.split: {self.divided}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticsResult(StageResult):
@@ -124,6 +157,10 @@ class StatisticsResult(StageResult):
     other_splits: int | None = None
     profile: str = _not_shown(default="")
 
+    def messages(self, makes_columns: bool, fitted_on: str) -> Iterator[Message]:
+        if makes_columns and self.downsampled is not None:
+            yield logging.INFO, f"source.downsample leaves out {self.downsampled:,} rows"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TransformResult(StageResult):
@@ -143,6 +180,16 @@ class TransformResult(StageResult):
     other_splits: int | None = None
     null_in_train: int | None = None
     profile: str = _not_shown(default="")
+
+    def messages(self, makes_columns: bool, fitted_on: str) -> Iterator[Message]:
+        if self.other_splits is not None:
+            text = f"{self.split}: {self.other_splits:,} rows belong to other splits (source.split)"
+            yield logging.INFO, text
+        if self.null_in_train:
+            text = f"{self.null_in_train:,} rows are in train since the column of source.split is null"
+            yield logging.WARNING, text
+        if self.downsampled is not None:
+            yield logging.INFO, f"source.downsample leaves out {self.downsampled:,} rows"
 
 
 @dataclass(frozen=True, kw_only=True)

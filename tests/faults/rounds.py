@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -142,37 +142,23 @@ class Rounds:
 
 
 def run_stages(job: dict[str, Any]) -> dict[str, Any]:
-    """All stages of a job in this process as its flow runs them, without Prefect and without a cluster."""
-    from prefect.logging import disable_run_logger
-
+    """A run of a job in this process, without Prefect and without a cluster."""
     from flows.job.job import make_job
-    from flows.run.nights import PublishedError
-    from flows.run.session import on_base
+    from flows.run.base import BasePlugin
     from tasks.cluster.local_pool import LocalPool
-    from tasks.stages import commit, ingest, shuffle_write, statistics, transform
-    from tests.stages import report_of
+    from tasks.run.plugin import NothingToDoError
+    from tasks.run.run import execute_on, run
+    from tests.stages import Report, Results
 
     made = make_job(job)
-    request = made.request("pandas")
-    staging, pool = request.staging, LocalPool(2)
-    staging.check(made.output.on_existing)
-    with staging.locked(wait=made.run.lock == "wait") as owner, disable_run_logger():
-        staging.check(made.output.on_existing)
-        try:
-            request = replace(on_base(made, request), owner=owner)
-        except PublishedError as published:
-            return {"committed": published.folders, "stages": []}
-        done = [ingest.ingest(request, pool), statistics.statistics(request, pool)]
-        for split in request.splits:
-            done += [
-                transform.transform(request, split, pool),
-                shuffle_write.shuffle_write(request, split, pool),
-            ]
-        with commit.Closing(request, report_of(request)) as closing:
-            manifests = commit.commit(request, done, closing=closing)
+    results = Results()
+    try:
+        manifests = run(made.request("pandas"), execute_on(LocalPool(2)), [BasePlugin(made), Report(), results])
+    except NothingToDoError as published:
+        return {"committed": published.outputs, "stages": []}
     return {
         "committed": [manifest.path for manifest in manifests],
-        "stages": [(result.stage, result.reused) for result in done],
+        "stages": [(result.stage, result.reused) for result in results.all],
     }
 
 

@@ -51,7 +51,6 @@ def workers() -> set[int]:
 
 def kill_workers_before(monkeypatch: pytest.MonkeyPatch, stages: Sequence[str]) -> list[str]:
     """From now on kill -9 ends the workers of a run before it begins with one of the stages; the stages that begin."""
-    from flows import preprocess
     from flows.run import session
     from flows.run import stages as run_stages
 
@@ -65,7 +64,6 @@ def kill_workers_before(monkeypatch: pytest.MonkeyPatch, stages: Sequence[str]) 
                     os.kill(worker, signal.SIGKILL)  # as the kernel does when memory is short
         return run_stage(function, *args)
 
-    monkeypatch.setattr(preprocess, "run_stage", between)
     monkeypatch.setattr(session, "run_stage", between)
     return started
 

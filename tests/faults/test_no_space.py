@@ -89,8 +89,7 @@ def test_a_full_disk_is_told_and_with_space_again_the_job_goes_on(
 def test_a_run_on_a_full_disk_is_failed_with_its_stage_and_the_next_is_completed(
     disk: Path, data: Path, expected: dict[str, str], cluster: Any, monkeypatch: pytest.MonkeyPatch, prefect_server: Any
 ) -> None:
-    from flows import preprocess
-    from flows.run import stages
+    from flows.run import session, stages
 
     run_stage, job = stages.run_stage, make_job(data, disk / "out")
 
@@ -100,7 +99,7 @@ def test_a_run_on_a_full_disk_is_failed_with_its_stage_and_the_next_is_completed
         return run_stage(function, *args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(preprocess, "run_stage", fill_first)
+        patched.setattr(session, "run_stage", fill_first)
         state = run_here(job, cluster)
     check_error(state.result(raise_on_failure=False), disk, disk / ".out.rowmill")
     assert flow_state(state) == "Failed"

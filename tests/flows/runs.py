@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.cluster.local_pool import LocalPool
+from tasks.run.run import execute_on
 from tests.infra.elsewhere import until
 from tests.running import section_of
 
@@ -69,12 +69,10 @@ def execute(flow: Any, flow_run: Any) -> Any:
 def have_stages_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the stages of flows, also of those that commands start, run in this process: no cluster is started, and the
     server hears of no task runs."""
-    from flows import apply, preprocess, refit
     from flows.run import session
     from infra.workers import forkserver
 
-    for module in (session, preprocess, apply, refit):
-        monkeypatch.setattr(module, "run_stage", run_stage_here)
+    monkeypatch.setattr(session, "run_stage", run_stage_here)
     monkeypatch.setattr(forkserver, "start", lambda modules=(): False)
 
 
@@ -82,9 +80,7 @@ def run_stage_here(function: Any, job: Any, request: Any, split: str | None = No
     """Run a stage in this process, in the place of `flows.run.stages.run_stage`; its result."""
     from flows.run.listeners import notify
 
-    work = getattr(import_module(f"tasks.stages.{function.name}"), function.name)
-    splits = [] if split is None else [split]
-    result = work(request.of_stage(function.name), *splits, LocalPool(2))
+    result = execute_on(LocalPool(2))(function.name, request, split)
     notify(result)
     return result
 

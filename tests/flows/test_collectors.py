@@ -23,10 +23,10 @@ from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.published import observers
-from flows.published.observers import observed
 from flows.run import session
 from tasks.errors import GateAskedError, GateStoppedError, GiveUpError, JobError
 from tasks.manifest import Manifest
+from tasks.run.plugin import CurrentRun
 from tests.conftest import free_port
 from tests.faults.jobs import make_data, make_job
 from tests.faults.rounds import Rounds
@@ -283,14 +283,13 @@ def test_a_collector_that_is_away_or_silent_costs_nothing(
 ) -> None:
     waited: list[float] = []
 
-    @contextmanager
-    def timed(*arguments: Any, **named: Any) -> Iterator[None]:
-        with observed(*arguments, **named):
-            yield
+    class Timed(session.CollectorsPlugin):
+        def ended(self, run: CurrentRun, error: BaseException | None) -> None:
             began = time.monotonic()
-        waited.append(time.monotonic() - began)
+            super().ended(run, error)
+            waited.append(time.monotonic() - began)
 
-    monkeypatch.setattr(session, "observed", timed)
+    monkeypatch.setattr(session, "CollectorsPlugin", Timed)
     days(tmp_path)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -267,13 +269,8 @@ def test_a_scheduled_run_has_the_date_of_its_schedule_and_keeps_it(
     due = Scheduled(scheduled_time=datetime.fromisoformat("2026-03-28T23:30Z"))
     flow_run = api.create_flow_run(preprocess, parameters=nightly(tmp_path, timezone="Europe/Berlin"), state=due)
 
-    def cut_off(*_: Any, **__: Any) -> None:
-        raise DataError("cut off")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("flows.preprocess.transformed", cut_off)
-        with pytest.raises(DataError, match="cut off"):
-            execute(preprocess, api.read_flow_run(flow_run.id)).result()
+    with cut_off_before_transform(monkeypatch), pytest.raises(DataError, match="cut off"):
+        execute(preprocess, api.read_flow_run(flow_run.id)).result()
     api.set_flow_run_state(flow_run.id, Scheduled(name="AwaitingRetry"), force=True)
     assert execute(preprocess, api.read_flow_run(flow_run.id)).is_completed()
 
@@ -283,16 +280,27 @@ def test_a_scheduled_run_has_the_date_of_its_schedule_and_keeps_it(
     assert dates(tmp_path / "out") == {"v0001": "2026-03-29"}
 
 
-def begin(run: Any, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is cut off after its statistics, as by a kill."""
+@contextmanager
+def cut_off_before_transform(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A run in this block is cut off after its statistics, as by a kill."""
+    from flows.run import session
 
-    def cut_off(*_: Any, **__: Any) -> None:
-        raise DataError("cut off")
+    run_stage = session.run_stage
+
+    def cut_off(function: Any, *more: Any) -> Any:
+        if function.name == "transform":
+            raise DataError("cut off")
+        return run_stage(function, *more)
 
     with monkeypatch.context() as patched:
-        patched.setattr("flows.preprocess.transformed", cut_off)
-        with pytest.raises(DataError, match="cut off"):
-            run(data)
+        patched.setattr(session, "run_stage", cut_off)
+        yield
+
+
+def begin(run: Any, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is cut off after its statistics, as by a kill."""
+    with cut_off_before_transform(monkeypatch), pytest.raises(DataError, match="cut off"):
+        run(data)
 
 
 def dates(folder: Path) -> dict[str, str]:

@@ -33,7 +33,7 @@ from flows.preprocess import preprocess
 from flows.preview.job_preview import preview
 from flows.refit import refit
 from flows.run import session
-from flows.run.session import make_samples
+from flows.run.samples import SamplesPlugin
 from infra.clusters import local
 from infra.clusters.model import OF_CLASS, Cluster
 from tasks.core.settings import OF_ROWS, WITHOUT_FIGURE, Check, Checks, Source
@@ -335,8 +335,7 @@ def written(folder: Path, job: dict[str, Any], entry: Seen, monkeypatch: pytest.
     try:
         for _ in range(entry.runs):
             made = make_job(job)
-            make_samples(made)
-            run_stages(made.request("pandas"))
+            run_stages(made.request("pandas"), plugins=[SamplesPlugin(made)])
     except RowmillError as error:
         return str(error)
     return rows_and_files(folder)

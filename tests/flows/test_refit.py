@@ -95,7 +95,6 @@ def test_after_a_discarded_night_the_same_rows_go_on_from_the_one_before(tmp_pat
 def test_a_run_whose_base_is_discarded_meanwhile_publishes_nothing(
     tmp_path: Path, night: Any, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flows import preprocess as flow
     from flows.run import session
 
     night(0)
@@ -109,7 +108,6 @@ def test_a_run_whose_base_is_discarded_meanwhile_publishes_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(session, "run_stage", meanwhile)
-        patch.setattr(flow, "run_stage", meanwhile)
         with pytest.raises(JobError, match=r"(?s)the base of this run was discarded: v0002.*by ada at 20"):
             night(2)
     assert not (tmp_path / "out/v0003").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -13,11 +14,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from prefect.logging import disable_run_logger
 
 from flows.job.job import load_job, make_job
 from flows.preprocess import preprocess
-from flows.run.session import make_samples
+from flows.run.samples import make_samples
 from tasks.errors import JobError
 from tests.flows.runs import call, have_stages_here, rows_of
 from tests.flows.test_recipes import ids, run_recipe, source_of
@@ -34,8 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sequences")
     data, draw = folder / "data" / "sequences", np.random.default_rng(0)
     places = [f"source.path={data}/train", f"source.valid={data}/valid", f"source.sample.rows={ROWS}"]
-    with disable_run_logger():
-        make_samples(load_job("sequences", places, sample=True))
+    make_samples(load_job("sequences", places, sample=True), logging.getLogger("rowmill"))
     for path in (data / "train", data / "valid"):
         table = source_of(path)
         shutil.rmtree(path)

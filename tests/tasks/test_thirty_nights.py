@@ -7,7 +7,6 @@ import copy
 import csv
 import hashlib
 import json
-import logging
 import math
 import threading
 from collections import defaultdict
@@ -23,7 +22,7 @@ import pytest
 
 from flows.commands.discard import discarded, restored
 from flows.job.job import make_application, make_job
-from flows.run import session
+from flows.run.base import BasePlugin
 from tasks.core.settings import Checks
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
@@ -191,7 +190,7 @@ class Story:
             "label": ["y"], "run": {"report": False, "date": f"2026-10-{day + 1:02d}"}, **more,
             "output": output | more.get("output", {}),
         })  # fmt: skip
-        run_stages(session.on_base(made, made.request(self.engine)))
+        run_stages(made.request(self.engine), plugins=[BasePlugin(made)])
 
     def night(self, day: int, features: list[dict[str, Any]], on: str, version: str, **more: Any) -> None:
         """A night that has to be learned on top of `on` and published as `version`, with exactly these rows."""
@@ -331,8 +330,7 @@ class Readers:
 
 
 @pytest.fixture
-def story(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> Story:
-    monkeypatch.setattr(session, "get_run_logger", lambda: logging.getLogger("rowmill"))
+def story(tmp_path: Path, engine: str) -> Story:
     return Story(tmp_path, engine)
 
 

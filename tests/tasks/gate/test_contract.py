@@ -205,8 +205,9 @@ def test_ingest_reads_a_source_under_its_contract(tmp_path: Path) -> None:
     results = run_stages(make_job(job(tmp_path, rules)).request("pandas"))
     assert results[0].contract == "column 'extra' (string) is not in the contract: it is left out"
     rules["new_columns"] = "freeze"
+    (folder := tmp_path / "again").mkdir()
     with pytest.raises(DataError, match="the source does not match the contract"):
-        run_stages(make_job(job(tmp_path, rules)).request("pandas"))
+        run_stages(make_job(job(folder, rules)).request("pandas"))
 
 
 def test_a_column_that_is_left_out_is_not_there_for_the_features(tmp_path: Path) -> None:

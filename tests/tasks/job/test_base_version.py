@@ -28,7 +28,7 @@ from tasks.job.request import Request
 from tasks.loading import loader
 from tasks.loading.embedding_growth import grow
 from tasks.manifest import of_other_ids
-from tasks.stages import commit, ingest, statistics
+from tasks.run.run import execute_on, run
 from tasks.storage import own_files
 from tasks.storage.discarded import is_discarded, mark, read_mark
 from tasks.storage.own_files import versions_of
@@ -65,11 +65,7 @@ def night(folder: Path, number: int, engine: str = "pandas", **more: Any) -> Non
 
 def run_fit(request: Request) -> None:
     """Ingest, statistics and the commit of a fitted workflow, as the flow `fit` does them."""
-    pool = LocalPool(1)
-    with request.staging.locked():
-        ingest.ingest(request, pool)
-        statistics.statistics(request, pool)
-        commit.commit_fitted(request)
+    run(replace(request, flow="fit"), execute_on(LocalPool(1)))
 
 
 def nights(folder: Path, count: int, engine: str = "pandas") -> Path:
@@ -467,7 +463,7 @@ def test_a_refit_has_the_gate_and_the_files_of_its_base(tmp_path: Path) -> None:
 
 def test_a_refit_of_a_fitted_workflow_has_its_checks(tmp_path: Path) -> None:
     data = job(tmp_path, 0, checks={"on_finding": "stop"}, contract={"columns": {"x": {"nulls": 0.1}}})
-    run_fit(replace(make_job(data).request("pandas"), flow="fit"))
+    run_fit(make_job(data).request("pandas"))
     made = make_refit({"base": data["output"]["path"], "source": {"path": data["source"]["path"]}})
     assert made.checks.on_finding == "stop"
     assert made.rules() == make_job(data).rules()

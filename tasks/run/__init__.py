@@ -1,0 +1,1 @@
+"""A run: its stages in their order, its commit, and the plugins that accompany it."""

@@ -1,0 +1,190 @@
+"""Runs a job: ingest, statistics, transform and shuffle_write, then one commit that publishes all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol
+
+from tasks.cluster.pool import Pool
+from tasks.core.stage_results import StageResult
+from tasks.graph.failed_casts import sentence
+from tasks.job.refitting import LEARN_FROM
+from tasks.job.request import PlanOf, Request
+from tasks.manifest import Manifest
+from tasks.run.plugin import CurrentRun, RunPlugin
+from tasks.stages import commit, ingest, shuffle_write, statistics, transform
+from tasks.storage.files import is_remote
+from tasks.storage.files_being_read import open_outputs
+
+WORK = {"ingest": ingest, "statistics": statistics, "transform": transform, "shuffle_write": shuffle_write}
+
+
+class Execute(Protocol):
+    """Does the work of a stage, of one split where the stage is one of a split, and returns its result."""
+
+    def __call__(self, stage: str, request: Request, split: str | None = None) -> StageResult: ...
+
+
+def execute_on(pool: Pool) -> Execute:
+    """Do the work of stages in this process, and that of partitions on a pool."""
+
+    def execute(stage: str, request: Request, split: str | None = None) -> StageResult:
+        work: Callable[..., StageResult] = getattr(WORK[stage], stage)
+        splits = [] if split is None else [split]
+        return work(request.of_stage(stage), *splits, pool)
+
+    return execute
+
+
+def run(
+    request: Request, execute: Execute, plugins: Sequence[RunPlugin] = (), log: Any = None, run_id: str = ""
+) -> list[Manifest]:
+    """Do what a request asks for; return the manifests of the outputs, one for each split (none for a fit).
+
+    `execute` does the work of each stage: here, or on the workers of a cluster. What else belongs to a run is a plugin.
+    Of what an earlier start of the same request has done, nothing is done again.
+
+    The order in which things end, also when a run fails or is stopped:
+
+    | what ends | when |
+    |---|---|
+    | the stage that runs | `execute` stops it before it lets the error pass |
+    | the thread that prepares the commit | then: nothing writes to the staging folder any more |
+    | the plugins (`ended`) | then, the last one first |
+    | outputs that the run reads | are let go: they may be removed again |
+    | the lock of the output | is the last: the next run finds nothing at work |
+
+    Args:
+        request: What to do, and where.
+        execute: Does the work of a stage.
+        plugins: What accompanies the run, in this order.
+        log: Where the run says what people should know; rowmill's own log if None.
+        run_id: The id of the flow run, for the manifests.
+
+    Raises:
+        JobError: The output must not be changed.
+        NothingToDoError: A plugin found that nothing is to be done.
+    """
+    staging = request.staging
+    current = CurrentRun(request, run_id=run_id)
+    if log is not None:
+        current.log = log
+    staging.check(request.output.on_existing)
+    with staging.locked(wait=request.run.lock == "wait") as owner:
+        staging.check(request.output.on_existing)  # again: what was waited for, or mended, may stand there now
+        current.request = replace(request, owner=owner)
+        try:
+            with accompanied(current, plugins):
+                _learn(current, execute, plugins)
+                if current.request.flow == "fit":
+                    _publish_fitted(current, plugins)
+                else:
+                    _write(current, execute, plugins)
+        finally:
+            current.read_outputs.clear()
+    return current.manifests
+
+
+@contextmanager
+def accompanied(current: CurrentRun, plugins: Sequence[RunPlugin]) -> Iterator[None]:
+    """Tell plugins that a run begins and, those that have let it begin, how it ended."""
+    begun: list[RunPlugin] = []
+    ended_by: BaseException | None = None
+    try:
+        for plugin in plugins:
+            plugin.begin(current)
+            begun.append(plugin)
+        yield
+    except BaseException as error:
+        ended_by = error
+        raise
+    finally:
+        for plugin in reversed(begun):
+            with _logged(current, plugin, "ended"):
+                plugin.ended(current, ended_by)
+
+
+@contextmanager
+def _logged(current: CurrentRun, plugin: RunPlugin, method: str) -> Iterator[None]:
+    """Log an error of a plugin: what it is told of has happened all the same."""
+    try:
+        yield
+    except Exception as error:
+        name = type(plugin).__name__
+        current.log.warning("%s of the plugin %s: %s: %s", method, name, type(error).__name__, error)
+
+
+def _learn(current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin]) -> None:
+    """Plan the source, and learn from it unless the run applies what was learned before."""
+    _do_stage(current, execute, plugins, "ingest")
+    if not current.request.fitted:
+        _do_stage(current, execute, plugins, "statistics")
+
+
+def _write(current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin]) -> None:
+    """Transform, shuffle and write the rows of all splits, and publish them together."""
+    request = current.request
+    with commit.Closing(request, current.report) as closing:
+        for split in request.splits:
+            _do_stage(current, execute, plugins, "transform", split)
+            _do_stage(current, execute, plugins, "shuffle_write", split)
+        for plugin in plugins:
+            plugin.before_commit(current)
+        current.manifests += commit.commit(
+            request, current.results, current.run_id, closing, current.gate, current.upstream
+        )
+    for manifest in current.manifests:
+        rows = f"{manifest.rows['out']:,}"
+        current.log.info("committed %s rows in %s files to %s", rows, len(manifest.parts), manifest.path)
+        if text := manifest.empty_files:
+            current.log.warning("%s", text)
+    _tell_committed(current, plugins, [manifest.path for manifest in current.manifests])
+
+
+def _publish_fitted(current: CurrentRun, plugins: Sequence[RunPlugin]) -> None:
+    """Publish what was learned as a fitted workflow."""
+    for plugin in plugins:
+        plugin.before_commit(current)
+    folder = commit.commit_fitted(current.request, current.gate)
+    current.log.info("the fitted workflow is in %s", folder)
+    _tell_committed(current, plugins, [folder])
+
+
+def _tell_committed(current: CurrentRun, plugins: Sequence[RunPlugin], outputs: Sequence[str]) -> None:
+    current.outputs[:] = outputs
+    for plugin in plugins:
+        with _logged(current, plugin, "committed"):
+            plugin.committed(current, outputs)
+
+
+def _do_stage(
+    current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin], stage: str, split: str | None = None
+) -> None:
+    """Do a stage; say what people should know of its result, and let the plugins look at it."""
+    result = execute(stage, current.request, split)
+    current.results.append(result)
+    if stage == "ingest":
+        current.read_outputs += open_outputs(_local_files(current.request))
+    _say(current, result)
+    for plugin in plugins:
+        plugin.after(current, result)
+
+
+def _say(current: CurrentRun, result: StageResult) -> None:
+    """Log what people should know of the result of a stage."""
+    request = current.request
+    makes_columns = result.stage == ("statistics" if request.flow == "fit" else "transform")
+    for failed in result.failed_casts if makes_columns else ():
+        current.log.warning("%s", sentence(dict(failed)))
+    for level, text in result.messages(makes_columns, "base" if request.base else "fit"):
+        current.log.log(level, "%s", text)
+
+
+def _local_files(request: Request) -> Iterator[str]:
+    """Yield the paths of the local files that the run reads."""
+    plans = PlanOf(request)
+    taught = [LEARN_FROM] if request.base and request.base.learn_from else []
+    for name in (*request.plan_names, *taught):
+        yield from (file.path for file in plans.plan(name).files if not is_remote(file.path))
