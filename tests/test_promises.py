@@ -19,7 +19,7 @@ from tests.test_documents import anchor_of, anchors
 
 MANUALS = [
     "README.md", "flows/README.md", "flows/KEYS.md", "flows/SPLITS.md", "flows/NIGHTS.md", "flows/SERVING.md",
-    "flows/OPERATIONS.md", "infra/README.md", "tasks/README.md", "tasks/ops/README.md",
+    "flows/OPERATIONS.md", "flows/PLUGINS.md", "infra/README.md", "tasks/README.md", "tasks/ops/README.md",
     "tasks/ops/EXPRESSIONS.md", "tasks/ops/NVTABULAR.md", "tasks/ops/OWN_OPERATOR.md", "tests/bench/README.md",
     ".github/CONTRIBUTING.md",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ from flows.published.outbox import deliver
 from flows.run.artifacts import all_shown
 from flows.run.base import BasePlugin
 from flows.run.gate import GatePlugin
+from flows.run.installed_plugins import installed_plugins
 from flows.run.late import ready_in_time
 from flows.run.links import LinksPlugin, flow_run_id, links_of_this_run, run_page
 from flows.run.listeners import work_in
@@ -94,6 +95,7 @@ def run_job(job: AnyJob, flow: FlowName) -> list[str]:
         EventsPlugin(job),
         HistoryPlugin(job),
         LinksPlugin(),
+        *installed_plugins(get_run_logger()),
     ]
     with _in_prefect(request):
         run(request, source.around(execute), plugins, get_run_logger(), flow_run_id())

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tasks.loading.embedding_growth import grow
     from tasks.loading.torch import Rows
     from tasks.manifest import Manifest
+    from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
     from tasks.workflow import Transformed, Workflow
 
     __version__: str
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SVD",
     "Column",
+    "CurrentRun",
     "DataError",
     "Dataset",
     "GiveUpError",
@@ -56,7 +58,9 @@ __all__ = [
     "JobError",
     "Loader",
     "Manifest",
+    "NothingToDoError",
     "RowmillError",
+    "RunPlugin",
     "Schema",
     "Shard",
     "Tags",
@@ -110,6 +114,7 @@ _MODULES = {
     "tasks.loading.embedding_growth": ("grow",),
     "tasks.loading.torch": ("Rows",),
     "tasks.manifest": ("Manifest",),
+    "tasks.run.plugin": ("CurrentRun", "NothingToDoError", "RunPlugin"),
     "tasks.workflow": ("Transformed", "Workflow"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
