@@ -71,7 +71,7 @@ def history_lines(folder: Path, data: Mapping[str, Any]) -> list[str]:
     batches = history["nights"]
     first, last, files = batches[0]["day"], batches[-1]["day"], sum(batch["files"] for batch in batches)
     days = f"the night of {last}" if len(batches) == 1 else f"{len(batches):,} nights, {first} to {last}"
-    return [f"learned: {learned_rows(history):,} rows in {files:,} files of {days}", sizes]
+    return [f"learned: {learned_rows(history):,} rows in {files:,} file{'s' * (files != 1)} of {days}", sizes]
 
 
 def learned_rows(history: Mapping[str, Any]) -> int:

@@ -11,10 +11,11 @@ from tasks.core.dtypes import dtype_name
 from tasks.core.strict_json import decoded
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.ops.base import Operator
-from tasks.report import svg
+from tasks.report.box_graph import graph
 from tasks.storage.atomic import write_text
 
-NAMES, BOXES, WIDTH = 4, 16, 44  # names in a box, boxes of a kind in a picture, characters of an operator's parameters
+NAMES, BOXES = 4, 16  # names in a box, boxes of a kind in a picture
+IN_TABLE, IN_PICTURE = 44, 24  # characters of an operator's parameters
 
 
 @dataclass
@@ -27,8 +28,8 @@ class Box:
     learns: set[Any] = field(default_factory=set)  # keys of the boxes that it takes from only to learn (a target)
 
 
-def operator_text(op: Operator) -> str:
-    """An operator with the parameters that were given, cut where they are long.
+def operator_text(op: Operator, most: int = IN_TABLE) -> str:
+    """An operator with the parameters that were given, cut to `most` characters.
 
     >>> from rowmill import ops
     >>> operator_text(ops.FillMissing(fill_value=7)), operator_text(ops.Normalize())
@@ -36,7 +37,7 @@ def operator_text(op: Operator) -> str:
     """
     parameters = {name: value for name, value in decoded(op.to_json()).items() if name != "op" and value is not None}
     text = ", ".join(f"{name}={value!r}" for name, value in parameters.items())
-    text = text if len(text) <= WIDTH else text[: WIDTH - 2] + ".."
+    text = text if len(text) <= most else text[: most - 2] + ".."
     return type(op).__name__ + (f"({text})" if text else "")
 
 
@@ -58,7 +59,7 @@ def boxes(bound: Bound) -> dict[Any, Box]:
     uses: dict[str, set[Any]] = {}
     by_key: dict[Any, Box] = {}
     for node, own_steps in sorted(steps.items()):
-        box = by_key["operator", node] = Box("operator", operator_text(own_steps[0].op))
+        box = by_key["operator", node] = Box("operator", operator_text(own_steps[0].op, IN_PICTURE))
         for step in own_steps:
             for at in step.fit_inputs.values():
                 place, name = bound.origin(*at)
@@ -113,17 +114,23 @@ def drawn(bound: Bound) -> str:
         if origin in shown
     ]
     note = f"not drawn: {', '.join(more)}" if more else ""
-    return svg.graph({key: (box.kind, box.text) for key, box in shown.items()}, _depths(shown), lines, note)
+    return graph({key: (box.kind, box.text) for key, box in shown.items()}, _depths(shown), lines, note)
 
 
 def _depths(shown: Mapping[Any, Box]) -> dict[Any, int]:
     """The column of every box: one beyond those that it takes from, outputs last."""
     depths: dict[Any, int] = {}
-    for key, box in shown.items():  # boxes stand in the order of the graph
-        before = [depths[a] for a in box.after | box.learns if a in depths]
-        depths[key] = 0 if box.kind == "source" else max(before, default=0) + 1
-    last = max((d for key, d in depths.items() if shown[key].kind != "output"), default=0) + 1
-    return {key: last if shown[key].kind == "output" else d for key, d in depths.items()}
+
+    def depth_of(key: Any) -> int:
+        # A box may learn from one that stands after it in the graph.
+        if key not in depths:
+            box = shown[key]
+            before = [depth_of(origin) for origin in box.after | box.learns if origin in shown]
+            depths[key] = 0 if box.kind == "source" else max(before, default=0) + 1
+        return depths[key]
+
+    last = max((depth_of(key) for key, box in shown.items() if box.kind != "output"), default=0) + 1
+    return {key: last if box.kind == "output" else depths[key] for key, box in shown.items()}
 
 
 def ways(bound: Bound) -> list[dict[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tasks.storage.sidecars import Sidecar
 from tasks.storage.signature import add_signature, is_signed
 
 REPORT = REPORTS[0]
+WINDOW = 700  # pixels: a picture that is not wider can be read without its full size in any window
 MOST_PARTS, MOST_COLUMNS, MOST_WORKERS = 500, 400, 200  # rows of the tables; the manifest has them all
 
 
@@ -67,6 +69,7 @@ def render(facts: Facts, folder: Path) -> str:
         profile_section.add_profile(known, profile)
     of_split = f" of {facts.split}" if facts.split else ""
     size = sum(part["bytes"] for part in manifest["parts"])
+    picture = diagram.drawn(facts.bound)
     return template().render(
         facts=facts,
         manifest=manifest,
@@ -80,7 +83,8 @@ def render(facts: Facts, folder: Path) -> str:
         workers=by_stage(facts, series.worker_rows),
         gpus=by_stage(facts, lambda workers, _: series.gpu_rows(workers)),
         resources=resources_text({name: manifest[name] for name in RESOURCES if name in manifest}),
-        picture=diagram.drawn(facts.bound),
+        picture=picture,
+        picture_is_wide=svg.width_of(picture) > WINDOW,
         ways=diagram.ways(facts.bound),
         source=known[:MOST_COLUMNS],
         output=output[:MOST_COLUMNS],
@@ -197,7 +201,11 @@ def _stayed(result: StageResult, every: Sequence[StageResult], sent: float) -> l
 
 def gantt(facts: Facts) -> str:
     """The stages on a time axis; empty where it is not known when they ran."""
-    rows = [(result.title, began, ended, f"{ended - began:.2f} s") for result, began, ended in _timed(facts.results)]
+    rows = []
+    for result, began, ended in _timed(facts.results):
+        if not result.reused:
+            began = max(began, ended - result.seconds)
+        rows.append((result.title, began, ended, f"{ended - began:.2f} s"))
     return svg.stages(rows) if rows else ""
 
 
@@ -274,8 +282,17 @@ def template() -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"amount": amount, "n": "{:,}".format, "share_text": share, "bars": svg.bars, "rate": rate}
+    environment.filters["moment"] = moment
     environment.filters |= {"reading": reading_lines, "made_up": made_up_text, "dated": dated_lines}
     return environment.get_template("page.html.j2")
+
+
+def moment(written: str) -> str:
+    """
+    >>> moment("2026-11-28T17:38:51.598329+00:00"), moment("")
+    ('2026-11-28 17:38:51 UTC', '')
+    """
+    return f"{datetime.fromisoformat(written).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if written else ""
 
 
 def share(part: float | None) -> str:

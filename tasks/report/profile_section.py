@@ -127,8 +127,6 @@ def shown(value: object) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.5g}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}" if abs(value) < 1_000_000 else str(value)
     text = value.isoformat(sep=" ") if isinstance(value, datetime.datetime) else str(value)
     return text if len(text) <= LONG else text[: LONG - 2] + ".."
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
 Points = Sequence[tuple[float, float]]
@@ -97,54 +97,18 @@ def bars(counts: Sequence[float], width: int = 120, height: int = 28) -> str:
     return f'<svg {_frame(width, height)} fill="{COLOURS[0]}" role="img">{base}{drawn}</svg>'
 
 
-def graph(
-    boxes: Mapping[Hashable, tuple[str, str]],
-    depths: Mapping[Hashable, int],
-    arrows: Sequence[tuple[Hashable, Hashable, str]],
-    note: str = "",
-) -> str:
-    """Boxes (kind and text) in columns by depth, with curves between them; those of the kind `learns` are dotted.
-
-    A column's boxes stand by the mean height of those that they take from.
-    """
-    columns = [[key for key in boxes if depths[key] == d] for d in range(max(depths.values(), default=0) + 1)]
-    place: dict[Hashable, tuple[float, float, float]] = {}  # left, middle, width
-    left = 8.0
-    for column in columns:
-        wide = max((6.6 * len(boxes[key][1]) + 18 for key in column), default=0.0)
-        wanted = {key: [place[a][1] for a, b, _ in arrows if b == key and a in place] for key in column}
-        middle = 0.0
-        for key in sorted(column, key=lambda k: sum(wanted[k]) / len(wanted[k]) if wanted[k] else 0.0):
-            mean = sum(wanted[key]) / len(wanted[key]) if wanted[key] else 0.0
-            middle = max(middle + 34, mean, 24)
-            place[key] = (left, middle, wide)
-        left += wide + 56
-    size = (max(round(left - 48), 200), round(max((p[1] for p in place.values()), default=0.0) + (46 if note else 26)))
-    body = "".join(_arrow(place[a], place[b], kind) for a, b, kind in arrows)
-    body += "".join(_box(place[key], *boxes[key]) for key in boxes)
-    if note:
-        body += label(8, size[1] - 10, note)
-    return figure(size, "", body, [])
-
-
-def _arrow(start: tuple[float, float, float], end: tuple[float, float, float], kind: str) -> str:
-    x0, y0, x1, y1 = start[0] + start[2], start[1], end[0], end[1]
-    bend, dots = max((x1 - x0) / 2, 20), ' stroke-dasharray="3 4"' if kind == "learns" else ""
-    path = f"M{x0:.0f} {y0:.0f}C{x0 + bend:.0f} {y0:.0f} {x1 - bend:.0f} {y1:.0f} {x1:.0f} {y1:.0f}"
-    end_point = f'<circle cx="{x1:.0f}" cy="{y1:.0f}" r="2.2" fill="{MUTED}"/>'
-    return f'<path d="{path}" fill="none" stroke="{MUTED}"{dots}/>{end_point}'
-
-
-def _box(place: tuple[float, float, float], kind: str, text: str) -> str:
-    left, middle, wide = place
-    fill, stroke, corner = {"operator": ("#d7efe9", COLOURS[0], 12)}.get(kind, ("#ffffff", MUTED, 2))
-    frame = rect(left, middle - 12, wide, 24, fill, f'rx="{corner}" stroke="{stroke}"')
-    return frame + label(left + wide / 2, middle + 4, text, "middle", INK)
-
-
 def data_url(svg: str) -> str:
     """The picture as the address of an image, for Markdown and pages without other files."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
+def width_of(picture: str) -> int:
+    """The width of a picture of this module, in pixels.
+
+    >>> width_of(figure((640, 190), "", "", []))
+    640
+    """
+    return int(picture.partition(' width="')[2].partition('"')[0])
 
 
 def _span(curves: Iterable[Points]) -> tuple[float, float]:

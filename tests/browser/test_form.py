@@ -294,3 +294,18 @@ def test_the_report_of_the_run_is_one_page_that_needs_no_network(medium: str, by
     assert page.locator("svg").count() >= 3
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert page.get_by_role("navigation").is_visible() is (medium == "screen")
+
+
+@pytest.mark.parametrize("width", [1400, 800])
+def test_a_report_is_read_without_scrolling_sideways(width: int, by_form: ByForm, page: Any) -> None:
+    overflowing = "[...document.querySelectorAll('.scroll, .picture')].filter(e => e.scrollWidth > e.clientWidth)"
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto((by_form.output / "train" / "_report.html").as_uri())
+    scrolled = page.evaluate(f"{overflowing}.length")
+    page.get_by_label("full size").check()
+    picture = page.evaluate("document.querySelector('.picture svg').clientWidth")
+
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert picture == 1426  # of the workflow of ecommerce, in its full size
+    if width == 1400:
+        assert scrolled == 0

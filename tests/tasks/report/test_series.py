@@ -10,6 +10,7 @@ import pytest
 from tasks.cluster.monitor import UsageSample
 from tasks.core.stage_results import StatisticsResult, TransformResult, WriteResult, total_resources
 from tasks.report import series, stage_markdown, svg
+from tasks.report.box_graph import graph
 from tasks.report.phrases import resources_text
 from tests.tasks.cluster.test_monitor import sample
 
@@ -162,7 +163,7 @@ def test_pictures_are_whole_xml_whatever_a_name_holds() -> None:
         svg.stages([("<f>", 0.0, 1.0, "1 s"), ("g", 1.0, 1.0, "0 s")]),
         svg.bars([1, 0, 5]),
         svg.bars([]),
-        svg.graph({"a": ("source", "<h>"), "b": ("output", "i")}, {"a": 0, "b": 1}, [("a", "b", "learns")], "& more"),
+        graph({"a": ("source", "<h>"), "b": ("output", "i")}, {"a": 0, "b": 1}, [("a", "b", "learns")], "& more"),
     ):
         assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
 
