@@ -1,10 +1,10 @@
-"""The last nights of a deployment side by side, as Markdown: rows, seconds, size, ids, drift, verdict, links."""
+"""The last nights of a deployment side by side, as Markdown: rows, seconds, size, ids, drift, verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from flows.job.run_calendar import DeployedJob, Night
 from tasks.core.settings import STAGES
 from tasks.core.units import amount
 from tasks.errors import DataError
-from tasks.job.publication import Publication, read_publication
-from tasks.report import Markdown, escaped, markdown_table
+from tasks.job.publication import read_publication
+from tasks.report import Markdown, markdown_table
 from tasks.storage.atomic import read_json
-from tasks.storage.own_files import CHANGES, GATE, REPORTS, SPLITS, WORKFLOW
+from tasks.storage.own_files import CHANGES, GATE, SPLITS, WORKFLOW
 
 NIGHTS = 30  # in the table
 LARGEST_STATE = 64 * 2**20  # bytes of a state.json whose vocabularies are counted
@@ -118,17 +118,18 @@ def _row(
         "drift": "" if judged.drift is None else f"{judged.drift:.1f} x {judged.column}".strip(" x"),
         "verdict": judged.verdict,
         "begins in": judged.file,
-        "sent": publication.sent if (publication := _publication(there)) else "",
-        "report": Markdown(_report(there.path) if there else ""),
+        "sent (UTC)": _sent(there),
     }
 
 
-def _publication(night: Night | None) -> Publication | None:
-    """The note of the announcement of a night; None without one, and for a damaged one."""
+def _sent(night: Night | None) -> str:
+    """When the Prefect server heard of a night, to the minute: empty if it has not, or if the note is damaged."""
     try:
-        return read_publication(night.path) if night else None
-    except DataError:
-        return None
+        publication = read_publication(night.path) if night else None
+        sent = datetime.fromisoformat(publication.sent) if publication and publication.sent else None
+    except (DataError, ValueError):
+        return ""
+    return f"{sent.astimezone(UTC):%Y-%m-%d %H:%M}" if sent else ""
 
 
 def learned_of(output: Path) -> NightLearned:
@@ -185,14 +186,6 @@ def _shares(note: object) -> Iterator[tuple[float, str, str]]:
     for name, one in note.items():
         if name not in ("accepted", "proposed"):
             yield from _shares(one)
-
-
-def _report(output: Path) -> str:
-    """The reports of an output by their paths in the folder of the outputs; browsers open no files from a server's
-    page, so they are not links."""
-    places = [folder / REPORTS[0] for folder in (output, *(output / split for split in SPLITS))]
-    there = [path for path in places if path.is_file()]
-    return " ".join(escaped(str(path.relative_to(output.parent))) for path in there)
 
 
 def _number(value: float | None) -> str:
