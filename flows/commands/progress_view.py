@@ -114,7 +114,7 @@ class ProgressView:
 
     def plain(self, last: bool = False) -> Iterator[str]:
         """New lines for a log: each stage when it is done, and now and then how far a long one is."""
-        for line in self.lines.values():
+        for key, line in self.lines.items():
             if line.state == "running" and line.total and not last:
                 if line.title not in self.printed:
                     self.printed[line.title] = time.monotonic()
@@ -122,8 +122,15 @@ class ProgressView:
                     self.printed[line.title] = time.monotonic()
                     yield f"{line.title}: {' '.join(filter(None, _figures(line)))}"
             elif line.state == "done" and self.printed.get(line.title) != float("inf") and (line.seconds or last):
+                if key not in self.reported and not last and not self._has_begun_after(key):
+                    continue  # its own figures, which are those of the manifest, come in a moment
                 self.printed[line.title] = float("inf")
                 yield f"{line.title}: {' '.join(filter(None, _figures(line)))}"
+
+    def _has_begun_after(self, key: tuple[str, str]) -> bool:
+        """Whether a stage after this one has made progress."""
+        following = list(self.lines)[list(self.lines).index(key) + 1 :]
+        return any(self.lines[other].total for other in following)
 
 
 def _figures(line: Line) -> tuple[str, str]:
