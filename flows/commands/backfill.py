@@ -40,13 +40,13 @@ def backfill(
 ) -> None:
     """Run a deployment for each day of a range that has no published output, one after another, the oldest first.
 
-    The day is the one that {date} means: run.date of the run. A job that names {hour} has a run for each hour: 23 or 25
-    on days on which the clocks change. A day is published if a manifest in the output says that it is of that day; call
-    the command where the runs work, in the folder of the deployment. The runs themselves are
-    made by `rowmill serve` or a worker. A run that fails ends the command, since the next may need it.
+    The day is the value of {date}: run.date of the run. A job that names {hour} has a run for each hour: 23 or 25 on
+    days on which the clocks change. A day is published if a manifest in the output has its date; call the command in
+    the folder of the deployment, on a host that sees the output. `rowmill serve` or a worker executes the runs. A run
+    that fails ends the command, since the next one may need it.
 
-    Given again, also after a restart of the server or of the host, the command goes on: it waits for a run that it had
-    started, and leaves out what is published by then.
+    If the command is interrupted, also by a restart of the server or the host, rerun it: it waits for a run that it has
+    started, and skips days that have been published since.
 
     [bold]Examples[/bold]
 

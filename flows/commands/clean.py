@@ -27,15 +27,15 @@ def clean(
 ) -> None:
     """Remove leftovers of interrupted runs and outputs that have been replaced.
 
-    That is the folders .NAME.rowmill beside outputs and in scratch folders, and .NAME.rowmill-old-TIME, once the time
-    of run.keep_replaced is over. Outputs are not touched. Left alone is what a run works on, what is younger than
+    These are the folders .NAME.rowmill next to outputs and in scratch folders, and .NAME.rowmill-old-TIME, once
+    run.keep_replaced has passed. Outputs are not touched. It keeps what a run is working on, what is younger than
     --older-than, a night that waits for an answer of the gate (unless the age is 0, and then it says so), and every
-    file that rowmill did not write. A swap that was cut off is finished first. Old versions of
-    an output are removed by the run that writes a new one: output.keep_versions. Events of outputs that the Prefect
-    server has not heard of are sent.
+    file that rowmill did not write. An interrupted swap is finished first. Old versions of an output are removed by the
+    run that writes a new one: output.keep_versions. Events of outputs that the Prefect server has not received are
+    sent.
 
-    --runs removes runs of rowmill that ended so long ago from the Prefect server, with their task runs, logs and
-    artifacts: its database grows by 0.3 MB with each. Outputs stay. It is never done without this option.
+    --runs removes runs of rowmill that ended longer ago than AGE from the Prefect server, with their task runs, logs
+    and artifacts: each run adds 0.3 MB to its database. Outputs stay. Without this option no runs are removed.
 
     [bold]Examples[/bold]
 

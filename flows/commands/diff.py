@@ -21,8 +21,9 @@ def diff(
 ) -> None:
     """Show two outputs side by side: rows, columns, vocabularies, statistics and distributions of the source.
 
-    Statistics are those of all rows that a run has read, as the gate compares them; distributions are shown with their
-    Jensen-Shannon distance and PSI, those that moved most first, then the pairs of columns whose association changed.
+    Statistics cover all rows that a run has read, as the gate compares them. Distributions come with their
+    Jensen-Shannon distance and PSI, those that moved most first; then come the pairs of columns whose association
+    changed.
 
     [bold]Examples[/bold]
 
@@ -45,10 +46,10 @@ def diff(
 def contract(
     out: Annotated[Path, typer.Argument(help="an output, or a version of one", show_default=False)],
 ) -> None:
-    """Write a first contract for the source of an output, as YAML with comments, to the standard output.
+    """Print a first contract for the source of an output, as YAML with comments.
 
-    Types, shares of nulls, and the domain or range of each column as its profile has them. Read it and fix it, then
-    name it in the job: contract: contract.yaml.
+    It has the type, share of nulls, and domain or range of each column, from its profile. Read it and fix it, then name
+    it in the job: contract: contract.yaml.
 
     [bold]Examples[/bold]
 

@@ -35,11 +35,11 @@ def discard(
 
     A version (OUT/v0006) is no longer a base of a refit, and its night counts as not published. Nothing is removed: the
     file _discarded.json marks the version, with who, when and why. If it was the newest one, _latest names the newest
-    good version before it. Its rows may be named again: the next night learns on top of the version before it.
+    good version before it. Its source files may be learned again: the next night builds on the version before it.
     Versions that were learned on top of it have its ids and counts; they must be taken back with it (--and-later).
-    --undo brings a version back, also one that a run has set aside since it was damaged, once it is whole again.
+    --undo brings a version back, including one that a run set aside as damaged, once it is whole again.
 
-    Of an output whose run waits for an answer, the work of that night is removed: nothing of it is published, and its
+    If the run of an output waits for an answer, the work of that night is removed: nothing of it is published, and the
     run ends as Cancelled.
 
     [bold]Examples[/bold]

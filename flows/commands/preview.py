@@ -21,11 +21,11 @@ def preview(
     sample: Annotated[bool, typer.Option("--sample", help="as in rowmill run")] = False,
     date: Annotated[str | None, typer.Option(help="what {date} means: 2026-11-22; today if left out")] = None,
 ) -> None:
-    """Show what a job would do, and do none of it: columns, rows before and after, plan, needs, time.
+    """Show what a job would do without doing it: columns, rows before and after, plan, needs, time.
 
-    Nothing is written, no cluster and no server is started. The rows are a few of the source, through a workflow that
-    is fitted on 20,000 of them, on the CPU. What the run will need of memory and disks is estimated from them, its
-    time from earlier runs on this host. Exit status: 0, or 1 if the run would be refused, with the reasons first.
+    Writes nothing, and starts no cluster and no server. The rows shown are a few of the source, transformed on the CPU
+    by a workflow fitted on 20,000 of them. Memory and disk space are estimated from these rows, the time from earlier
+    runs on this host. Exit status: 0, or 1 if the run would be refused, with the reasons first.
 
     [bold]Examples[/bold]
 

@@ -26,10 +26,10 @@ Who = Annotated[str | None, typer.Option("--who", help="who answers; user and ho
 def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
     """Publish a night that waits for an answer of the gate: its run resumes from finished work.
 
-    A run of a deployment that waits in Prefect is resumed where it is served. Any other is finished here, by a run of
-    its own with the same job and date. The first answer counts; after run.ask_timeout the run is stopped.
+    If a run of a deployment waits in Prefect, it resumes where it is served. Any other night is finished here, by a new
+    run with the same job and date. The first answer counts; without one, the run is stopped after run.ask_timeout.
 
-    Events of the output that the Prefect server has not heard of, since a run was killed or the server was away, are
+    Events of the output that the Prefect server has not received, because a run was killed or the server was away, are
     sent first.
 
     [bold]Examples[/bold]

@@ -35,9 +35,9 @@ def serve(
 ) -> None:
     """Offer the flows with the form and their schedules from this process, until Ctrl-C.
 
-    Uses the Prefect server that is configured, else one on this host, which is started if there is none. Each run is a
-    process of its own, in this folder. Ctrl-C and SIGTERM cancel what runs and pause the schedules; what was done is
-    kept, and the next start takes the schedules up again.
+    Uses the configured Prefect server, otherwise one on this host, which it starts if needed. Each run is a separate
+    process, in this folder. Ctrl-C and SIGTERM cancel the runs and pause the schedules; finished work is kept, and the
+    next start resumes the schedules.
 
     [bold]Examples[/bold]
 
@@ -90,9 +90,9 @@ def deploy(
 ) -> None:
     """Register the flows with a Prefect server, for a worker that runs them on this (or another) host.
 
-    Makes the work pool, the deployments with their schedules and triggers, and the automations; done again it updates
-    them. Runs work in the folder in which this was called, unless the file names another one. What the file says
-    nothing of (pull, environment, tag) is put in. A pool runs one job at a time: give each GPU host its own.
+    Creates the work pool, the deployments with their schedules and triggers, and the automations; a second call updates
+    them. Runs start in the folder in which you call this, unless the file names another one. Settings that the file
+    leaves out (pull, environment, tag) are filled in. A pool runs one job at a time: give each GPU host its own pool.
 
     [bold]Examples[/bold]
 

@@ -34,8 +34,8 @@ class Runs:
 def status() -> None:
     """Show the Prefect server, the runs that have not ended, and the nights that wait for an answer.
 
-    Looks at the configured server, else at the one on this host; none is started. Nights are looked for in the outputs
-    on this host of the latest 200 runs. Exit status: 0 if a server answers, 1 otherwise.
+    Asks the configured server, otherwise the one on this host; starts none. Looks for waiting nights in the outputs of
+    the latest 200 runs on this host. Exit status: 0 if a server answers, 1 otherwise.
 
     [bold]Examples[/bold]
 
@@ -111,8 +111,8 @@ def stop(
 ) -> None:
     """Stop the Prefect server that rowmill has started on this host.
 
-    Its database stays: the next start shows all runs again. A server that you started yourself is left alone. While
-    runs are running it stays, unless --force says otherwise.
+    Its database stays: the next start shows all runs again. A server that you started yourself is left alone. If runs
+    are in progress, the server keeps running unless you give --force.
 
     [bold]Examples[/bold]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -75,6 +76,11 @@ def test_the_help_has_panels_in_the_order_of_a_first_day() -> None:
         line.split("─")[1].strip() for line in help_text.splitlines() if line.startswith("╭") and "Options" not in line
     ]
     assert panels == ["First steps", "Jobs", "Nights", "Outputs", "Server"]
+
+    commands = (ROOT / "flows/README.md").read_text().partition("\n## Commands\n")[2].partition("\n## ")[0]
+    in_document = dict.fromkeys(re.findall(r"^    .*?rowmill (\w+)|\| rowmill (\w+)", commands, re.MULTILINE))
+    names = [first or second for first, second in in_document]
+    assert re.findall(r"^│ (\w+) ", help_text, re.MULTILINE) == list(dict.fromkeys(names))
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -35,8 +35,15 @@ from flows.commands.publish import publish
 from flows.commands.serve import deploy, serve
 from flows.commands.status import status, stop
 
-# The panels of --help, in their order.
-PANELS = FIRST, JOBS, NIGHTS, OUTPUTS, SERVER = "First steps", "Jobs", "Nights", "Outputs", "Server"
+FIRST, JOBS, NIGHTS, OUTPUTS, SERVER = "First steps", "Jobs", "Nights", "Outputs", "Server"  # the panels of --help
+# The commands in the order of --help, which is that of flows/README.md.
+ORDER = (
+    "demo", "sample", "new",
+    "run", "preview", "fit", "apply", "refit", "ops", "schema",
+    "backfill", "publish", "discard", "contract", "trigger",
+    "inspect", "versions", "verify", "diff", "report", "lineage", "clean",
+    "status", "serve", "deploy", "stop",
+)  # fmt: skip
 
 Sampled = Annotated[
     bool, typer.Option("--sample", help="make the look-alike data of the job or recipe where nothing is at its paths")
@@ -55,10 +62,7 @@ class Commands(TyperGroup):
     """The commands, by panel; `--debug` may stand before or after the command's name."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:
-        def panel_of(name: str) -> int:
-            return PANELS.index(getattr(self.commands[name], "rich_help_panel", FIRST))
-
-        return sorted(super().list_commands(ctx), key=panel_of)
+        return sorted(super().list_commands(ctx), key=ORDER.index)
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
         flag = ["--debug"] if "--debug" in args else []
@@ -123,7 +127,7 @@ def main() -> None:
 
 @app.callback()
 def rowmill(
-    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error, too")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="also show the traceback of an error")] = False,
 ) -> None:
     """Raw interaction logs to training-ready Parquet: learned features, a true global shuffle, on CPUs and GPUs.
 
@@ -140,10 +144,10 @@ def demo(
     path: Annotated[Path, typer.Option(help="folder for data/ and out/")] = Path("rowmill-demo"),
     rows: Annotated[int, typer.Option(min=1, help="rows of the toy data set")] = 1_000_000,
 ) -> None:
-    """See everything work: make a million rows, preprocess them in a real Prefect run, write shuffled Parquet.
+    """See everything work: make a million rows, preprocess them in a Prefect run, and write shuffled Parquet.
 
-    Starts a Prefect server on this host if none is configured, and uses the GPUs if there are any. Run it again and it
-    replaces its own earlier output.
+    Starts a Prefect server on this host if none is configured, and uses the GPUs if there are any. A second run
+    replaces the output of the first.
 
     [bold]Examples[/bold]
 
@@ -182,10 +186,10 @@ def run(
         typer.Option(help="older rows, from which new steps learn first; may be given many times"),
     ] = None,
 ) -> None:
-    """Run a job: read, learn statistics, transform, shuffle and write, as a Prefect run with a page of its own.
+    """Run a job: read, learn statistics, transform, shuffle and write, as a Prefect run with its own page.
 
-    An interrupted job resumes where it stopped when the same command is given again. Paths in a job are relative to
-    the current folder. Functions that it names are found next to the job file and in the current folder.
+    If a job is interrupted, rerun the same command; it resumes where it stopped. Paths in a job are relative to the
+    current folder. Functions named in a job are looked up next to the job file and in the current folder.
 
     [bold]Examples[/bold]
 
@@ -217,10 +221,10 @@ def fit(
     sample: Sampled = False,
     date: Dated = None,
 ) -> None:
-    """Learn only: read what the statistics need, learn, and save a fitted workflow; no rows are written.
+    """Only learn: read what the statistics need, learn, and save a fitted workflow; no rows are written.
 
-    The job is one for [bold]rowmill run[/bold]; its section output is ignored, except on_existing. What is saved is a
-    folder that a person can read; [bold]rowmill apply[/bold] and Workflow.load take it, on the CPU or a GPU, also after
+    The job is one for [bold]rowmill run[/bold]; its section output is ignored, except on_existing. The fitted workflow
+    is a folder of readable files; [bold]rowmill apply[/bold] and Workflow.load take it, on the CPU or a GPU, also after
     it was moved.
 
     [bold]Examples[/bold]
@@ -250,9 +254,9 @@ def apply(
     ] = None,
     date: Dated = None,
 ) -> None:
-    """Transform new data with what was learned before, shuffle and write them; nothing is learned.
+    """Transform new data with a fitted workflow, shuffle and write them; nothing is learned.
 
-    Columns are found by name and read in the types of the fit; others are not looked at. Values that were not seen
+    Columns are found by name and read in the types of the fit; others are not looked at. Values not seen during the fit
     get what their operator gives unknown values (Categorify: an out-of-vocabulary id). Label columns that the new data
     lack are left out and named; any other missing column is an error. The source is read as that of the fit, unless it
     is set otherwise: null_values, schema, filter, strict, keys and sort_by; delimiter, header and columns where the
@@ -293,7 +297,7 @@ def refit(
     ] = None,
     date: Dated = None,
 ) -> None:
-    """Learn from new rows on top of what an output has learned, and write these rows as its next version.
+    """Learn from new rows on top of an output, and write these rows as its next version.
 
     Reads the new rows only. Every value that had an id keeps it, new values are appended; counts, means and other sums
     are those of all nights; what cannot be merged stays as it is, and the log says why. The base is the newest version
@@ -335,7 +339,7 @@ def sample(
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="with --nights: only this day; repeatable")] = None,
 ) -> None:
-    """Make a data set that looks like a known one, with its cardinalities, skew and nulls; the same for the same seed.
+    """Make look-alike data: a data set with the cardinalities, skew and nulls of a known one, reproducible by seed.
 
     toy: timestamp, id, name, x, y, label. ecommerce: what visitors of a shop viewed, put into the cart and bought.
     criteo: label, 13 counts and 26 categories of advertising clicks. wide: float columns x0000 .. of a few hidden
@@ -412,11 +416,11 @@ def new(
         str | None, typer.Option(metavar="COLUMN", help="what is to be predicted; by name if left out")
     ] = None,
 ) -> None:
-    """Draft a job for data: what happens to each column, what is left out, and why, as comments; it runs as it is.
+    """Draft a job for data: what happens to each column, what is left out and why, as comments. It runs as it is.
 
-    Names, types and the number of rows are exact; values, nulls and skewness are those of 20,000 rows at most, and the
-    draft says which. Redirect it into a file, read it, fix it. If more than one line of a hundred cannot be read, or
-    no column is left, the draft is written as comments, and the command ends with status 1.
+    Names, types and the number of rows are exact; values, nulls and skewness come from at most 20,000 rows, and the
+    draft says which. Redirect it to a file, read it, fix it. If more than one line of a hundred cannot be read, or no
+    column is left, the draft is written as comments, and the command ends with status 1.
 
     [bold]Examples[/bold]
 
@@ -438,7 +442,7 @@ def new(
 def schema(
     keys: Annotated[bool, typer.Option("--keys", help="a table of all keys, as Markdown, instead")] = False,
 ) -> None:
-    """Print the JSON Schema of a job: editors complete keys, operators and choices with it, and mark mistakes.
+    """Print the JSON Schema of a job, with which editors complete keys, operators and choices, and mark mistakes.
 
     A job names it in its first line, as a draft of rowmill new does.
 
@@ -457,7 +461,7 @@ def schema(
 @app.command(rich_help_panel=OUTPUTS)
 @reported
 def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)]) -> None:
-    """Check every part of an output against its manifest: there, of its size, with its checksum, and no extra parts.
+    """Check an output against its manifest: every part exists with its size and checksum, and there are no others.
 
     Exit status: 0 whole, 1 damaged (every damaged part is named), 2 not an output of rowmill.
 
@@ -494,7 +498,7 @@ def inspect(
     embeddings: Annotated[bool, typer.Option("--embeddings", help="only the embedding table sizes, as JSON")] = False,
     merlin: Annotated[bool, typer.Option("--merlin", help="only the schema, as schema.pbtxt of NVIDIA Merlin")] = False,
 ) -> None:
-    """Show what an output holds: schema, parts, what was learned (vocabularies, means), embedding sizes, first rows.
+    """Show the contents of an output: schema, parts, learned values (vocabularies, means), embedding sizes, first rows.
 
     [bold]Examples[/bold]
 
@@ -522,8 +526,8 @@ def lineage(
     out: Annotated[Path, typer.Argument(help="output of a run, or a saved workflow", show_default=False)],
     column: Annotated[str | None, typer.Option(help="only this column", show_default=False)] = None,
 ) -> None:
-    """Say what an output was made of, from its folder alone: the versions below it, the files that they have learned
-    with their digests, and for each column the columns of the source and the operators in between.
+    """Show what an output was made of, from its folder alone: the versions it builds on, the files they learned from
+    with their digests, and for each column its source columns and the operators in between.
 
     [bold]Examples[/bold]
 
@@ -545,10 +549,10 @@ def report(
     open_: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
     again: Annotated[bool, typer.Option("--again", help="make it again, from what the output holds")] = False,
 ) -> None:
-    """Say where the HTML report of an output is: one file that needs no network; train and valid have one each.
+    """Print the path of an output's HTML report, a single file that needs no network; train and valid have one each.
 
-    Where it is missing it is made anew from the manifest, the fitted workflow and the files; the curves over time,
-    which only the run knew, are not in it then.
+    If it is missing, it is made again from the manifest, the fitted workflow and the files, without the curves over
+    time, which only the run had.
 
     [bold]Examples[/bold]
 
@@ -569,10 +573,10 @@ def report(
 def versions(
     out: Annotated[Path, typer.Argument(help="output folder with versions, or without", show_default=False)],
 ) -> None:
-    """List the versions of an output: date, rows, ids added, verdict, size, and which were taken back.
+    """List the versions of an output: date, rows, ids added, verdict, size, and which ones were taken back.
 
-    Also what the Prefect server has heard, which night waits for an answer, what the output was made of, and which
-    outputs next to it were made of it. Not on a terminal, the table has the form of Markdown.
+    Also shows which events the Prefect server has received, which night waits for an answer, what the output was made
+    of, and which outputs next to it were made of it. The table is Markdown if it is not printed on a terminal.
 
     [bold]Examples[/bold]
 
@@ -642,11 +646,11 @@ def trigger(
     format: Annotated[str, typer.Option(help="the format of the data, whose suffixes alone count then")] = "auto",
     storage_options: Annotated[str | None, typer.Option(help="for URLs: a name, as in source.storage_options")] = None,
 ) -> None:
-    """Run the deployments for new data on files, also on those that watch-source has announced before.
+    """Run the deployments for new data on files, including files that watch-source has announced before.
 
-    For each folder directly in a PATH (and for PATH itself) an event rowmill.data.arrived with its files: deployments
-    with that trigger run on them. For files whose run has failed, once the cause is fixed; leave out a bad one by
-    naming the good ones.
+    Sends an event rowmill.data.arrived for PATH and for each folder directly in it, with its files; deployments with
+    that trigger run on them. Use it for files whose run has failed, once the cause is fixed; to leave out a bad file,
+    name the good ones.
 
     [bold]Examples[/bold]
 
