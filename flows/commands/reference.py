@@ -29,18 +29,17 @@ COMMAND = "python -m flows.commands.reference"
 HEAD = f"""<!-- made by: {COMMAND} -->
 # Operators
 
-Every operator is a class of declared parameters; `columns >> Operator(..)` in Python, `{{op: Operator, ..}}` in a
-job. The examples run as tests. *Learns* means that `fit` reads data for it, and says what a refit does with what was
-learned: *merged* (equal to a fit of all rows), *appended* (ids stay, new values are appended), *frozen* (it stays
-until everything is learned anew) or *read again* (side tables). *Group* means that a nested list of columns is treated
-as one. `rowmill ops NAME` shows the whole rule of one operator.
+An operator is written `columns >> Operator(..)` in Python and `{{op: Operator, ..}}` in a job. The examples run as
+tests. *Learns* means that `fit` reads data for the operator. It also says what a refit does with the learned values:
+*merged* (equal to a fit of all rows), *appended* (ids stay, new values are appended), *frozen* (unchanged until
+everything is learned anew) or *read again* (side tables). *Group* means that a nested list of columns is treated as
+one. `rowmill ops NAME` shows the full documentation of one operator.
 
 A `JobError` says what to change in the job, a `DataError` what to change in the data. Every operator raises a
 `DataError` for a column of a type that it does not take, and a `JobError` for a parameter that does not exist.
 
-A class of a module of your own, named by import path in `op:`, is as good an operator as these;
-[a package](OWN_OPERATOR.md) registers its operators by name. For users of NVTabular
-there is [a table of names](NVTABULAR.md), for those who change rowmill
+You can use a class of your own module as an operator: name its import path in `op:`. [A package](OWN_OPERATOR.md)
+registers its operators by name. For users of NVTabular there is [a table of names](NVTABULAR.md), for contributors
 [how to add an operator](../README.md#how-to-add-an-operator).
 """
 
@@ -52,13 +51,62 @@ FUNCTIONS_RULE = """Arguments may be named: `parse_number(price, decimal=",")`. 
 and places are literals. Null gives null where nothing else is said. The examples run as tests on both engines."""
 
 
+# What people look for, by the words that they look for; names of operators become links.
+TASKS = {
+    "impute missing values, with a missing-value indicator": "FillMissing, FillMedian; `add_binary_cols`",
+    "standardize (z-score), min-max scale": "Normalize, NormalizeMinMax",
+    "log-transform skewed counts and amounts": "LogOp",
+    "clip or winsorize outliers": "Clip",
+    "bin, bucketize, discretize": "Bucketize, QuantileBucketize",
+    "encode categories as ids (label encoding, vocabulary)": "Categorify",
+    "out-of-vocabulary values, cold start": "Categorify: `num_buckets` ids for unseen and rare values",
+    "feature hashing (the hashing trick)": "HashBucket",
+    "feature crosses, multi-column ids": "Cross, HashedCross, Categorify of a group",
+    "target encoding (mean encoding, historical CTR)": "TargetEncoding",
+    "count encoding, statistics by group joined back to the rows": "JoinGroupby",
+    "group by: one row per session or user, sequences as lists": "Groupby; sessions from times: "
+    "[a recipe](../../flows/README.md#recipes)",
+    "the past of each row as a list, sequences for SASRec or BERT4Rec": "History",
+    "truncate and pad sequences": "ListSlice",
+    "lag, lead, differences, moving averages (window functions)": "Lag, DifferenceLag, Rolling",
+    "join a side table (lookup, enrichment)": "JoinExternal",
+    "parts of dates and times": "DateParts",
+    "split text into columns": "SplitText",
+    "compute a column, derive a label": "Lambda with an [expression](EXPRESSIONS.md); MapPartitions with a function",
+    "filter rows, drop nulls": "Filter, Dropna",
+    "deduplicate rows": "no operator: [`source.unique`](../../flows/KEYS.md#sourceunique)",
+    "down-sample negatives, with weights": "no operator: [`source.downsample`](../../flows/KEYS.md#sourcedownsample)",
+    "negative sampling of items that a user has not seen": "not here: in the training loop",
+    "train, valid and test, leave one out": "no operator: [`source.split`](../../flows/SPLITS.md)",
+    "reduce dimensions": "PCA",
+    "downcast to smaller types": "ReduceDtypeSize",
+    "profile columns": "DataStats",
+    "name and tag columns for models": "Rename, AddTags, AddMetadata",
+    "similarity of two items by their features": "ColumnSimilarity",
+    "drop columns with few distinct values": "DropLowCardinality",
+    "check lists: ids and weights of one length, shortest and longest": "EqualLengths, ValueCount",
+    "regress a target on every pair of columns": "PairwiseRegression",
+}
+
+
 def reference_page() -> str:
-    """The whole page: a line of links, a table, then a section for each operator, expressions and infinities."""
-    named = [*operators(), "Expressions", "Infinities"]
-    links = " · ".join(f"[{name}](#{name.lower()})" for name in named)
+    """The whole page: a line of links, two tables, then a section for each operator, expressions and infinities."""
+    named = ["By task", *operators(), "Expressions", "Infinities"]
+    links = " · ".join(f"[{name}](#{name.lower().replace(' ', '-')})" for name in named)
     sections = [section(name, cls) for name, cls in operators().items()]
     table = ["", "## All operators", "", operators_markdown()]
-    return "\n".join([HEAD, links, *table, *sections, expressions(), infinities()])
+    return "\n".join([HEAD, links, by_task(), *table, *sections, expressions(), infinities()])
+
+
+def by_task() -> str:
+    """The operators by what people want to do."""
+    pattern = re.compile(rf"\b({'|'.join(operators())})\b")
+    rows = [f"| {task} | {pattern.sub(_link, answer)} |" for task, answer in TASKS.items()]
+    return "\n".join(["", "## By task", "", "| to | use |", "|---|---|", *rows])
+
+
+def _link(name: re.Match[str]) -> str:
+    return f"[{name[0]}](#{name[0].lower()})"
 
 
 def infinities() -> str:

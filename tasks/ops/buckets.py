@@ -27,11 +27,9 @@ class Bucketize(Operator):
         Edges in the column's own unit, ascending: [0, 10, 100] makes four buckets, numbered 0 to 3. A list holds for
         all columns, a dict has a list for each column.
 
-    Notes
-    -----
-    Between equal boundaries lies no value. Of list columns the elements are put into buckets: a null element and a null
-    list stay null. Integers are compared exactly with any boundary, floats and decimals as float64. Infinities are
-    below or above every finite boundary; a boundary may be infinite itself.
+    Notes ----- Between equal boundaries lies no value. In list columns, the elements are put into buckets: a null
+    element and a null list stay null. Integers are compared exactly with any boundary, floats and decimals as float64.
+    Infinities are below or above every finite boundary; a boundary may be infinite itself.
 
     Errors: a JobError for boundaries that are empty, descend or contain NaN, and for a column that the dict lacks.
 

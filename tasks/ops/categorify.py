@@ -63,7 +63,7 @@ class Categorify(Keyed):
     true, strings by UTF-8 bytes, tuples column by column with nulls first. `freq_threshold` applies first, then
     `max_size`. Columns of a group (nested list) share one vocabulary, their counts added.
 
-    Of list columns the elements are coded: a null element is 1, a null list stays null. A column of nothing but nulls
+    In list columns, the elements are coded: a null element is 1, a null list stays null. An all-null column
     is all 1. An infinity is a value like any other: it has an id.
 
     The schema has the number of ids (`cardinality`) and the size of the embedding: rows are all ids, dimension is

@@ -139,7 +139,7 @@ class FillMissing(Operator):
 
     Notes
     -----
-    The column's type stays. Of list columns null elements are filled and null lists stay. Infinities are not null and
+    The column's type stays. In list columns, null elements are filled and null lists stay. Infinities are not null and
     stay; `fill_value` may be infinite.
 
     Errors: a JobError for a `fill_value` that is null or NaN; a DataError for one that the column's type does not hold
@@ -214,7 +214,7 @@ class Clip(Operator):
 
     Notes
     -----
-    Of list columns the elements are limited. Infinities are limited like other values; an infinite limit limits
+    In list columns, the elements are limited. Infinities are limited like other values; an infinite limit limits
     nothing.
 
     Errors: a JobError if both limits are None, if one is NaN, or if min_value is above max_value; a DataError for a
@@ -265,7 +265,7 @@ class LogOp(Operator):
 
     Notes
     -----
-    Plus infinity stays infinite; minus infinity is below -1 and gives null. Booleans count as 0 and 1. Of list columns
+    Plus infinity stays infinite; minus infinity is below -1 and gives null. Booleans count as 0 and 1. In list columns,
     the elements are computed.
 
     Examples

@@ -141,8 +141,8 @@ class FillMedian(_Selecting):
     Notes
     -----
     For an even count the median is the mean of the two middle values, rounded once (of decimals with more than 18
-    digits, right to a unit of the last place). Of list columns null elements are filled with the median of all
-    elements, and null lists stay. A column of nothing but nulls stays null.
+    digits, right to a unit of the last place). In list columns, null elements are filled with the median of all
+    elements, and null lists stay. An all-null column stays null.
 
     An infinity is the smallest or the largest value; if one of the two middle values is infinite, the median is, and
     between -inf and inf it is -inf.
@@ -210,7 +210,7 @@ class QuantileBucketize(_Selecting):
     The boundaries are the quantiles 1/n .. (n-1)/n of the values that are not null, interpolated linearly and rounded
     once. Integers of any size are compared exactly: beyond 2^53, where a float would divide them elsewhere, the
     boundary is the smallest integer at or above the quantile. Decimals are compared as float64. Infinities are values
-    like any other. Of list columns the elements are put into buckets.
+    like any other. In list columns, the elements are put into buckets.
 
     Fitting takes up to four passes over the column. A refit leaves the boundaries as they are, as with FillMedian.
 

@@ -133,7 +133,7 @@ class ReduceDtypeSize(_Ranged):
     Notes
     -----
     Integers get the first of int8, uint8, int16, uint16, int32, uint32, int64, uint64 that holds the smallest and the
-    largest value. Floats get `float_dtype` unless the range is beyond it. Of list columns the elements are stored so.
+    largest value. Floats get `float_dtype` unless the range is beyond it. In list columns, the elements are stored so.
     Decimals, and columns without a finite value, keep their type. Infinities do not count for the range: every floating
     type holds them.
 

@@ -113,7 +113,7 @@ class DropLowCardinality(Learned):
 
     Notes
     -----
-    A column of nothing but nulls has no value and is dropped. An infinity is a value like any other. A column that
+    An all-null column has no value and is dropped. An infinity is a value like any other. A column that
     stays keeps its values, nulls and type.
 
     The fit decides which columns stay: before it, the schema shows all of them with the property `settles` =

@@ -48,6 +48,12 @@ def test_the_page_is_what_the_code_says() -> None:
     assert PAGE.read_text() == shown, f"run: {COMMAND}"
 
 
+@pytest.mark.promise("impute missing values, with a missing-value indicator", "tasks/ops/README.md#by-task")
+def test_every_operator_stands_in_the_table_of_tasks() -> None:
+    table = PAGE.read_text().partition("\n## By task\n")[2].partition("\n## ")[0]
+    assert {*re.findall(r"\[(\w+)\]\(#\w+\)", table)} == {*operators()}
+
+
 @pytest.mark.promise("The examples run as tests on both engines")
 def test_the_page_of_expressions_is_what_the_code_says() -> None:
     """Grammar, types, nulls, precedence, and every function with an example."""
