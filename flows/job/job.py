@@ -42,7 +42,7 @@ RECIPES = Path(flows.__file__).parent / "recipes"
 
 
 GO_ON = (
-    "how to go on from the base; beside the keys an operator or an entry with merge or freeze, such as "
+    "how to continue from the base; in addition to the keys an operator or an entry with merge or freeze, such as "
     '{"Normalize": "freeze", "features[2]": "merge"}'
 )
 WHAT_FOLLOWS = (
@@ -50,8 +50,8 @@ WHAT_FOLLOWS = (
     "{threshold, level, columns} by check"
 )
 WHERE_TO = "where the rows go, in which order and in how many files"
-WORKERS = "the workers that do it"
-WHICH_DATE = "which date it is of, and how it is done"
+WORKERS = "the workers that run the job"
+WHICH_DATE = "the date of the run, and how it is executed"
 
 
 class Feature(Section):
@@ -59,7 +59,7 @@ class Feature(Section):
 
     columns: list[str | list[str]] = Field(min_length=1, description="names, patterns such as x*, and groups: [a, b]")
     ops: list[dict[str, Any]] = Field([], description="operators, from the first to the last: {op: Normalize}")
-    keep: bool = Field(True, description="false: only for entries below, not written")
+    keep: bool = Field(True, description="false: only for later entries, not written")
 
     @field_validator("ops")
     @classmethod
@@ -158,7 +158,7 @@ class CheckedJob(DatedJob):
 class Job(CheckedJob):
     """A whole job: where rows come from, what becomes of them, where they go, and on which workers."""
 
-    recipe: str | None = Field(None, description="name of a shipped recipe; the other keys are laid over it")
+    recipe: str | None = Field(None, description="name of a shipped recipe; the other keys override it")
     source: Source = Field(description="where the rows come from")
     features: list[Feature] = Field(
         min_length=1,

@@ -102,7 +102,7 @@ class Cluster(BaseModel):
     local_directory: AnyPath | None = Field(None, description="folder for spilled data, on a fast disk")
     adapt: Adapt | None = Field(None, description="bounds for the number of workers, for kinds that scale")
     resources: dict[str, dict[str, float]] = Field({}, description="what a stage takes: {transform: {GPU: 1}}")
-    start_timeout: int = Field(300, ge=1, description="seconds that workers may take to come")
+    start_timeout: int = Field(300, ge=1, description="seconds to wait for workers")
     ssh: Ssh | None = Field(None, description="for kind ssh: hosts, user, port, key, gpus")
     slurm: Slurm | None = Field(None, description="for kind slurm: cores, memory, gpus, queue, account, walltime")
     kubernetes: Kubernetes | None = Field(None, description="for kind kubernetes: image, cores, memory, gpus")
@@ -283,7 +283,7 @@ class Tls(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    ca: PathWord = Field(description="certificate of the authority; only who shows one signed by it may connect")
+    ca: PathWord = Field(description="certificate of the authority; only those with one signed by it may connect")
     cert: PathWord = Field(description="certificate that this side shows")
     key: PathWord = Field(description="private key of `cert`, readable by its owner only")
 
@@ -348,7 +348,7 @@ class Kubernetes(BaseModel):
     node_selector: dict[str, str] = Field({}, description="labels that a node of a pod has")
     tolerations: list[dict[str, Any]] = Field([], description="taints of nodes that the pods tolerate")
     template: dict[Literal["worker", "scheduler"], dict[Literal["metadata", "spec"], dict[str, Any]]] = Field(
-        {}, description="laid over the pods: {worker: {metadata: {annotations: ..}, spec: {priorityClassName: ..}}}"
+        {}, description="merged into the pods: {worker: {metadata: {annotations: ..}, spec: {priorityClassName: ..}}}"
     )
 
     @field_validator("template")

@@ -149,7 +149,7 @@ class Sample(Section):
     rows: int = Field(1_000_000, ge=1, description="number of rows at source.path")
     seed: Seed = Field(0, description="the same seed gives the same data")
     columns: int | None = Field(None, ge=1, description="number of columns of the sample wide; 100 if empty")
-    valid: bool = Field(True, description="false: at source.path alone, never at source.valid")
+    valid: bool = Field(True, description="false: at source.path only, not at source.valid")
     later: bool = Field(False, description="of the sample ecommerce: the rows at source.valid are of the next month")
 
     @model_validator(mode="after")
@@ -162,22 +162,22 @@ class Sample(Section):
 class Downsample(Section):
     """Which rows of the training data stay only in part, and the column that makes up for it."""
 
-    where: str = Field(description="expression: the rows of which only a part stays: label == 0")
-    fraction: float = Field(gt=0, le=1, description="the part of these rows that stays: 0.1")
+    where: str = Field(description="expression for the rows to down-sample: label == 0")
+    fraction: float = Field(gt=0, le=1, description="fraction of these rows to keep: 0.1")
     weight: str | None = Field(
         None, description="name of a new column for features: 1 / fraction for these rows, 1 for others"
     )
-    seed: Seed = Field(0, description="the same seed and the same rows: the same rows stay")
+    seed: Seed = Field(0, description="the same seed keeps the same rows")
 
 
 class Unique(Section):
     """Of the rows with equal keys one stays, over all files."""
 
     keys: list[str] = Field(min_length=1, description="columns whose values together occur once; nulls are equal")
-    keep: Literal["first", "last"] = Field("first", description="which of the rows with equal keys stays")
+    keep: Literal["first", "last"] = Field("first", description="which of the rows with equal keys to keep")
     by: str | None = Field(
         None,
-        description="column in whose order first and last are meant, such as a time; the order of the files if empty",
+        description="column that defines first and last, such as a time; the order of the files if empty",
     )
 
 
@@ -197,7 +197,7 @@ class SplitRule(Section):
         description="where valid begins, or its share (time); its share (hash, fraction); its values (column); how "
         "many rows of each key (last)",
     )
-    test: SplitValue = Field(None, description="the same of test; either may be left out")
+    test: SplitValue = Field(None, description="the same for test; either may be left out")
     unit: Literal["s", "ms", "us", "ns"] | None = Field(
         None,
         description="for by: time, where column has numbers and valid and test are times: what the numbers count "
@@ -314,21 +314,23 @@ class Source(Section):
     missing: Annotated[Missing, BeforeValidator(null_word, json_schema_input_type=Missing)] = Field(
         "error", description="for a column that some files lack: error, or null in the rows of these files"
     )
-    delimiter: str | None = Field(None, description="between the values of a text file, instead of comma or tab")
-    skip_rows: int = Field(0, ge=0, description="lines at the beginning of each text file, before its header")
-    decimal: str | None = Field(None, description="the decimal sign of a text file, instead of a point")
+    delimiter: str | None = Field(None, description="delimiter of a text file, instead of comma or tab")
+    skip_rows: int = Field(
+        0, ge=0, description="number of lines to skip at the beginning of each text file, before its header"
+    )
+    decimal: str | None = Field(None, description="decimal separator of a text file, instead of a point")
     quote: str | None = Field(
         None,
-        description="around values of a text file that hold delimiters or line ends, instead of a double quote; "
-        "an empty text if nothing is around them",
+        description="quote character around values that contain delimiters or newlines, instead of a double quote; "
+        "an empty text if values are never quoted",
     )
     escape: str | None = Field(
         None, description="escape character: a quote, delimiter or newline after it is taken literally"
     )
     skip_initial_space: bool | None = Field(
         None,
-        description="whether spaces after the delimiters of a text file are left out; if empty, they are where each "
-        "delimiter of its header and first rows has one",
+        description="whether spaces after delimiters are skipped; if empty, they are if each delimiter of the header "
+        "and the first rows has one",
     )
     comment: str | None = Field(None, description="the character that begins a comment line of a text file")
     bad_lines: str = Field(
@@ -358,19 +360,19 @@ class Source(Section):
         description="ingest parses text once and keeps it in scratch files, which later stages read: with "
         "cluster.resources on workers of its own",
     )
-    keys: list[str] = Field([], description="columns whose rows with equal values come together before the operators")
+    keys: list[str] = Field([], description="columns by which rows are grouped together before the operators")
     sort_by: list[str] = Field([], description="order of the rows of a key; there is no order without source.keys")
     filter: str | None = Field(None, description="which rows to keep, as an expression: price > 0 and brand != 'none'")
     strict: bool = Field(
         False,
         description="a cast or parse that fails in filter, split or downsample is an error; else null and counted",
     )
-    unique: Unique | None = Field(None, description="one row of each key stays, over all files, after the filter")
+    unique: Unique | None = Field(None, description="keep one row of each key, across all files, after the filter")
     split: SplitRule | None = Field(
-        None, description="train, valid and test of these rows, after filter and unique; train alone is learned from"
+        None, description="train, valid and test of these rows, after filter and unique; only train is learned from"
     )
     downsample: Downsample | None = Field(
-        None, description="a part of some training rows stays, after filter, unique and split, never of source.valid"
+        None, description="keep a fraction of some training rows, after filter, unique and split; not of source.valid"
     )
     storage_options: str | dict[str, Any] | None = Field(None, description="for URLs: name of the stored options")
     sample: Sample | None = Field(None, description="look-alike data to make if nothing is at source.path")
@@ -475,7 +477,7 @@ class Output(Section):
     keep_versions: int | None = Field(
         None,
         ge=1,
-        description="for on_existing: version: the newest so many stay, older ones are removed; all if empty",
+        description="for on_existing: version: number of newest versions to keep; all if empty",
     )
     metadata_file: bool = Field(False, description="write _metadata: the footers of all Parquet files in one")
 
@@ -532,7 +534,7 @@ class Run(Section):
 
     exchange: Literal["auto", "memory", "disk"] = Field("auto", description="where rows wait for their file")
     scratch: str | None = Field(None, description="folder for the work in progress, instead of one next to the output")
-    retries: int = Field(2, ge=0, le=20, description="how often a stage is tried again after a failure that may pass")
+    retries: int = Field(2, ge=0, le=20, description="how often a stage is retried after a temporary failure")
     stalled_after: int = Field(
         300, ge=1, description="seconds in which a stage waits, and no task runs or ends, until it is tried again"
     )
@@ -561,7 +563,7 @@ class Run(Section):
     timezone: str = Field("UTC", description="time zone of {date} and {hour}, such as Europe/Berlin")
     ready_by: ClockTime | None = Field(
         None,
-        description="time of day, such as 06:00, by which a run is to be ready; it says early if it will not be",
+        description="time of day, such as 06:00, by which a run should be ready; it warns early if it will not be",
     )
     ask_timeout: Seconds = Field(
         72_000.0,
@@ -608,12 +610,12 @@ class Refitting(Section):
     model_config = ConfigDict(**{**Section.model_config, "extra": "allow"})
 
     forget: Days | None = Field(
-        None, description="drop the counts of values without an id that were not seen for so long: 365d"
+        None, description="drop the counts of values without an id that have not been seen for this long: 365d"
     )
     all: bool = Field(False, description="learn again, from these rows alone, all but frozen steps; ids stay")
     again: bool = Field(False, description="also files that the base has learned already")
     learn_from: str | list[str] | None = Field(
-        None, description="older rows, from which steps learn first that the base does not have"
+        None, description="older rows, from which steps that the base lacks learn first"
     )
 
     @property

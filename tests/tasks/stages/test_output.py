@@ -115,7 +115,9 @@ def test_row_groups_and_numbers_of_files(tmp_path: Path, engine: str) -> None:
     assert [p["rows"] for p in each.parts] == [15, 15, 15, 15]
 
 
-@pytest.mark.promise("Files by number differ by one row at most. With `rows_per_file` all files are full but the last")
+@pytest.mark.promise(
+    "With a number of files, they differ by at most one row. With `rows_per_file` all files but the last are full"
+)
 def test_files_by_number_are_equal_and_by_rows_full_but_the_last(tmp_path: Path, engine: str) -> None:
     table = pa.table({"n": range(780)})
 
@@ -128,7 +130,7 @@ def test_files_by_number_are_equal_and_by_rows_full_but_the_last(tmp_path: Path,
     assert sorted(rows_of(files=7)) == [111, 111, 111, 111, 112, 112, 112]
     keys = (Path(__file__).parents[3] / "flows" / "KEYS.md").read_text()
     assert (
-        "Files by number differ by one row at most. With `rows_per_file` all files are full but the last"
+        "With a number of files, they differ by at most one row. With `rows_per_file` all files but the last are full"
         in " ".join(keys.split())
     )
 
