@@ -111,7 +111,7 @@ def test_serving_imports_neither_dask_nor_prefect(tmp_path: Path) -> None:
 def test_the_figures_of_scale_are_those_that_were_recorded() -> None:
     found = json.loads((ROOT / "tests/bench/results/scale.json").read_text())
     text = words_of("infra/scale.md")
-    assert f"makes {found['one_gpu']['rows_per_second'] / 1e6:.0f} M rows/s" in text
+    assert f"processes {found['one_gpu']['rows_per_second'] / 1e6:.0f} M rows/s" in text
     eight, sixty_four, _ = found["needs"]["1 TB"]
     assert f"| {eight['read_gb_per_s']:.0f} GB/s | {sixty_four['read_gb_per_s']:.0f} GB/s |" in text
     assert f"| {eight['write_gb_per_s']:.0f} GB/s | {sixty_four['write_gb_per_s']:.0f} GB/s |" in text
