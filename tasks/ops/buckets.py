@@ -27,9 +27,11 @@ class Bucketize(Operator):
         Edges in the column's own unit, ascending: [0, 10, 100] makes four buckets, numbered 0 to 3. A list holds for
         all columns, a dict has a list for each column.
 
-    Notes ----- Between equal boundaries lies no value. In list columns, the elements are put into buckets: a null
-    element and a null list stay null. Integers are compared exactly with any boundary, floats and decimals as float64.
-    Infinities are below or above every finite boundary; a boundary may be infinite itself.
+    Notes
+    -----
+    There are no values between equal boundaries. In list columns, the elements are put into buckets: a null element and
+    a null list stay null. Integers are compared exactly with any boundary, floats and decimals as float64. Infinities
+    are below or above every finite boundary; a boundary may be infinite itself.
 
     Errors: a JobError for boundaries that are empty, descend or contain NaN, and for a column that the dict lacks.
 
@@ -115,8 +117,8 @@ class HashBucket(Operator):
 
     The hash is MurmurHash3_x86_32 (seed 0) of the value's canonical bytes: integers, booleans and times (in
     microseconds) as int64, dates as days in int64, whole floats as the integer that they are, other floats as float64,
-    decimals as text, text as UTF-8. So an id has one bucket whether a file stores it as 7 or as 7.0. A workflow that an
-    older rowmill fitted hashes every float as float64, and keeps doing so in refits.
+    decimals as text, text as UTF-8. So an id has one bucket whether a file stores it as 7 or as 7.0. A workflow that
+    was fitted by an older version of rowmill hashes every float as float64, also in refits.
 
     Errors: a JobError for `num_buckets` out of range, and for a column that the dict lacks.
 

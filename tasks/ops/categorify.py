@@ -66,7 +66,7 @@ class Categorify(Keyed):
     In list columns, the elements are coded: a null element is 1, a null list stays null. An all-null column
     is all 1. An infinity is a value like any other: it has an id.
 
-    The schema has the number of ids (`cardinality`) and the size of the embedding: rows are all ids, dimension is
+    The schema has the number of ids (`cardinality`) and the size of the embedding: one row per id; the dimension is
     min(512, max(16, round(1.6 rows^0.56))). `Workflow.inverse` turns ids into values again.
 
     Errors: a JobError for parameters out of range and for columns that are not selected; a DataError for `vocabs` that

@@ -51,9 +51,9 @@ class DataStats(Learned):
 
     Texts have distinct, top, min and max (by bytes) only. Times are ISO texts, their std is in seconds. In list
     columns, the elements are profiled, and `lengths` has the lists' lengths. Infinite values are counted in `infinite`
-    and take no part in the rest. Without a value, min and max are null, and mean, std, quantiles and histogram are
-    missing. A constant has std 0 and a histogram of one bin. A refit merges the profiles: that of a fit of all rows,
-    bit for bit but for the mean and std of floats (within 1e-12) and counts beyond a million distinct values.
+    and otherwise ignored. Without a value, min and max are null, and mean, std, quantiles and histogram are missing. A
+    constant has std 0 and a histogram of one bin. A refit merges the profiles: that of a fit of all rows, bit for bit
+    but for the mean and std of floats (within 1e-12) and counts beyond a million distinct values.
 
     Source: Bar-Yossef et al., "Counting distinct elements in a data stream", 2002.
 

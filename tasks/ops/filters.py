@@ -52,11 +52,11 @@ class Filter(_RowFilter):
 
     Notes
     -----
-    A removed row is gone for every output column, and for the statistics of every operator that the filter's inputs do
-    not depend on. Of several filters a row has to pass all. A filter of what is made of runs (History, Rolling ..) acts
-    after the others, and the runs stay as they were: "len(item_history) > 0" takes no event out of the histories of
-    later ones. After Groupby a filter keeps groups, for the columns and statistics of groups. Types and values stay, an
-    infinity too.
+    A removed row is missing from every output column, and from the statistics of every operator that the filter's
+    inputs do not depend on. A row has to pass all filters. A filter on columns made from runs (History, Rolling ..) is
+    applied after the others and leaves the runs unchanged: "len(item_history) > 0" takes no event out of the histories
+    of later ones. After Groupby a filter keeps groups, for the columns and statistics of groups. Types and values stay,
+    an infinity too.
 
     Errors: a JobError unless exactly one of expression and function is given, for an expression that cannot be read or
     is not of booleans, and for a function that returns another number of rows, another order or another type; a
@@ -137,7 +137,7 @@ class Dropna(_RowFilter):
     Notes
     -----
     NaN is null; a null list is, a list with null elements is not. An infinity is not null. Types and other values stay.
-    A dropped row is gone for all output columns and statistics, as with Filter; after Groupby rows are groups.
+    A dropped row is missing from all output columns and statistics, as with Filter; after Groupby rows are groups.
 
     Examples
     --------

@@ -44,8 +44,8 @@ class JoinGroupby(Keyed):
     Types out: count int64; sum int64, uint64 or float64; mean, std and var float64 (ddof 1; null for fewer than two
     values); min and max the column's type.
 
-    A null key is a key like any other; a group (nested list) is one composite key. A group that was not seen when
-    fitting gets nulls.
+    A null key is a key like any other; a group (nested list) is one composite key. A group that the fit has not seen
+    (cold start) gets nulls.
 
     Moments are merged along a fixed tree as Chan, Golub, LeVeque do. Sums of floats are exact to 2^-100 of the sum
     of absolute values before they are rounded, so that the same rows have the same sum in any order, and a mean lies

@@ -34,12 +34,12 @@ class MapPartitions(Learned):
 
     Notes
     -----
-    The function gets a pandas frame with Arrow types, or a cuDF frame: a copy of its own, with the labels 0 .. n - 1.
-    It may sort, roll windows, join, or compute with NumPy or CuPy. Values go to the row whose label they have: a sorted
-    frame need not be sorted back, and its index must not be reset. The order of the output is that of the source or of
-    the shuffle: to bring rows into another order, read `Dataset(ddf.map_partitions(..))`, with ddf a Dask frame. The
-    result may hold input columns that `columns_out` does not name, as they were; they do not come out. NaN becomes
-    null; all other values, infinities too, are what the function makes of them.
+    The function gets a pandas frame with Arrow types, or a cuDF frame: its own copy, with the labels 0 .. n - 1. It may
+    sort, use rolling windows, join, or compute with NumPy or CuPy. Values are matched to rows by label: a sorted frame
+    need not be sorted back, and its index must not be reset. The order of the output is that of the source or of the
+    shuffle: to bring rows into another order, read `Dataset(ddf.map_partitions(..))`, with ddf a Dask frame. The result
+    may hold input columns that `columns_out` does not name, as they were; they do not come out. NaN becomes null; all
+    other values, infinities too, are what the function makes of them.
 
     Where partitions end depends on workers and memory. If a value depends on other rows, name in `partition_cols` the
     columns by which these belong together: `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of them, and

@@ -78,7 +78,7 @@ class NormalizeMinMax(_Ranged):
 
     Notes
     -----
-    Other data are not clamped: values outside the fitted range fall below 0 or above 1. A fit on one value, or on none,
+    Later data are not clipped: values outside the fitted range fall below 0 or above 1. A fit on one value, or on none,
     gives 0 for every finite value. Integers beyond 2^53 are subtracted exactly. Booleans count as 0 and 1. Of list
     columns the elements are scaled.
 

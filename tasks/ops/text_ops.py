@@ -26,16 +26,16 @@ class Cross(Operator):
 
     Notes
     -----
-    In a row with `sep` inside a value, a backslash stands before each `sep` and each backslash of its values, so that
-    (`x_y`, `z`) and (`x`, `y_z`) give two texts; all other rows are joined as they are. If `sep` has a backslash, the
-    escape is a slash; if it has both, a tilde. An empty `sep` escapes nothing.
+    If a value contains `sep`, a backslash is put before each `sep` and each backslash in the values of that row, so
+    that (`x_y`, `z`) and (`x`, `y_z`) give two texts; all other rows are joined unchanged. If `sep` has a backslash,
+    the escape is a slash; if it has both, a tilde. An empty `sep` escapes nothing.
 
-    A `sep` of several letters is escaped letter by letter: with `::`, (`x:y`, `z`) gives `x:y::z`, and (`x:`, `y`)
-    gives `x\:::y`. A row is escaped if one of its values contains `sep`, begins or ends with one of its letters, ends
-    with the escape, or contains the escape before one of these letters. Then each of these letters and each escape in
-    its values has an escape before it.
+    A `sep` of several characters is escaped character by character: with `::`, (`x:y`, `z`) gives `x:y::z`, and (`x:`,
+    `y`) gives `x\:::y`. A row is escaped if one of its values contains `sep`, begins or ends with one of its
+    characters, ends with the escape, or contains the escape before one of these characters. Then an escape is put
+    before each of these characters and each escape in its values.
 
-    A workflow that an older rowmill fitted escapes nothing, and keeps doing so in refits.
+    A workflow that was fitted by an older version of rowmill escapes nothing, also in refits.
 
     Integers are written in decimal, booleans as true and false. Type out: string. An empty text stays empty and is not
     null.
