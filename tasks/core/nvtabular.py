@@ -156,7 +156,7 @@ DIFFERENCES = (
     Difference(
         "`.transform(...).to_parquet(out, ...)`",
         "the same, or a job",
-        "committed as a whole, with a manifest and checksums; resumable as a job",
+        "published atomically, with a manifest and checksums; a job also resumes where it stopped",
     ),
     Difference(
         "`shuffle=PER_PARTITION`, `PER_WORKER`, `FULL`",
@@ -297,7 +297,7 @@ DIFFERENCES = (
     Difference(
         "FillMissing, `add_binary_cols`",
         "the same",
-        "lists too; the type stays",
+        "imputes elements of lists too; the type stays",
         {
             "FillMissing(fill_val=)": "fill_value=",
             "nvt.ops.ZeroFill": "FillMissing(0)",
@@ -306,7 +306,7 @@ DIFFERENCES = (
     Difference(
         "FillMedian",
         "FillMedian",
-        "the exact median of all data, whatever the partitioning",
+        "imputes the exact median of all data, whatever the partitioning",
         {
             "nvt.ops.Median": "FillMedian",
         },
@@ -314,7 +314,7 @@ DIFFERENCES = (
     Difference(
         "Clip, LogOp, Rename, AddTags, AddMetadata",
         "the same",
-        "LogOp: below -1 is null",
+        "LogOp (log-transform): below -1 is null",
         {
             "Rename(f=)": 'names={"old": "new"}, name= or postfix=',
             "AddMetadata(tags=)": "AddTags(tags)",
@@ -334,7 +334,7 @@ DIFFERENCES = (
     Difference(
         "HashBucket, HashedCross",
         "the same",
-        "one MurmurHash3 for CPU, GPU and every version; null has a bucket",
+        "the hashing trick, with one MurmurHash3 for CPU, GPU and every version; null has a bucket",
     ),
     Difference(
         "TargetEncoding",
@@ -352,7 +352,7 @@ DIFFERENCES = (
     Difference(
         "JoinGroupby",
         "JoinGroupby",
-        "a statistic's counts are of its values that are not null; `var`; composite keys",
+        "statistics by group, joined back: counts are of values that are not null; `var`; composite keys",
     ),
     Difference(
         "JoinExternal",
@@ -378,14 +378,14 @@ DIFFERENCES = (
         "Groupby",
         "Groupby",
         (
-            "first and last are of the sort order; types are not narrowed; all rows of a key lie "
+            "group by: first and last follow the sort order; types are not narrowed; all rows of a key lie "
             "together, by `source.keys`"
         ),
     ),
     Difference(
         "DifferenceLag",
         "DifferenceLag; Rolling is new",
-        "right at the borders of partitions, by `source.keys`",
+        "correct across partition borders, by `source.keys`",
     ),
     Difference(
         "LambdaOp",
