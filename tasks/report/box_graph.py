@@ -135,8 +135,19 @@ def put_in_place(
 
 
 def text_width(text: str) -> float:
-    """About how wide a text is in this size, in a wide font: capitals and letters of East Asia take more room."""
-    return sum(11.0 if ord(letter) > 0x2E7F else 7.6 if letter.isupper() else 6.0 for letter in text)
+    """About how wide a text is in this size, in a wide font: capitals and letters of East Asia take more room.
+
+    >>> text_width("ab"), text_width("AB"), text_width("\u65e5")
+    (12.0, 15.2, 11.0)
+    """
+    return sum(letter_width(letter) for letter in text)
+
+
+def letter_width(letter: str) -> float:
+    """About how wide a letter is."""
+    if ord(letter) > 0x2E7F:
+        return 11.0
+    return 7.6 if letter.isupper() else 6.0
 
 
 def _curve(start: Place, end: Place, kind: str, at_box: bool) -> str:

@@ -11,6 +11,7 @@ from tasks.core.schema import Schema
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node
 from tasks.report import diagram
+from tasks.report.box_graph import Bend, in_order, put_in_place, split_at_columns
 from tasks.workflow import Workflow
 
 
@@ -44,6 +45,16 @@ def test_what_is_only_learned_from_is_dotted() -> None:
     assert picture.count("stroke-dasharray") == 0  # the target is a column of the source: it is read for both
     made = (["a"] >> ops.TargetEncoding(target="t_copy")) + (["t"] >> ops.Rename(postfix="_copy"))
     assert diagram.drawn(bound(made, "a t")).count("stroke-dasharray") == 1
+
+
+def test_a_line_over_several_columns_passes_between_the_boxes() -> None:
+    boxes = {name: ("operator", name) for name in "abcd"}
+    steps = split_at_columns(
+        {"a": 0, "b": 0, "c": 1, "d": 2}, [("a", "c", "after"), ("c", "d", "after"), ("b", "d", "after")]
+    )
+    bend = Bend("b", "after", 1)
+    places = put_in_place(in_order([["a", "b"], ["c", bend], ["d"]], steps), steps, boxes)
+    assert {key: place.middle for key, place in places.items()} == {"a": 24, "b": 58, "c": 24, bend: 58, "d": 41}
 
 
 def test_of_many_boxes_the_first_are_drawn_and_the_others_counted() -> None:
