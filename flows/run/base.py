@@ -13,7 +13,6 @@ from tasks.core.versions import rowmill_version
 from tasks.errors import JobError
 from tasks.job.base_version import (
     check_not_discarded,
-    is_published,
     newest_good,
     nights_text,
     other_ids_text,
@@ -23,7 +22,7 @@ from tasks.job.base_version import (
 from tasks.job.refitting import matched_to_base
 from tasks.job.request import PlanOf
 from tasks.learning.refit_modes import mode_lines
-from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
+from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.stages.statistics import modes_of
 
 NO_BASE = "there is no base, and all is learned from source.path"
@@ -58,7 +57,7 @@ def choose_base(job: AnyJob, run: CurrentRun) -> None:
     as it is for a job without a base, and for the first run of an output that is its own base.
 
     The log says which version it is, and which newer ones are damaged or discarded. A JobError where there is no base
-    at another place than the output's; NothingToDoError where this very run has been published before it was cut off.
+    at another place than the output's.
     """
     request = run.request
     log = run.log
@@ -96,15 +95,11 @@ def choose_base(job: AnyJob, run: CurrentRun) -> None:
         return
     if os.path.realpath(root) == str(staging.target):
         staging.point_to(version.path)  # a run that was cut off may not have come so far
-        if is_published(request, version):
-            log.info("%s was published by a run that was cut off right after: nothing is left to do", version.path)
-            staging.clean()
-            run.outputs[:] = [str(version.path / split) if split else str(version.path) for split in request.splits]
-            raise NothingToDoError(f"{version.path} is published", run.outputs)
     based = replace(
         job.request(request.engine, version),
         flow=request.flow,
         owner=request.owner,
+        resumes=request.resumes,
         stage_engines=request.stage_engines,
     )
     log.info("the base is %s: %s rows of %s", version.path, f"{version.learned_rows:,}", nights_text(version.data))

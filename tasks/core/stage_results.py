@@ -85,7 +85,7 @@ class IngestResult(StageResult):
     stay text. `bad_lines` cannot be read and are left out, `bad_lines_of` says of which files. `again` files were
     learned before. `repeated` rows are left out by `source.unique`, as text for each split. `divided` says where splits
     begin and how many rows they have, where only a look at all rows tells. `estimate` has the needs of the run as lines
-    of text.
+    of text. `published` is the folder of the output where a run that was cut off has published this work already.
     """
 
     stage: str = "ingest"
@@ -108,6 +108,7 @@ class IngestResult(StageResult):
     divided: str = ""
     again: int = _not_shown(default=0)
     estimate: Mapping[str, str] = _not_shown(default_factory=dict)
+    published: str = _not_shown(default="")
 
     def figures(self) -> dict[str, Any]:
         return super().figures() | dict(self.estimate)

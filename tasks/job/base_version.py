@@ -21,12 +21,10 @@ from tasks.job.output_check import damages
 from tasks.job.request import Request
 from tasks.manifest import Manifest, base_of, fitted_of, has_ids, is_state, manifest_of, outputs, state_of
 from tasks.storage.allowed_roots import check_path
-from tasks.storage.atomic import no_space, read_record, write_json
+from tasks.storage.atomic import no_space
 from tasks.storage.checksum import digest
 from tasks.storage.discarded import discarded_by, is_discarded, mark, marked_folder
-from tasks.storage.documents import DIGEST
 from tasks.storage.own_files import (
-    COMMIT,
     FITTED,
     MANIFEST,
     SPLITS,
@@ -269,21 +267,6 @@ def learned_on_top_of(version: Path) -> list[Path]:
             chain.append(one)
             states[one.name] = state_of(one)
     return chain
-
-
-def is_published(request: Request, version: BaseVersion) -> bool:
-    """Whether the work in the staging folder of a run is what became this version: the run was cut off when it had
-    published it, and before it had removed its work."""
-    noted = read_record(request.staging.folder / COMMIT)
-    digest = manifest_of(version.path).get(DIGEST)
-    is_this_date = noted.get("run_date") == request.dated.get("run_date")
-    return digest is not None and noted.get("manifest") == digest and is_this_date
-
-
-def note_commit(request: Request, manifest: Mapping[str, Any]) -> None:
-    """Note in the staging folder which manifest is about to be published, for `is_published`."""
-    note = {"manifest": manifest[DIGEST], "run_date": request.dated.get("run_date")}
-    write_json(request.staging.folder / COMMIT, note)
 
 
 def broken(version: Path) -> str:

@@ -57,6 +57,13 @@ def learned_before(files: Sequence[tuple[str, int, str]], known: pa.Table) -> li
     return again
 
 
+def is_last_night(files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether files (path, size, digest) are, by their contents, all files of the last of the nights and no others."""
+    last = len(nights) - 1
+    learned = [(row["size"], row["digest"]) for row in known.to_pylist() if row["night"] == last]
+    return bool(learned) and sorted(learned) == sorted((size, digest) for _, size, digest in files)
+
+
 def check_new(
     files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[Mapping[str, Any]], workflow: str = ""
 ) -> None:
@@ -77,7 +84,7 @@ def check_new(
         "name only the new files in source.path, or learn these again: refit.again: true "
         "(rowmill run --set refit.again=true, rowmill refit --again)"
     )
-    if len(again) == len(files) and {night for _, _, night in again} == {len(nights) - 1}:
+    if is_last_night(files, known, nights):
         do = (
             "nothing is left to do if this is the run of that night, cut off when it was published; else name new files"
         )

@@ -82,7 +82,8 @@ class Request(PickledFields):
     those that the flow's host allows. `no_base`: the job names a base, and nothing is published there yet.
     `dated` is the date of the run and what the job's patterns became (`tasks.job.run_date.Dated`); {} without one.
     `contract` and `checks` are those of the gate, as JSON; {} without a contract, and for checks as they are.
-    `stage_engines` is the engine of each stage where they differ; {} where all have `engine`.
+    `stage_engines` is the engine of each stage where they differ; {} where all have `engine`. `resumes`: an earlier run
+    was cut off where this one works.
     """
 
     sections: dict[str, dict[str, Any]]
@@ -100,6 +101,7 @@ class Request(PickledFields):
     contract: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, Any] = field(default_factory=dict)
     stage_engines: dict[str, str] = field(default_factory=dict)
+    resumes: bool = False
 
     def of_stage(self, stage: str) -> Request:
         """Return the request with the engine of a stage."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
 
 from tasks.cluster.pool import Pool
-from tasks.core.stage_results import StageResult
+from tasks.core.stage_results import IngestResult, StageResult
 from tasks.graph.failed_casts import sentence
 from tasks.job.refitting import LEARN_FROM
 from tasks.job.request import PlanOf, Request
 from tasks.manifest import Manifest
-from tasks.run.plugin import CurrentRun, RunPlugin
+from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tasks.storage.files import is_remote
 from tasks.storage.files_being_read import open_outputs
@@ -65,16 +66,17 @@ def run(
 
     Raises:
         JobError: The output must not be changed.
-        NothingToDoError: A plugin found that nothing is to be done.
+        NothingToDoError: A run that was cut off has published this work, or a plugin found that nothing is to be done.
     """
     staging = request.staging
     current = CurrentRun(request, run_id=run_id)
     if log is not None:
         current.log = log
-    staging.check(request.output.on_existing)
+    staging.check(request.output.on_existing, staging.has_remains)
     with staging.locked(wait=request.run.lock == "wait") as owner:
-        staging.check(request.output.on_existing)  # again: what was waited for, or mended, may stand there now
-        current.request = replace(request, owner=owner)
+        # Again: what was waited for, or mended, may stand there now.
+        staging.check(request.output.on_existing, staging.resumes)
+        current.request = replace(request, owner=owner, resumes=staging.resumes)
         try:
             with accompanied(current, plugins):
                 _learn(current, execute, plugins)
@@ -118,9 +120,23 @@ def _logged(current: CurrentRun, plugin: RunPlugin, method: str) -> Iterator[Non
 
 def _learn(current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin]) -> None:
     """Plan the source, and learn from it unless the run applies what was learned before."""
-    _do_stage(current, execute, plugins, "ingest")
+    planned = _do_stage(current, execute, plugins, "ingest")
+    assert isinstance(planned, IngestResult)
+    if planned.published:
+        _end_published(current, Path(planned.published))
     if not current.request.fitted:
         _do_stage(current, execute, plugins, "statistics")
+
+
+def _end_published(current: CurrentRun, output: Path) -> NoReturn:
+    """End a run whose work another has published before it was cut off; what that left is removed."""
+    request = current.request
+    current.log.info("%s was published by a run that was cut off right after: nothing is left to do", output)
+    request.staging.point_to(output)
+    request.staging.clean()
+    splits = () if request.flow == "fit" else filter(None, request.splits)
+    current.outputs[:] = [str(output / split) for split in splits] or [str(output)]
+    raise NothingToDoError(f"{output} is published", current.outputs)
 
 
 def _write(current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin]) -> None:
@@ -161,7 +177,7 @@ def _tell_committed(current: CurrentRun, plugins: Sequence[RunPlugin], outputs: 
 
 def _do_stage(
     current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin], stage: str, split: str | None = None
-) -> None:
+) -> StageResult:
     """Do a stage; say what people should know of its result, and let the plugins look at it."""
     result = execute(stage, current.request, split)
     current.results.append(result)
@@ -170,6 +186,7 @@ def _do_stage(
     _say(current, result)
     for plugin in plugins:
         plugin.after(current, result)
+    return result
 
 
 def _say(current: CurrentRun, result: StageResult) -> None:

@@ -30,7 +30,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.saved_workflow import FittedNotes, save_fitted
 from tasks.graph.state import State
 from tasks.job.apply_fitted import as_read, base_schema, differences_of, subject
-from tasks.job.base_version import check_not_discarded, note_commit
+from tasks.job.base_version import check_not_discarded
 from tasks.job.profiles import publish_profile
 from tasks.job.publication import paths_of, write_publication
 from tasks.job.refitting import base_note, history_of
@@ -175,7 +175,6 @@ def commit(
         write_json(staging.new / split / MANIFEST, data)
     if upstream is not None:
         write_publication(request, manifests, paths)
-    note_commit(request, manifests[request.splits[0]])
     staging.check_owner(request.owner)
     check_not_discarded(request)
     path = publish(staging, output, anew=request.no_base)

@@ -29,6 +29,7 @@ from tasks.graph.row_rules import Division, RowRules
 from tasks.job.apply_fitted import adapted, adopt, base_schema, bound_of, differences_of, missing_labels, null_types
 from tasks.job.fingerprints import fingerprint
 from tasks.job.learned_files import check_new, learned_before, sampled_digest
+from tasks.job.published_before import published_before
 from tasks.job.refitting import LEARN_FROM, copied_base, history_before
 from tasks.job.request import PlanOf, Request
 from tasks.job.source_rules import check_splitting, condition_columns
@@ -80,7 +81,10 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     result = _plan(request, pool, paths, listed, sample, began)
     saved = PlanOf(request)
     bad = [file for split in paths for file in saved.bad_lines(split)]
-    again = _refuse_learned(request, saved)
+    published = published_before(request, saved)
+    if published is None:
+        _check_output(request, saved)
+    again = _refuse_learned(request, saved) if published is None else 0
     plans = {split: saved.plan(split) for split in request.plan_names}
     rows = sum(plan.numbered_rows for plan in plans.values())
     progress(rows, rows)
@@ -109,7 +113,8 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         repeated=_repeated_text(request, saved),
         divided=_divided_text(request, saved),
         again=again,
-        estimate={} if request.flow == "fit" else _checked_needs(request, plans, pool).summary(),
+        estimate={} if published or request.flow == "fit" else _checked_needs(request, plans, pool).summary(),
+        published=str(published or ""),
         seconds=time.perf_counter() - start,
     )
 
@@ -149,6 +154,17 @@ def _made_up_files(listed: Mapping[str, Mapping[str, File]]) -> list[dict[str, A
         for split, files in listed.items()
         for one in made_up(files)
     ]
+
+
+def _check_output(request: Request, saved: PlanOf) -> None:
+    """Refuse an output that exists and is not the work of this request: the check that a run which resumes has left."""
+    if not request.resumes:
+        return
+    try:
+        request.staging.check(request.output.on_existing)
+    except JobError:
+        saved.path.unlink(missing_ok=True)
+        raise
 
 
 def _refuse_learned(request: Request, saved: PlanOf) -> int:

@@ -33,8 +33,6 @@ PUBLISHED = "_published.json"  # beside the manifest: what others hear of the ou
 SPLITS = ("train", "valid", "test")
 ASKS = "asks.json"  # beside an output, one of whose nights waits for an answer in a scratch folder: which one
 OUTBOX = "outbox.json"  # beside an output: events that the Prefect server has not heard of yet
-COMMIT = "commit.json"  # in the staging folder: which manifest the run has committed
-LAST = ("plan.json", "night.json", COMMIT)  # of the work in progress, in the order in which they are removed
 OWN = {MANIFEST, WORKFLOW, LATEST, REMOVED, DISCARDED, PUBLISHED, GATE, PROFILE, *REPORTS, METADATA, COMMON_METADATA}
 VERSION = re.compile(r"v\d+")
 log = logging.getLogger("rowmill")
@@ -42,7 +40,7 @@ TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an 
 # Files of the work in progress, by their path in its folder.
 WORK = re.compile(
     r"(lock(\..+)?|\.(rowmill-)?probe-[^/]+"
-    rf"|((swap|target|plan|night|commit|question|asks|outbox|gate|progress|exchange(train|valid|test)?)\.json"
+    rf"|((swap|target|plan|night|question|asks|outbox|gate|progress|exchange(train|valid|test)?)\.json"
     rf"|diagram-[0-9a-f]+\.svg){TEMPORARY}"
     rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|partials|changes|of_night)\.json|README\.md|[^/]+\.vocab)"
     rf"{TEMPORARY}"
@@ -247,28 +245,17 @@ def remove_output(root: Path) -> list[str]:
 
 def remove_work(root: Path, spare: Callable[[str], bool] = lambda path: False) -> list[str]:
     """Remove the files of work in progress, except where `spare(path)`; returns the paths of files that rowmill did
-    not write, which stay.
-
-    The notes by which the next start knows what was published go last, whatever a kill leaves of the others.
-    """
+    not write, which stay."""
     foreign: list[str] = []
-    last: list[Path] = []
     for folder, folders, files in os.walk(root):
         here = Path(folder)
         for name in [*files, *(n for n in folders if (here / n).is_symlink())]:
             inside = str((here / name).relative_to(root))
             if not WORK.fullmatch(inside):
                 foreign.append(inside)
-            elif spare(inside):
-                continue
-            elif inside in LAST:
-                last.append(here / name)
-            else:
+            elif not spare(inside):
                 with contextlib.suppress(OSError):
                     (here / name).unlink()
-    for path in sorted(last, key=lambda path: LAST.index(path.name)):
-        with contextlib.suppress(OSError):
-            path.unlink()
     remove_empty(root)
     return foreign
 

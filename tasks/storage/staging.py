@@ -66,6 +66,7 @@ class Staging:
             local_folder(scratch, "the scratch folder", "run.scratch")
         self.target = Path(os.path.realpath(local_path(str(target))))
         self.keep_replaced, name = keep_replaced, self.target.name
+        self.resumes = False  # with the lock: whether a run was cut off here, or has ended while this one waited
         self.mended = ""  # with the lock: how a swap that was cut off was finished
         self.beside = self.folder = self.target.parent / f".{name}.rowmill"
         self.scratch = Path(os.path.realpath(local_path(str(scratch)))) if scratch else None
@@ -94,9 +95,23 @@ class Staging:
         folder = Path(str(note.get("folder"))) if isinstance(note, dict) else None
         return folder if folder is not None and is_work_of(folder, self.target) else None
 
-    def check(self, on_existing: OnExisting) -> None:
-        """Refuse a target that must not be changed."""
-        if not self.target.exists():
+    @property
+    def has_remains(self) -> bool:
+        """Whether a run works here, or was cut off here: the folder beside the target is the last thing that goes, but
+        for events that wait for the Prefect server."""
+        try:
+            names = [path.name for path in self.beside.iterdir()]
+        except OSError:
+            return False
+        return names != [OUTBOX]
+
+    def check(self, on_existing: OnExisting, is_resumed: bool = False) -> None:
+        """Refuse a target that must not be changed.
+
+        `is_resumed`: a run was cut off here. An output that exists may be what it has published, which is known when
+        the source has been looked at: with `fail` it is refused then.
+        """
+        if not self.target.exists() or (is_resumed and on_existing == "fail"):
             return
         if not self.target.is_dir():
             raise JobError("the output exists and is a file", where=str(self.target), do="choose another output.path")
@@ -346,6 +361,7 @@ class Staging:
     def locked(self, wait: bool = False) -> Iterator[str]:
         """Lock the target while the block runs. An owner is dead if its process is, or after a minute of silence."""
         owner = _me(self.target)
+        self.resumes = self.has_remains
         handle = self._acquire(self.lock, owner, wait)
         stop = threading.Event()
         beat = threading.Thread(target=_beat, args=(handle, stop), daemon=True, name="rowmill-lock")

@@ -5,6 +5,8 @@ And rounds of seeded faults: a fixed small sample of them in each run of the sui
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +38,16 @@ class Known(NamedTuple):
     files: dict[str, str]
     operations: int
     seconds: float
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose files need not wait for a disk, where there is one."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="rowmill-test-", dir="/dev/shm") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

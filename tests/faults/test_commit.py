@@ -9,10 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -262,16 +260,6 @@ def replace_output(out: str, scratch: str | None, can_exchange: bool) -> None:
         staging.publish("replace")
 
 
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder whose files need not wait for a disk, where there is one."""
-    if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(prefix="rowmill-test-", dir="/dev/shm") as folder:
-        yield Path(folder)
-
-
 @pytest.mark.xdist_group("rounds")
 @pytest.mark.promise("an output is there whole or not at all")
 @pytest.mark.parametrize(
@@ -451,3 +439,18 @@ def test_an_output_that_is_replaced_while_it_is_looked_at_is_not_taken_for_someb
     Staging(tmp_path / "out").check("replace")
     assert content(tmp_path / "out") == "two"
     assert len(looks) >= 2
+
+
+def test_the_folder_of_a_run_that_was_cut_off_tells_until_it_is_gone(tmp_path: Path) -> None:
+    staging = Staging(tmp_path / "out")
+    assert not staging.has_remains
+    with staging.locked():
+        assert staging.has_remains
+        assert not staging.resumes
+    staging.beside.mkdir()  # all that a kill before the last operation leaves
+    assert staging.has_remains
+    with staging.locked():
+        assert staging.resumes
+    staging.beside.mkdir()
+    (staging.beside / "outbox.json").write_text("[]")
+    assert not staging.has_remains

@@ -157,7 +157,7 @@ def test_a_swap_that_was_cut_off_is_finished_by_the_next_start(tmp_path: Path, r
     assert swapped != old
     assert digests(tmp_path / ".out.rowmill" / "new") == old
 
-    refusing = make_job(data, out, output={"on_existing": "fail", "seed": 2})
+    refusing = make_job(data, out, output={"on_existing": "fail", "seed": 3})
     assert rounds.run("stages", refusing).error["what"] == "the output already exists"
     assert rounds.run("stages", other).status == 0
     assert digests(out) == swapped

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ from tasks.errors import DataError, JobError
 from tasks.job import base_version
 from tasks.job.learned_files import check_new
 from tasks.job.publication import read_publication
-from tasks.storage import own_files
 from tasks.storage.atomic import partial_file, remove_partials, write_note, write_text
 from tasks.storage.discarded import mark, unmark
 from tasks.storage.staging import Staging
@@ -55,53 +53,6 @@ def test_a_link_among_temporary_files_is_left_alone(tmp_path: Path) -> None:
     with partial_file(tmp_path / "note") as partial:
         partial.write_text("x")
     assert (tmp_path / "mine").read_text() == "mine"
-
-
-def test_what_was_committed_is_known_until_all_else_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / ".out.rowmill"
-    names = ["commit.json", "plan.json", "night.json", "gate.json", "state/state.json", "profile.json", "lock"]
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("{}")
-    removed: list[str] = []
-    unlink = Path.unlink
-
-    def noted(path: Path, missing_ok: bool = False) -> None:
-        removed.append(path.name)
-        unlink(path, missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", noted)
-    own_files.remove_work(folder, spare=lambda path: path == "lock")
-    assert removed[-3:] == ["plan.json", "night.json", "commit.json"]
-    assert len(removed) == 6
-
-
-def test_only_the_commit_of_this_date_and_work_is_published(tmp_path: Path) -> None:
-    version = tmp_path / "out" / "v0001"
-    version.mkdir(parents=True)
-    (version / "_manifest.json").write_text(json.dumps({"digest": "aa"}))
-
-    class Request:
-        staging = Staging(tmp_path / "out")
-        dated: dict[str, Any] = {"run_date": "2026-11-28"}
-
-    class Version:
-        path = version
-
-    request: Any = Request()
-    request.staging.folder.mkdir()
-    newest: Any = Version()
-    assert not base_version.is_published(request, newest)
-    base_version.note_commit(request, {"digest": "aa"})
-    assert base_version.is_published(request, newest)
-    base_version.note_commit(request, {"digest": "bb"})
-    assert not base_version.is_published(request, newest)
-    base_version.note_commit(request, {"digest": "aa"})
-    Request.dated = {"run_date": "2026-11-29"}
-    assert not base_version.is_published(request, newest)
-    for nonsense in ("[5]", "5", "{", '{"manifest": 5}'):
-        (request.staging.folder / "commit.json").write_text(nonsense)
-        assert not base_version.is_published(request, newest)
 
 
 def test_the_night_that_was_just_learned_is_not_to_be_counted_twice() -> None:
@@ -167,7 +118,7 @@ def test_a_publication_without_splits_is_damaged(tmp_path: Path) -> None:
 def test_notes_that_are_no_objects_are_no_notes(content: str, tmp_path: Path) -> None:
     staging = Staging(tmp_path / "out")
     staging.beside.mkdir()
-    for path in (staging.swap, staging.beside / "asks.json", staging.beside / "commit.json", staging.lock):
+    for path in (staging.swap, staging.beside / "asks.json", staging.lock):
         path.write_text(content)
     os.utime(staging.lock, (0, 0))
     assert staging.asks_in is None

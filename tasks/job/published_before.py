@@ -1,0 +1,85 @@
+"""Whether a run that was cut off has published what the next start of the same command is about to make.
+
+A kill may come at any moment after the rename that publishes. What lies in the staging folder may be gone by then, so
+that the output alone tells: it has the same rows of the same date, learned or written by the same job.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from tasks.errors import DataError
+from tasks.graph.refit_history import read_files
+from tasks.graph.saved_workflow import fitted_folder, read_fitted
+from tasks.job.learned_files import is_last_night, learned_before
+from tasks.job.request import PlanOf, Request
+from tasks.manifest import fitted_of, manifest_of
+from tasks.storage.atomic import read_record
+from tasks.storage.discarded import is_discarded
+from tasks.storage.own_files import MANIFEST, described_by, versions_of
+
+
+def published_before(request: Request, plans: PlanOf) -> Path | None:
+    """The output, or the version, that has the work of this request already; None without one, and for a request that
+    does not follow a run that was cut off: to ask for the same work once more is then a mistake, or a wish."""
+    if not request.resumes:
+        return None
+    target = request.staging.target
+    newest = next(reversed(versions_of(target)), target)
+    if described_by(newest) is None or is_discarded(newest) or not _is_of_date(newest, request.dated):
+        return None
+    try:
+        has_work = _has_work(newest, request, plans)
+    except DataError:  # a damaged output is nobody's work
+        return None
+    return newest if has_work else None
+
+
+def _is_of_date(output: Path, dated: dict[str, Any]) -> bool:
+    noted = {**fitted_of(output), **manifest_of(output)}.get("dated")
+    run_date = noted.get("run_date") if isinstance(noted, dict) else None
+    return bool(run_date == dated.get("run_date"))
+
+
+def _has_work(output: Path, request: Request, plans: PlanOf) -> bool:
+    base = request.base
+    if base is not None and os.path.realpath(base.path) == os.path.realpath(fitted_folder(output)):
+        # with refit.all, a run that was cut off earlier looks the same
+        return not base.all and not request.changes_features and _has_learned(output, plans, base.again)
+    if base is None and request.flow == "fit":
+        return fitted_of(output).get("graph") == request.graph and _has_learned(output, plans)
+    return _is_written_by(output, request, plans)
+
+
+def _has_learned(output: Path, plans: PlanOf, again: bool = False) -> bool:
+    """Whether the last batch that an output has learned is that of the plans; with `again` once more, since the files
+    are in an earlier batch, too."""
+    folder = fitted_folder(output)
+    history = read_fitted(folder).get("history") or {}
+    nights, known = history.get("nights", ()), read_files(folder, history)
+    if not is_last_night(plans.learned_files, known, nights):
+        return False
+    earlier = known.filter(pc.less(known["night"], len(nights) - 1))
+    return not again or bool(learned_before(plans.learned_files, earlier))
+
+
+def _is_written_by(output: Path, request: Request, plans: PlanOf) -> bool:
+    """Whether all splits of an output were written by the job of the request, from the same source.
+
+    The first plan is told by the contents of its files, as learned: with `source.keys` it is of scratch files, which
+    are others each time.
+    """
+    job = request.parts_fingerprint()
+    taught = None if request.fitted else request.plan_names[0]
+    for split in request.splits:
+        prints = read_record(output / split / MANIFEST).get("fingerprints")
+        if not isinstance(prints, dict) or prints.get("job") != job:
+            return False
+        is_learned = request.source.plan_name(split) == taught
+        if not is_learned and prints.get("source") != plans.plan(split).fingerprint:
+            return False
+    return taught is None or _has_learned(output, plans)
