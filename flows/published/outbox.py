@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -24,7 +25,8 @@ from prefect.events.filters import EventFilter, EventIDFilter
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows.published import events
-from flows.published.unsent import box_of, read_box, unsent_notes
+from flows.published.unsent import box_of, is_waiting, read_box, unsent_notes
+from tasks.errors import few
 from tasks.job.publication import Publication, mark_sent
 from tasks.storage.atomic import write_note
 from tasks.storage.discarded import mark_announced
@@ -47,17 +49,17 @@ def deliver(targets: Iterable[Path]) -> list[Event]:
     """Send what waits of some outputs, the oldest first; return the events that the server has now.
 
     A server that does not answer is a warning: the events wait for the next start. Returns within a second where no
-    server is.
+    server is, however many versions wait: their events are made for a server that is there.
     """
-    waiting = [one for target in targets for one in pending(Path(os.path.realpath(target)))]
+    waiting = [target for target in (Path(os.path.realpath(one)) for one in targets) if is_waiting(target)]
     server, sent = str(PREFECT_API_URL.value() or ""), list[Event]()
     if not waiting:
         return sent
     if not _is_reachable(server):
-        names = ", ".join(one.events[-1].event for one in waiting[:AT_ONCE])
-        log.warning("no Prefect server takes the events %s: they are kept and sent at the next start", names)
+        outputs = few(map(str, waiting))
+        log.warning("no Prefect server takes the events of %s: they are kept and sent at the next start", outputs)
         return sent
-    for one in waiting:
+    for one in chain.from_iterable(map(pending, waiting)):
         try:
             _send(one.events)
         except Exception as error:  # of the server, or of the connection to it

@@ -48,6 +48,11 @@ def read_box(box: Path) -> list[Any]:
     return notes if isinstance(notes, list) else []
 
 
+def is_waiting(target: Path) -> bool:
+    """Whether something waits of an output; it is looked for no further than the first note."""
+    return box_of(target).is_file() or any(unsent_notes(target))
+
+
 def outputs_to_announce(path: Path) -> list[Path]:
     """The outputs at a path, and in folders below it, of which something waits; work in progress is not an output."""
     path = Path(os.path.realpath(path))
@@ -61,4 +66,4 @@ def outputs_to_announce(path: Path) -> list[Path]:
         if {PUBLISHED, DISCARDED} & {*files}:
             targets[output_root(here)] = None
             names.clear()
-    return [target for target in targets if box_of(target).is_file() or any(unsent_notes(target))]
+    return [target for target in targets if is_waiting(target)]

@@ -10,17 +10,23 @@ from typing import Any
 
 import pytest
 from prefect.events import Event, RelatedResource, Resource
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.commands import publish
 from flows.job.access import LIMITS
+from flows.published import events, unsent
 from flows.published.events import output_event
-from flows.published.outbox import pending, put_in
+from flows.published.outbox import deliver, pending, put_in
 from flows.published.unsent import box_of
 from tasks.errors import DataError, JobError
 from tasks.gate.question import FORMAT, Question, ask, read_question
 from tasks.gate.verdict import Verdict
+from tasks.job.publication import Publication, SplitFacts
+from tasks.storage.atomic import write_note
+from tasks.storage.documents import dumped
 from tasks.storage.retention import leftovers
 from tasks.storage.staging import Staging
+from tests.conftest import free_port
 
 pytestmark = pytest.mark.promise("Notes next to an output are not believed", "infra/README.md#who-may-do-what")
 
@@ -210,3 +216,29 @@ def test_an_outbox_that_is_nonsense_sends_nothing(tmp_path: Path) -> None:
     for content in ("[5]", '[{"event": 5}]', "{}", "[" * 10_000, '"'):
         box.write_text(content)
         assert list(pending(tmp_path / "out")) == []
+
+
+def test_without_a_server_no_event_of_the_versions_that_wait_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, looked = list[Path](), list[Path]()
+    read = unsent.read_publication
+
+    def looked_at(folder: Path) -> Publication | None:
+        looked.append(folder)
+        return read(folder)
+
+    monkeypatch.setattr(unsent, "read_publication", looked_at)
+    monkeypatch.setattr(events, "published", lambda folder, _: made.append(folder))
+    out = tmp_path / "out"
+    facts = SplitFacts("", rows=3, nbytes=1, files=1, manifest="aa")
+    note = Publication("a", "preprocess", "", "", [facts], None, None, None, None, [])
+    for name in ("v0001", "v0002", "v0003"):
+        (out / name).mkdir(parents=True)
+        (out / name / "_manifest.json").write_text("{}")
+        write_note(out / name / "_published.json", dumped(note))
+    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api"}):
+        assert deliver([out]) == []
+    assert f"no Prefect server takes the events of {out}" in caplog.text
+    assert looked == [out / "v0001"]
+    assert made == []
