@@ -30,7 +30,7 @@ from infra.clusters.slurm import PLAIN_COMMAND, end, exported
 from infra.environment import GPU_ENVIRONMENT, cpu_environment, local_environment
 from infra.workers.failed_starts import cause_of
 from infra.workers.imports import WorkerImports
-from infra.workers.plugin import SetUp
+from infra.workers.plugin import RetireByName, SetUp
 from tasks.errors import GiveUpError, JobError, RowmillError, near
 
 if TYPE_CHECKING:
@@ -200,6 +200,7 @@ def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:
     if engine == "cudf" and not plugin.on_gpus:
         log.warning("the workers have GPUs that stay unused: set cluster.engine: cudf")
     client.register_plugin(plugin)
+    client.register_plugin(RetireByName())
 
 
 def _refused(cluster: Cluster, key: str, called: Callable[..., Any], why: object) -> JobError:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from infra.clusters.model import MANAGERS, Cluster, Engine
 from infra.clusters.remote import RunningCluster
 from infra.clusters.resolve import resolved
 from infra.workers.imports import pre_import
-from infra.workers.plugin import SetUp
+from infra.workers.plugin import SetUp, _addresses
 from tasks.cluster.dask_pool import DaskPool
 from tasks.dataset import Dataset
 from tasks.errors import GiveUpError, JobError
@@ -120,11 +121,42 @@ def test_workers_that_come_and_go_in_the_middle_of_a_run_give_the_same_rows(
         return sizes[-1]
 
     monkeypatch.setattr(OwnCluster, "scale_once", note_size)
-    run = {"retries": 2}  # a worker that goes may be the one that has the stage
+    run = {"retries": 0}  # a worker that goes may be the one that has the stage, which then begins again elsewhere
     assert run_job(data, tmp_path / "two", breathing, features=features(True), run=run).is_completed()
     assert [size for size, _ in groupby(sizes)] == [2, 1]
     assert digests(tmp_path / "here") == digests(tmp_path / "two")
     assert Manifest.load(tmp_path / "two").data["exchange"] == "disk"
+
+
+def answer_late(number: int) -> int:
+    time.sleep(0.2)
+    return number
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_cluster_that_shrinks_hands_the_tasks_of_its_workers_on(size: int) -> None:
+    """From three workers of a thread, of which some or all but one leave with a task at work; one loss is a failure."""
+    of_threads = {"n_workers": 3, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    section = Cluster(kind="class", cluster_class="distributed.LocalCluster", cluster_kwargs=of_threads)
+    with make_cluster(section) as cluster, Client(cluster, set_as_default=False) as client:
+        assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.allowed_failures) == 0
+        futures = client.map(answer_late, range(12), pure=False)
+        assert eventually(lambda: sum(map(len, client.processing().values())) > 6)
+        cluster.scaled.scale(size)
+        assert client.gather(futures) == list(range(12))
+        assert len(client.scheduler_info(n_workers=-1)["workers"]) == size
+
+
+def test_workers_are_called_by_address_by_name_or_by_the_name_of_their_job() -> None:
+    class Known:
+        workers = {"tcp://a:1": 1, "tcp://a:2": 1, "tcp://a:3": 1}
+        aliases = {0: "tcp://a:1", "job-1-0": "tcp://a:2", "job-10-0": "tcp://a:3"}
+
+    known: Any = Known()
+    assert _addresses(known, "tcp://a:3") == ["tcp://a:3"]
+    assert _addresses(known, 0) == ["tcp://a:1"]
+    assert _addresses(known, "job-1") == ["tcp://a:2"]
+    assert _addresses(known, "job-2") == []
 
 
 CONNECTS = "--interface lo --protocol tls:// --tls-ca-file CA --tls-cert CERT --tls-key KEY"
