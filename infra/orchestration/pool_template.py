@@ -14,21 +14,30 @@ from typing import Any
 from infra.orchestration.deployment_file import ENVIRONMENT, FOLDER, SOURCE
 
 REMOVED = ("command", "working_dir")
-# Variables that are limits of the host, or by which a process finds its code and its settings; values of blocks, such
-# as keys of a storage, have other names.
-RESERVED = (
-    "ROWMILL_(?!(FOLDER|DEPLOYED_FROM)$)",
-    "PYTHON(?!(SAFEPATH|UNBUFFERED|HASHSEED)$)",
-    "PREFECT_(?!(SERVER_EPHEMERAL_ENABLED|LOGGING_LEVEL)$)",
-    "(DASK|LD|XDG)_",
-    "(PATH|HOME|ENV|BASH_ENV)$",
+# The variables that a run may have. All others stay those of the worker, since no list of the dangerous ones is whole:
+# LD_PRELOAD, OPENSSL_CONF, OMP_TOOL_LIBRARIES and ARROW_LIBHDFS_DIR load libraries, KUBECONFIG and AWS_CONFIG_FILE name
+# commands, MPLBACKEND names a module, AWS_ENDPOINT_URL and AZURE_STORAGE_ACCOUNT_NAME say where the data go, and
+# ROWMILL_* are limits of the host.
+ALLOWED = (
+    "ROWMILL_(FOLDER|DEPLOYED_FROM)",
+    "PYTHON(SAFEPATH|UNBUFFERED|HASHSEED)",
+    "PREFECT_(SERVER_EPHEMERAL_ENABLED|LOGGING_LEVEL)",
+    "DO_NOT_TRACK",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "AWS_(ACCESS_KEY_ID|DEFAULT_REGION|REGION)",
+    "AZURE_(CLIENT_ID|TENANT_ID)",
+    "OPENLINEAGE_(NAMESPACE|ENDPOINT)",
+    "OTEL_SERVICE_NAME",
+    # secrets, which Prefect's blocks give, also for functions of one's own
+    "(?!(ROWMILL|PREFECT|DASK|PYTHON|LD)_)[A-Z][A-Z0-9_]*_(KEY|TOKEN|SECRET|PASSWORD|USER)",
 )
-NAMES = f"^(?!{'|'.join(RESERVED)})[A-Za-z_][A-Za-z0-9_]*$"
+NAMES = f"^({'|'.join(ALLOWED)})$"
 
 
 def job_template() -> dict[str, Any]:
-    """Prefect's template of a process pool without `command` and `working_dir`, and without reserved variables of the
-    environment."""
+    """Prefect's template of a process pool without `command` and `working_dir`, and with the allowed variables of the
+    environment alone."""
     from prefect.workers.process import ProcessWorker
 
     template: dict[str, Any] = copy.deepcopy(ProcessWorker.get_default_base_job_template())
@@ -37,8 +46,8 @@ def job_template() -> dict[str, Any]:
         properties.pop(name, None)
         template["job_configuration"].pop(name, None)
     properties["env"] |= {
-        "description": f"Environment variables of a run. Limits of the host ({FOLDER} and {SOURCE} are none), and what "
-        "a process finds its code by, are those of the worker.",
+        "description": f"Environment variables of a run: {FOLDER}, {SOURCE}, regions, devices, threads, "
+        "and names that end in _KEY, _TOKEN, _SECRET, _PASSWORD or _USER. All others are those of the worker.",
         "propertyNames": {"pattern": NAMES},
         "properties": {"PYTHONSAFEPATH": {"const": ENVIRONMENT["PYTHONSAFEPATH"]}},
     }

@@ -48,6 +48,8 @@ REFUSED = {
     "Dask's settings": {"env": {"DASK_DISTRIBUTED__WORKER__PRELOAD": "x"}},
     "Prefect's settings": {"env": {"PREFECT_LOGGING_SETTINGS_PATH": "/tmp/x.yml"}},
     "a shell": {"env": {"BASH_ENV": "/tmp/x"}},
+    "a library of OpenSSL": {"env": {"OPENSSL_CONF": "/tmp/openssl.cnf"}},
+    "commands for credentials": {"env": {"AWS_CONFIG_FILE": "/tmp/aws", "KUBECONFIG": "/tmp/kube"}},
     "a file's name": {"env": {"A B": "x"}},
 }
 
@@ -63,7 +65,7 @@ def test_the_variables_of_a_run_do_not_undo_limits(attack: str, deployment: Any,
         api.create_flow_run_from_deployment(deployment, job_variables=REFUSED[attack])
 
 
-@pytest.mark.promise("Variables of the worker itself, and values of Prefect's blocks in other variables, reach the")
+@pytest.mark.promise("Variables of the worker itself, and values of Prefect's blocks in allowed variables, reach the")
 def test_the_worker_s_variables_and_values_of_blocks_reach_the_run(
     pool: str, deployment: Any, api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
