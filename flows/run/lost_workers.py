@@ -47,7 +47,6 @@ def in_every_attempt(name: str, attempts: int, before: WorkersAtStart, notes: Se
     one."""
     if gone := missing(before.gpus):
         return disappeared(gone, before.gpus, f"during {name}")
-    ran = any(note.startswith(RAN) for note in notes)
     host = psutil.virtual_memory()
     return TransientError(
         f"a worker was lost in each of {attempts} attempts of {name}",
@@ -57,11 +56,18 @@ def in_every_attempt(name: str, attempts: int, before: WorkersAtStart, notes: Se
         f"{amount(host.available)} of this host's {amount(host.total)} are free now",
         do="check the host's memory; give workers less to do at once (lower cluster.threads_per_worker, "
         f"{smaller_work(name)}) or more memory (cluster.memory_limit); raise run.retries if something else kills them; "
-        "run the same job again: what is done is kept"
-        + (
-            "; if memory is not short, this work itself may kill the worker: try the job without "
-            + ("that function, or call it on the rows of that file" if ran else "these files")
-            if notes
-            else ""
-        ),
+        f"run the same job again: what is done is kept{_advice_on(notes)}",
+    )
+
+
+def _advice_on(notes: Sequence[str]) -> str:
+    """What to try where work that was going on may have ended the worker; "" where nothing is known of it."""
+    if not notes:
+        return ""
+    begin = "; if memory is not short, this work itself may kill the worker: try the job without"
+    if any(note.startswith(RAN) for note in notes):
+        return f"{begin} that function, or call it on the rows of that file"
+    return (
+        f"{begin} these files; a file that is overwritten while it is read ends its reader, too: write it under "
+        "another name, then rename it"
     )

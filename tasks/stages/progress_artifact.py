@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -137,7 +137,12 @@ def fresh_client() -> Iterator[None]:
     away = time.monotonic() < _away["until"]
     tries = temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}) if away else nullcontext()
     try:
-        with tries, prefect_client(None), SyncClientContext():
+        with tries, prefect_client(None), ExitStack() as opened:
+            try:
+                opened.enter_context(SyncClientContext())
+            except Exception:  # no API URL, or no answer: the block, which must run, meets the same error at once
+                _away["until"] = time.monotonic() + AWAY_SECONDS
+                opened.enter_context(temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}))
             yield
     except Exception as error:
         if isinstance(error, httpx.TransportError):

@@ -105,12 +105,10 @@ def servers() -> int:
 
 
 def machine() -> dict[str, Any]:
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        "",
-    )
+    from tests.cost import cpu_model
+
     return {
-        "cpu": model,
+        "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "system": platform.platform(),

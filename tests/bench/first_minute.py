@@ -29,6 +29,8 @@ from typing import Any
 
 import psutil
 
+from tests.cost import cpu_model
+
 LIMITS = {"help": 0.3, "new": 2.0, "preview": 2.0, "run": 5.0}  # wall seconds to the prompt, on two cores without load
 FIRST_LINE = 0.5  # wall seconds to the first line of `run`
 CPU_LIMITS = {"help": 0.2, "new": 0.9, "preview": 2.2, "run": 4.8}  # of all processes, in `yardstick_seconds`
@@ -251,7 +253,7 @@ def main() -> None:
     if args.out:
         result = {
             "command": f"python -m tests.bench.first_minute --repeats {args.repeats} --rows {args.rows}",
-            "machine": platform.processor() or platform.machine(),
+            "machine": cpu_model(),
             "cores": os.cpu_count(),
             "memory_bytes": psutil.virtual_memory().total,
             "versions": {name: version(name) for name in ("prefect", "distributed", "pandas", "pyarrow")},

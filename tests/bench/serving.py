@@ -27,6 +27,7 @@ from flows.sample import make_sample
 from tasks.core.versions import versions
 from tasks.dataset import Dataset
 from tasks.workflow import Workflow
+from tests.cost import cpu_model
 
 RESULT = Path(__file__).parent / "results" / "serving-cpu.json"
 TARGETS = {1: 0.005, 1_000: 0.020}  # rows -> seconds
@@ -46,7 +47,7 @@ def main() -> None:
         "what": __doc__.partition("\n")[0] if __doc__ else "",
         "command": "python -m tests.bench.serving",
         "machine": {
-            "cpu": cpu(),
+            "cpu": cpu_model(),
             "cores used": 1,
             "cores": os.cpu_count(),
             "load": round(os.getloadavg()[0], 1),
@@ -93,11 +94,6 @@ def measured(function: Callable[[Any], Any], frame: Any) -> dict[str, float]:
         "median": round(statistics.median(seconds), 6),
         "p99": round(statistics.quantiles(seconds, n=100)[-1], 6),
     }
-
-
-def cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

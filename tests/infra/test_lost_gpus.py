@@ -108,6 +108,14 @@ def test_workers_lost_in_every_attempt_with_and_without_their_gpus(host: Any) ->
     assert "there were 2 worker(s) of 16 thread(s) with 64.0 GB of memory each; " in told.why
     assert told.why.endswith(" are free now")
     assert all(key in told.do for key in ("cluster.memory_limit", "cluster.threads_per_worker", "run.retries"))
+    assert told.do.endswith("what is done is kept")
+    read = in_every_attempt("transform", 3, before, ["/in/0.parquet"])
+    assert read.where == "while it read /in/0.parquet"
+    assert read.do.endswith(
+        "is overwritten while it is read ends its reader, too: write it under another name, then rename it"
+    )
+    ran = in_every_attempt("transform", 3, before, ["ran mine:f of partition 0"])
+    assert ran.do.endswith("that function, or call it on the rows of that file")
     host([])
     gone = in_every_attempt("transform", 3, before)
     assert type(gone) is GiveUpError
