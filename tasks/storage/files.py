@@ -31,12 +31,13 @@ from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
 from tasks.storage.credentials import masked
 from tasks.storage.discarded import check_discarded, is_discarded, warn_of
 from tasks.storage.documents import damaged
-from tasks.storage.lake_tables import refuse_in_table, refuse_remote_table, refuse_table_with
+from tasks.storage.lake_tables import refuse_in_table, refuse_remote_log, refuse_remote_table, refuse_table_with
 from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, described_by, output_of, read_latest
 from tasks.storage.source_changes import check_opened, file_of, forget_folders, raise_changed, remote_file
 
 # errors of decompression; of zip files also those of a method that is not known, and of a password
 DECODING = (lzma.LZMAError, zlib.error, zipfile.BadZipFile, RuntimeError)
+FOLDER_MARKS = ("/", "_$folder$")  # ends of empty objects that stand for folders: of consoles and of Hadoop
 CHUNK = 2**20  # bytes that are fetched at once of a file that is read from its beginning
 MOST_NAMES = 10_000  # of a folder that are looked at for near ones
 LOOKUPS_AT_ONCE = 16  # files of a storage that are looked at again
@@ -90,7 +91,7 @@ def expand(sources: str | Sequence[str], storage_options: Mapping[str, Any] | No
 
     Names that begin with `_` or `.` are ignored in folders, and by patterns without such a name. Of an output with
     versions only the newest counts. A JobError if there are no files and for one that is named twice, a DataError for
-    those that cannot be read, and for folders and patterns that lead into a table of Delta, Iceberg or Hudi.
+    those that cannot be read, and for folders and patterns that lead into a folder whose log says which files count.
     """
     files: list[File] = []
     for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
@@ -396,18 +397,34 @@ def _unreachable(url: str, error: Exception, options: Mapping[str, Any] | None) 
 def _listed(fs: Any, path: str, url: str) -> list[File]:
     fs.invalidate_cache()  # drops earlier listings of this process
     if any(c in url for c in "*?[") and not fs.exists(path):
-        matches = fs.glob(path, detail=True)
-        infos = {k: v for k, v in matches.items() if v["type"] == "file" and _meant(k, path)}
-        refuse_remote_table(fs, _folders_of_pattern(path))
+        infos = _matched(fs, path)
     elif fs.isfile(path):
         infos = {path: fs.info(path)}
     elif fs.exists(path):
-        inside = fs.find(path, detail=True)
-        refuse_remote_table(fs, [path.rstrip("/")], inside)
-        infos = {k: v for k, v in inside.items() if _visible(k.removeprefix(path).strip("/"))}
+        infos = _below(fs, path)
+        refuse_remote_table(fs, [path.rstrip("/")])
     else:
         infos = {}
-    return [remote_file(fs.unstrip_protocol(k), infos[k]) for k in sorted(infos, key=str.encode)]
+    names = [name for name, info in infos.items() if info.get("size") != 0 or not name.endswith(FOLDER_MARKS)]
+    return [remote_file(fs.unstrip_protocol(name), infos[name]) for name in sorted(names, key=str.encode)]
+
+
+def _matched(fs: Any, pattern: str) -> dict[str, dict[str, Any]]:
+    """What `_matches` finds of a local pattern, of a storage: name and description of each file."""
+    matches = {name: info for name, info in fs.glob(pattern, detail=True).items() if _meant(name, pattern)}
+    files = {name: info for name, info in matches.items() if info["type"] == "file"}
+    refuse_remote_table(fs, _folders_of_pattern(pattern))
+    if "**" not in pattern:
+        for folder in [name for name, info in matches.items() if info["type"] == "directory"]:
+            files |= _below(fs, folder)
+    return files
+
+
+def _below(fs: Any, folder: str) -> dict[str, dict[str, Any]]:
+    """Name and description of each file below a folder of a storage."""
+    inside = fs.find(folder, detail=True)
+    refuse_remote_log(fs, inside)
+    return {name: info for name, info in inside.items() if _visible(name.removeprefix(folder).strip("/"))}
 
 
 def _folders_of_pattern(pattern: str) -> Iterator[str]:

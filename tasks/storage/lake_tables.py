@@ -1,7 +1,7 @@
 # Thousands of folders are quicker as strings.
 # ruff: noqa: PTH110, PTH118
-"""Tables of Delta, Iceberg and Hudi: a log next to the data files says which of them hold rows of today, so that the
-rows of such a folder are not the rows of its files. They are refused."""
+"""Tables of Delta, Iceberg and Hudi, and outputs of Spark streams: a log next to the data files says which of them
+count, so that the rows of such a folder are not the rows of its files. They are refused."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from typing import Any
 
 from tasks.errors import DataError
 
+STREAM = "Spark stream"
 # by the name in the table's folder; Hudi also marks the folder of each partition
-MARKS = {"_delta_log": "Delta", ".hoodie": "Hudi", ".hoodie_partition_metadata": "Hudi"}
+MARKS = {
+    "_delta_log": "Delta",
+    ".hoodie": "Hudi",
+    ".hoodie_partition_metadata": "Hudi",
+    "_spark_metadata": STREAM,  # of the file sinks of structured streaming
+}
 METADATA = "metadata"  # of Iceberg: a common name, so that one of its files must be in it
 ICEBERG = re.compile(r"(?:v\d+|\d+-[0-9a-f-]{36})(?:\.gz)?\.metadata\.json(?:\.gz)?")
 # of folders in which such a table puts its files: Iceberg's, also of its layout for object stores, and partitions
@@ -43,11 +49,15 @@ def refuse_in_table(folder: str) -> None:
         refuse_table_with(names, place)
 
 
-def refuse_remote_table(fs: Any, folders: Iterable[str], files: Iterable[str] = ()) -> None:
-    """A DataError if one of these files of a storage is in such a table, whose log may be outside of what the folders,
-    or patterns of folders, name."""
+def refuse_remote_log(fs: Any, files: Iterable[str]) -> None:
+    """A DataError if one of these files of a storage is of the log of such a table."""
     for file in files:
         _refuse_log(fs, file)
+
+
+def refuse_remote_table(fs: Any, folders: Iterable[str]) -> None:
+    """A DataError if one of these folders of a storage, or patterns of folders, is such a table, or one in which such a
+    table puts its files."""
     places = (place for folder in folders for place in _with_tables_above(folder))
     for place in dict.fromkeys(places):  # each place costs requests, and partitions share those above them
         for name in (*MARKS, f"{METADATA}/*.metadata.json*"):
@@ -59,8 +69,7 @@ def _look_for(fs: Any, pattern: str) -> None:
         logs = fs.glob(pattern)
     except PermissionError:  # above the folder that this user may read
         return
-    for file in logs:
-        _refuse_log(fs, file)
+    refuse_remote_log(fs, logs)
 
 
 def _refuse_log(fs: Any, file: str) -> None:
@@ -91,12 +100,21 @@ def _with_tables_above(folder: str) -> Iterator[str]:
 
 
 def _is_table(folder: str, kind: str) -> DataError:
+    elsewhere = "write its rows as Parquet files elsewhere, and name their folder: in Spark"
+    if kind == STREAM:
+        return DataError(
+            "the source is the output of a Spark stream, whose log rowmill does not read",
+            where=folder,
+            why="its log, _spark_metadata, says which of its files count: files of batches that failed, and were "
+            "written again, lie among them",
+            do=f'{elsewhere} spark.read.parquet("{folder}").write.parquet("ROWS"), which follows the log; of other '
+            "files spark.read.json, .orc or .csv",
+        )
     library = IN_PYTHON.get(kind)
     in_python = f", in Python {library.format(table=folder)}" if library else ""
     return DataError(
         f"the source is a table of {kind}, which rowmill does not read",
         where=folder,
         why="its log says which of its files count: files of removed rows and of earlier versions lie among them",
-        do="write its rows as Parquet files elsewhere, and name their folder: in Spark "
-        f'spark.read.format("{kind.lower()}").load("{folder}").write.parquet("ROWS"){in_python}',
+        do=f'{elsewhere} spark.read.format("{kind.lower()}").load("{folder}").write.parquet("ROWS"){in_python}',
     )

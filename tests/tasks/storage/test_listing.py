@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import DataError, JobError
+from tasks.errors import DataError, JobError, NoInputError
 from tasks.storage.files import expand, refuse_inside
 from tasks.storage.own_files import current
 
@@ -71,26 +71,75 @@ LOGS = {
     "Iceberg": "metadata/00000-3f2b6c1e-8a54-4d6f-9a0e-5b7c8d9e0f1a.metadata.json",
     "Hudi": ".hoodie/hoodie.properties",
 }
+STREAM = "_spark_metadata/0"
+PLACES = ["lake/t", "lake", "lake/t/*.csv", "lake/*", "lake/t/data/day=1", "lake/**/*.csv"]
+
+
+def tables_in(folder: Path, log: str) -> list[str]:
+    """The roots, here and in a storage, of a table with two files and a log."""
+    import fsspec
+
+    files = ["lake/t/a.csv", "lake/t/data/day=1/b.csv", f"lake/t/{log}"]
+    files_in(folder, *files)
+    for file in files:
+        fsspec.filesystem("memory").pipe(f"{folder}/{file}", b"x\n1\n")
+    return [f"{folder}", f"memory://{folder}"]
 
 
 @pytest.mark.promise("`the source is a table of`")
-@pytest.mark.parametrize("where", ["lake/t", "lake", "lake/t/*.csv", "lake/*", "lake/t/data/day=1", "lake/**/*.csv"])
+@pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("kind", LOGS)
 def test_the_files_of_a_table_with_a_log_are_not_taken_for_its_rows(tmp_path: Path, kind: str, where: str) -> None:
-    import fsspec
-
-    files = ["lake/t/a.csv", "lake/t/data/day=1/b.csv", f"lake/t/{LOGS[kind]}"]
-    files_in(tmp_path, *files)
-    memory = fsspec.filesystem("memory")
-    for file in files:
-        memory.pipe(f"{tmp_path}/{file}", b"x\n1\n")
-    roots = [f"{tmp_path}", f"memory://{tmp_path}"]
-    for root in roots[:1] if where == "lake/*" else roots:  # of a storage, a pattern matches files alone
+    for root in tables_in(tmp_path, LOGS[kind]):
         with pytest.raises(DataError, match=f"a table of {kind}, which rowmill does not read") as refused:
             expand(f"{root}/{where}")
         assert refused.value.where == f"{root}/lake/t"
         assert f'spark.read.format("{kind.lower()}").load("{root}/lake/t")' in refused.value.do
         assert [file.path for file in expand([f"{root}/lake/t/a.csv"])] == [f"{root}/lake/t/a.csv"]
+
+
+@pytest.mark.promise("`the source is the output of a Spark stream`")
+@pytest.mark.parametrize("where", PLACES)
+def test_nor_are_those_of_a_spark_stream_some_of_which_were_never_committed(tmp_path: Path, where: str) -> None:
+    for root in tables_in(tmp_path, STREAM):
+        with pytest.raises(DataError, match="the source is the output of a Spark stream") as refused:
+            expand(f"{root}/{where}")
+        assert refused.value.where == f"{root}/lake/t"
+        assert f'spark.read.parquet("{root}/lake/t")' in refused.value.do
+        assert [file.path for file in expand([f"{root}/lake/t/a.csv"])] == [f"{root}/lake/t/a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("lake/*", ["a.csv", "day=1/b.csv", "day=1/deep/c.csv"]),
+        ("lake/*/", ["a.csv", "day=1/b.csv", "day=1/deep/c.csv"]),
+        ("lake/d*", ["day=1/b.csv", "day=1/deep/c.csv"]),
+        ("lake/*/*", ["day=1/b.csv", "day=1/deep/c.csv"]),
+        ("*/day=1", ["day=1/b.csv", "day=1/deep/c.csv"]),
+        ("lake/_old*", ["_old/d.csv"]),
+        ("lake/**", ["a.csv", "day=1/b.csv", "day=1/deep/c.csv"]),
+        ("lake/**/*.csv", ["a.csv", "day=1/b.csv", "day=1/deep/c.csv"]),
+        ("lake/**/deep", []),
+    ],
+)
+def test_a_pattern_matches_the_same_folders_here_and_behind_a_url(
+    tmp_path: Path, pattern: str, found: list[str]
+) -> None:
+    import fsspec
+
+    names = ["a.csv", "day=1/b.csv", "day=1/deep/c.csv", "day=1/_parts/e.csv", "_old/d.csv", "_old/.f.csv"]
+    files_in(tmp_path, *[f"lake/{name}" for name in names])
+    for name in names:
+        fsspec.filesystem("memory").pipe(f"{tmp_path}/lake/{name}", b"x\n1\n")
+    for root in (f"{tmp_path}", f"file://{tmp_path}", f"memory://{tmp_path}"):
+        if not found:
+            with pytest.raises(NoInputError, match="there is no input"):
+                expand(f"{root}/{pattern}")
+            continue
+        files = [file.path.removeprefix("memory://").removeprefix(f"{tmp_path}/lake/")
+                 for file in expand(f"{root}/{pattern}")]  # fmt: skip
+        assert files == found, root
 
 
 @pytest.mark.parametrize("name", ["metadata/columns.json", "metadata", "data=1/metadata/v1.json", "x_delta_log/1.csv"])

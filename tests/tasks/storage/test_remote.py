@@ -145,6 +145,19 @@ def test_no_more_is_fetched_than_is_read(name: str, s3: tuple[Counting, dict[str
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("source", ["lake", "lake/*", "lake/**", "lake/day=*"])
+def test_empty_objects_that_stand_for_folders_are_not_files(source: str, s3: tuple[Counting, dict[str, Any]]) -> None:
+    import s3fs
+
+    _, options = s3
+    storage = s3fs.S3FileSystem(**options)
+    for key in ("lake/day=1/", "lake/day=2_$folder$"):
+        storage.call_s3("put_object", Bucket="shop", Key=key, Body=b"")
+    put(options, "s3://shop/lake/day=1/a.csv", b"x\n1\n")
+    assert [file.path for file in expand(f"s3://shop/{source}", options)] == ["s3://shop/lake/day=1/a.csv"]
+
+
+@pytest.mark.system
 def test_an_object_that_is_replaced_is_noticed_by_its_etag(s3: tuple[Counting, dict[str, Any]]) -> None:
     _, options = s3
     put(options, "s3://shop/etag/a.csv", b"x\n1\n2\n")
