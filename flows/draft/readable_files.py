@@ -175,16 +175,23 @@ def _misfits(source: object, layout: Mapping[str, Any], error: DataError) -> lis
     """The columns whose values do not fit the type of the first ones, if they can be read as texts."""
     form = _format_of(source, layout)
     if form == "jsonl":
-        named = COLUMN.search(error.where)
-        name = named[1].split("/")[0] if named else ""
-        if not name or schema_advice(name, pa.string()) not in error.do:
+        name = _named_key(error)
+        if not name:
             return []
-        return [name, *_mixed_keys(_files(Dataset(source))[0])]  # the error names the first one again and again
+        return [name, *_mixed_keys(_files(Dataset(source))[0])]  # each further error would cost a look at all files
     if form not in ("csv", "tsv"):
         return []
     data, _ = _with_nulls(_planned(source, layout).data)
     misfits = [name for name in data.schema if not _fits(data, name)]
     return [] if len(misfits) == len(data.schema) > 1 else misfits
+
+
+def _named_key(error: DataError) -> str:
+    """The key of JSON lines that an error advises to read as text; "" for none."""
+    place = COLUMN.search(error.where)
+    parts = place[1].split("/") if place else []
+    names = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]  # a key may have a slash itself
+    return next((name for name in names if schema_advice(name, pa.string()) in error.do), "")
 
 
 def _mixed_keys(file: File) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ KEYS_BYTES = 2**20  # of a file that are read at once to see which keys it has
 # Blank lines and nulls at the beginning: of a null there Arrow's reader ends the process.
 LEADING = re.compile(rb"(?:\xef\xbb\xbf)?" + any_number(rb"[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z)"))
 NO_TEXT = "a line is not UTF-8"
+PLACE = re.compile(r"Column\(/(.*?)\)(?: (?:changed|has|was) |:)")  # in a message of Arrow; keys may have brackets
 TWICE = "was specified twice"  # in a message of Arrow
 # Whole numbers that floats may not hold, and exponents, which may be another way to write a whole number.
 INEXACT = re.compile(rb"(?:^|[:\[,\s])-?(?:[0-9]{16,}|[0-9]+[eE]\+?[0-9]+)(?=[\s,\]}]|$)")
@@ -282,6 +283,7 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: dict[str, Any], une
             _check_exact(table, data, options["schema"])
         return table
     except pa.ArrowException as first:
+        reported = first
         declared = {name: parse_dtype(dtype) for name, dtype in options["schema"].items()}
         lists = {n: t for n, t in declared.items() if is_list(t) and kind_of(t.value_type) == "number"}
         texts = {n: pa.string() for n, t in declared.items() if t == pa.string() or n in lists}
@@ -300,7 +302,10 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: dict[str, Any], une
                 return table
         except NoListError as wrong:
             raise pa.ArrowInvalid(f"Column(/{name}): {wrong}, in row {wrong.row}") from None
-        except (pa.ArrowException, ValueError, RecursionError):
+        except ValueError as later:  # pa.ArrowInvalid is one, too
+            if _column_of(_place(str(first)), texts):  # it takes any value: what is wrong is something else
+                reported = pa.ArrowInvalid(str(later))
+        except (pa.ArrowException, RecursionError):
             pass  # it is something else
         try:
             if whole:  # written as 7.0
@@ -311,7 +316,7 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: dict[str, Any], une
             raise
         except (ValueError, RecursionError):
             pass  # it is something else
-        raise first
+        raise reported from None
 
 
 def _with_whole_numbers(data: bytes, schema: pa.Schema, whole: dict[str, pa.DataType], unexpected: str) -> pa.Table:
@@ -334,11 +339,14 @@ class _Number(str):
 
 def _with_texts(data: bytes, types: Mapping[str, pa.DataType], numbers: Sequence[str] = ()) -> bytes:
     """The lines with values under these names as texts where their types say so: Arrow takes a number for no text.
-    Those of `numbers`, too; a ValueError where one is a text already."""
-    lines = []
+    Those of `numbers`, too; a ValueError where one is a text already, and for a line that is not JSON."""
+    lines = list[bytes]()
+    rows = 0
     for line in data.removeprefix(text_ranges.BOM).split(b"\n"):
-        digits: Any = {"parse_int": _Number, "parse_float": _Number}
-        row = json.loads(line, object_pairs_hook=_once, **digits) if line.strip() else None
+        row = None
+        if line.strip():
+            row = _exact_row(line, rows)
+            rows += 1
         if isinstance(row, dict):
             if any(type(row.get(n)) is str for n in numbers):
                 raise ValueError("a text is not a number")
@@ -349,10 +357,21 @@ def _with_texts(data: bytes, types: Mapping[str, pa.DataType], numbers: Sequence
     return b"\n".join(lines)
 
 
+def _exact_row(line: bytes, number: int) -> Any:
+    """What a line says, numbers with their digits; a ValueError that names the row where it is not JSON."""
+    digits: Any = {"parse_int": _Number, "parse_float": _Number}
+    try:
+        return json.loads(line, object_pairs_hook=_once, **digits)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg}, at letter {error.colno}, in row {number}") from None
+    except ValueError as error:
+        raise ValueError(f"{error}, in row {number}") from None
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object; ValueError for a key that is there twice: of two values one would be lost."""
     if len(row := dict(pairs)) < len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError(f"a key {TWICE}")
     return row
 
 
@@ -400,6 +419,17 @@ def _check_utf8(data: bytes) -> None:
         raise pa.ArrowInvalid(f"{NO_TEXT}, byte 0x{data[error.start]:02x}, in row {row}") from None
 
 
+def _place(message: str) -> str:
+    """The place in a row that a message of Arrow names: `KEY`, or inside it `KEY/KEY` and `KEY/[]`; "" for none."""
+    place = PLACE.search(message)
+    return place[1] if place else ""
+
+
+def _column_of(place: str, names: Iterable[str]) -> str:
+    """The one of these columns that a place is in; "" for none. A name may have a slash itself."""
+    return max((name for name in names if f"{place}/".startswith(f"{name}/")), key=len, default="")
+
+
 def _infinite_row(column: pa.ChunkedArray) -> int:
     values = column.combine_chunks()
     rows = np.arange(len(values))
@@ -412,16 +442,18 @@ def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[s
     before = 0
     if not text_ranges.is_whole(file, options):
         before = text_ranges.records_before(file, 0, piece.start, LINES, options, _sieve(options))
-    row, column = re.search(r"row (\d+)", message), re.search(r"Column\(/([^)]*)\)", message)
-    where = file.path + (f", column {column[1]}" if column else "")
-    value, name = "", column[1].split("/")[0] if column else "NAME"
+    row = re.search(r"row (\d+)", message.rpartition(" in ")[2])
+    place = _place(message)
+    where = file.path + (f", column {place}" if place else "")
+    value, name = "", place.split("/")[0]
     if row:
         lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
         where += f", row {before + int(row[1]) + 1}"
         if int(row[1]) < len(lines):
             number, line = lines[int(row[1])]
             value = line[:200].decode(errors="replace")
-            if not (column or options.get("bad_lines")):
+            name = _column_of(place, _keys(line)) or name
+            if not (place or options.get("bad_lines")):
                 ended = text_ranges.beginning(file, piece.start, options)[0][: piece.start].count(b"\n")
                 where += f" (line {ended + number:,} of the file)"
     return DataError(
@@ -434,7 +466,15 @@ def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[s
         if TWICE in message
         else advice
         if (advice := options.get(ADVICE, {}).get(name))
-        else f"fix the line, or give another type: {schema_advice(str(name), pa.string())} takes any value as text"
-        if column
+        else f"fix the line, or give another type: {schema_advice(name, pa.string())} takes any value as text"
+        if place
         else "fix the line, or leave such lines out: source.bad_lines: skip",
     )
+
+
+def _keys(line: bytes) -> list[str]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return []
+    return [*row] if isinstance(row, dict) else []

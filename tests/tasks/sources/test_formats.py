@@ -24,7 +24,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks import ops
-from tasks.core.dtypes import dtype_name
+from tasks.core.dtypes import dtype_name, schema_advice
 from tasks.core.plan import File, Limits, Plan
 from tasks.core.settings import Source
 from tasks.dataset import Dataset
@@ -644,6 +644,44 @@ def test_json_values_of_several_types_are_texts_where_the_schema_says_so(tmp_pat
         "id": ["7", "a7", None, str(2**70), '[1, {"é": true}]'],
         "n": [1.0, 2.5, None, None, 3.0],
     }
+
+
+def test_each_error_of_json_names_the_next_column_that_takes_any_value_as_text(tmp_path: Path) -> None:
+    rows = [
+        {"a": 1, "rank": "x", "price (EUR)": 1, "a/b": 1, "tags": [1, "x"]},
+        {"a": 2, "rank": ["y"], "price (EUR)": "n/a", "a/b": [2], "tags": []},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    schema = dict[str, str]()
+    for name, place in (("tags", "tags/[]"), ("rank", "rank"), ("price (EUR)", "price (EUR)"), ("a/b", "a/b")):
+        with pytest.raises(DataError, match="JSON does not fit") as error:
+            make_plan(Source(path=str(tmp_path), schema=schema))
+        assert f", column {place}, row " in error.value.where
+        assert f"{schema_advice(name, 'string')} takes any value as text" in error.value.do
+        schema[name] = "string"
+    assert everything(make_plan(Source(path=str(tmp_path), schema=schema))).to_pydict() == {
+        "a": [1, 2], "rank": ["x", '["y"]'], "price (EUR)": ["1", "n/a"], "a/b": ["1", "[2]"],
+        "tags": ['[1, "x"]', "[]"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "why", "do"),
+    [
+        ('{"id": 1', "Expecting ',' delimiter, at letter 9, in row 2", "source.bad_lines: skip"),
+        ('{"id": {"a": 1, "a": 2}}', "a key was specified twice, in row 2", "each key of an object is there once"),
+        ('{"id": "\\x"}', r"Invalid \escape, at letter 9, in row 2", "source.bad_lines: skip"),
+    ],
+)
+def test_a_line_that_is_wrong_below_a_column_of_any_values_is_named(
+    line: str, why: str, do: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": "a"}\n{"id": 7}\n' + line)
+    with pytest.raises(DataError, match="JSON does not fit") as error:
+        make_plan(Source(path=str(tmp_path), schema={"id": "string"}))
+    assert error.value.where == f"{tmp_path}/a.jsonl, row 3 (line 3 of the file)"
+    assert error.value.why == f"{why} in {line}"
+    assert do in error.value.do
 
 
 def test_text_files_may_order_their_columns_differently(tmp_path: Path) -> None:
