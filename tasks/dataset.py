@@ -138,8 +138,8 @@ class Dataset(KnownFromNVTabular):
     A fitted workflow reads a data set that leaves out `schema` and the parameters of text files as it read the data set
     that it was fitted on. Nothing is read before it is needed; then every file is inspected once (`plan`). NaN in a
     column of floats is null. Errors: a JobError for a parameter that is wrong and for a source that does not exist; a
-    DataError for a source without rows, for two columns of one name, for a file that cannot be read, and for a file or
-    a partition of a Dask frame that changed since it was inspected.
+    DataError for a source without rows, for a file that cannot be read, for two columns of one name (in files, if one
+    of them is used), and for a file or a partition of a Dask frame that changed since it was inspected.
 
     >>> Dataset(pa.table({"x": [1, 2, 3]})).head(2)
        x

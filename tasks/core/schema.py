@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -108,13 +109,43 @@ HIDDEN = "__rowmill_"  # columns that travel with the rows for sorting and are n
 
 def check_names(names: Sequence[str], where: str, do: str = "give each a name of its own") -> None:
     """Raise a DataError for a name that two columns have, and for a name of rowmill's own columns."""
-    twice = sorted({name for name in names if names.count(name) > 1}) if len({*names}) < len(names) else []
-    if twice:
-        raise DataError(f"there are two columns {twice[0]!r}", where=where, do=do)
+    if len({*names}) < len(names):
+        counts = Counter(names)
+        twice = min(name for name in counts if counts[name] > 1)
+        raise DataError(two_columns(twice), where=where, do=do)
     for name in names:
         if name == ROW or name.startswith(HIDDEN):
             why = "rowmill gives this name to a column of its own, which is not written"
             raise DataError(f"a column may not be called {name!r}", where=where, why=why, do="rename it")
+
+
+def two_columns(name: str) -> str:
+    return f"there are two columns {name!r}"
+
+
+def own_names(names: Sequence[str]) -> list[str]:
+    """The names of a file's columns; each further column of a name has its place behind it.
+
+    >>> own_names(["x", "y", "x"])
+    ['x', 'y', 'x (column 3)']
+    """
+    taken = set[str]()
+    own = []
+    for place, name in enumerate(names, 1):
+        while name in taken:
+            name += _place_in_file(place)
+        taken.add(name)
+        own.append(name)
+    return own
+
+
+def names_in_file(own: Sequence[str]) -> list[str]:
+    """The names of which `own_names` made these."""
+    return [name.removesuffix(_place_in_file(place)) for place, name in enumerate(own, 1)]
+
+
+def _place_in_file(place: int) -> str:
+    return f" (column {place})"
 
 
 def check_storable(schema: pa.Schema, where: str = "") -> None:

@@ -46,6 +46,8 @@ def _table(source: Source, path: str) -> pa.Table:
     if not files[0].size:
         raise DataError("a side table has no columns", where=path, why="the file is empty", do="replace the file")
     (item,) = FORMATS[name].survey(files, options, LIMITS, map)
+    for what, where, why, do in item.repeated.values():  # all columns of a side table are read
+        raise DataError(what, where=where, why=why, do=do)
     types = {f.name: pa.string() if pa.types.is_null(f.type) else f.type for f in item.schema}
     for column, dtype in (source.schema_ or {}).items():
         if column not in types:

@@ -18,9 +18,8 @@ from tasks.core.plan import Plan
 from tasks.core.schema import Column, Schema, check_names
 from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, JobError, near
-from tasks.sources.formats.survey import NUMBER_TEXTS, Inspected
+from tasks.sources.formats.survey import NUMBER_TEXTS, Apart, Inspected
 
-Apart = tuple[str, str, str, str]  # what, where, why and do of the error for a column that files disagree about
 APART, ABSENT, GROWN, RECOGNISED = "apart", "absent", "grown", "recognised"  # in a plan's options
 
 
@@ -29,7 +28,8 @@ class United:
     """The columns of all files, in the order in which the files first have them.
 
     `absent` are the columns that a file lacks, by the number of the file; `apart` has the error for a column that files
-    disagree about, `grown` a sentence for a column that is read in a wider type than that of some files.
+    disagree about, or that shares its name with another one of its file, `grown` a sentence for a column that is read
+    in a wider type than that of some files.
     """
 
     schema: Schema
@@ -79,6 +79,8 @@ def united(
     check_names(first.schema.names, first.file.path)
     types, origin = {}, dict[str, str]()
     apart: dict[str, Apart] = {}
+    for item in inspected:
+        apart = {**item.repeated, **apart}
     grown = {name: text for name, text in first.grown.items() if name not in declared}
     seen = None
     for item in inspected:

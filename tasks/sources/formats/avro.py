@@ -19,6 +19,7 @@ from tasks.core.plan import File, Piece, Unit
 from tasks.engines.convert.python_values import stored_type
 from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, RowmillError
+from tasks.sources.formats import julian_days
 from tasks.sources.formats.avro_blocks import Header, Walk, checked_blocks, header
 from tasks.sources.formats.conform import joined
 from tasks.sources.formats.survey import Inspected
@@ -197,7 +198,8 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
             fields = [types.schema.field(name) for name in schema.names]
             for run in _runs(begun, data, piece, types.unbounded, file.path, options):
                 columns = {f.name: _column([row[f.name] for row in run], f, avro_types[f.name]) for f in fields}
-                tables.append(pa.table(columns or {"": pa.nulls(len(run))}))
+                table = pa.table(columns or {"": pa.nulls(len(run))})
+                tables.append(julian_days.of_avro(table, begun.schema.get("name", ""), begun.metadata, file.path))
     return joined(tables, schema)
 
 

@@ -38,12 +38,13 @@ MOST_OF = {"deflate": 1032, "zstandard": 33_000, "lz4": 255, "null": 1}  # bytes
 
 @dataclass(frozen=True)
 class Header:
-    """The schema, codec and marker of a file, and where its blocks begin."""
+    """The schema, codec and marker of a file, where its blocks begin, and what else its writer says."""
 
     schema: dict[str, Any]
     codec: str
     sync: bytes
     end: int
+    metadata: dict[str, bytes]
 
     def file_of(self, schema: dict[str, Any], blocks: bytes) -> BinaryIO:
         """A file of stored blocks whose records are read as `schema` says."""
@@ -94,7 +95,8 @@ def header(source: BinaryIO, path: str) -> Header:
     schema = json.loads(text)
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise DataError("an Avro file does not hold records", where=path, do="write records with named fields")
-    return Header(schema, stored["meta"].get("avro.codec", b"null").decode(), stored["sync"], source.tell())
+    metadata: dict[str, bytes] = stored["meta"]
+    return Header(schema, metadata.get("avro.codec", b"null").decode(), stored["sync"], source.tell(), metadata)
 
 
 def number(source: BinaryIO) -> int:

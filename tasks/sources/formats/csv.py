@@ -25,7 +25,7 @@ import pyarrow.csv as pacsv
 
 from tasks.core.dtypes import dtype_name, is_list, kind_of, parse_dtype, schema_advice
 from tasks.core.plan import ADVICE, File, Limits, Piece
-from tasks.core.schema import check_names
+from tasks.core.schema import names_in_file, own_names
 from tasks.engines.algorithms.text_casts import times_of
 from tasks.engines.algorithms.written_numbers import (
     Written,
@@ -55,7 +55,7 @@ from tasks.sources.formats.readable_lines import (
     with_one_sign,
 )
 from tasks.sources.formats.record_ends import Dialect
-from tasks.sources.formats.survey import TYPES, Inspected, line_types
+from tasks.sources.formats.survey import TYPES, Apart, Inspected, line_types, repeated_names
 
 WHOLE = "^(0|[1-9][0-9]{0,17})$"
 PLAIN = {pa.int64(): WHOLE, pa.uint64(): WHOLE, pa.float64(): "^[0-9]{1,15}([.][0-9]+)?$"}  # texts that surely fit
@@ -126,7 +126,7 @@ class Delimited:
         that a parser would read as other rows."""
         misfits = partial(self._misfits, names, options) if options.get("bad_lines") and options.get(TYPES) else None
         columns = len(names) if options.get("bad_lines") else None
-        return DelimitedSieve(self.dialect, columns, encoding_of(options), misfits, tuple(names))
+        return DelimitedSieve(self.dialect, columns, encoding_of(options), misfits, tuple(names_in_file(names)))
 
     def bad_lines(self, file: File, options: dict[str, Any]) -> Iterator[tuple[int, str, bytes]]:
         """(line, why, bytes) of the records of a file that cannot be read, in their order."""
@@ -171,6 +171,7 @@ class Delimited:
                 grown=grown,
                 bad=counted[i].bad,
                 number_texts=number_texts,
+                repeated={} if options["columns"] else _repeated(names[i], h),
             )
             for i, h in enumerate(heads)
         ]
@@ -197,9 +198,7 @@ class Delimited:
                 do=f"write the file as UTF-8, say its encoding (source.encoding: {_encoding_of(head.first)}), or its "
                 "format in source.format",
             ) from None
-        if options["header"]:
-            check_names(line, head.file.path, _own_names(line, head.lines))
-        return line if options["header"] else [f"f{i}" for i in range(len(line))]
+        return own_names(line) if options["header"] else [f"f{i}" for i in range(len(line))]
 
     def _reader(self, text: str, delimiter: str) -> Iterator[list[str]]:
         return csv.reader(
@@ -476,8 +475,17 @@ def _set(types: Mapping[str, pa.DataType | None]) -> dict[str, pa.DataType]:
     return {name: dtype for name, dtype in types.items() if dtype is not None}
 
 
-def _own_names(names: Sequence[str], lines: int) -> str:
-    """Advice for a header in which a name is there twice; its line and those before are so many."""
+def _repeated(own: Sequence[str], head: text_ranges.Head) -> dict[str, Apart]:
+    """The errors for columns whose name is in the header twice."""
+    names = names_in_file(own)
+    if len({*names}) == len(names):
+        return {}
+    settings = _settings_that_name(_numbered(names), head.lines)
+    return repeated_names(names, head.file.path, f"name the columns and skip the header: {settings}")
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """Names in which each further column of one name has a number behind it."""
     seen = {*names}
     taken, own = set[str](), list[str]()
     counts = Counter[str]()  # so that a name which is there a thousand times is not tried a million times
@@ -488,7 +496,7 @@ def _own_names(names: Sequence[str], lines: int) -> str:
             chosen = f"{name}_{counts[name] + 1}"
         taken.add(chosen)
         own.append(chosen)
-    return f"name the columns and skip the header: {_settings_that_name(own, lines)}"
+    return own
 
 
 def _settings_that_name(names: Sequence[str], lines: int) -> str:

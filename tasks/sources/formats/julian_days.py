@@ -1,13 +1,14 @@
-"""Days of the Julian calendar, before 1582-10-15, in Parquet files of Spark 2, and of Spark 3 in its legacy mode.
+"""Days of the Julian calendar, before 1582-10-15, in files of Spark 2, of Spark 3's legacy mode, and of ORC for Java.
 
-Arrow and cuDF read all days in the Gregorian calendar, in which 0001-01-01 of Spark 2 is 0000-12-30. The footer says
-who wrote a file, as Spark itself decides it (DataSourceUtils.getRebaseSpec): without a version it was Spark 2.
+Arrow and cuDF read all days in the Gregorian calendar, in which 0001-01-01 of Spark 2 is 0000-12-30. Of Parquet and
+Avro the metadata say who wrote a file, as Spark itself decides it (DataSourceUtils.getRebaseSpec): without a version it
+was Spark 2. Of ORC the footer says it: all versions of Spark write dates there as Java's ORC does, in both calendars.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +17,12 @@ import pyarrow.parquet as pq
 
 from tasks.core.dtypes import is_list
 from tasks.errors import DataError
+from tasks.sources.formats.orc_footer import Footer
 
 SPARK = b"org.apache.spark."
 VERSION, ZONE, SCHEMA = SPARK + b"version", SPARK + b"timeZone", SPARK + b"sql.parquet.row.metadata"
 LEGACY = {"INT96": (SPARK + b"legacyINT96", (3, 1)), "": (SPARK + b"legacyDateTime", (3, 0))}  # key, first version
+AVRO_RECORD = "topLevelRecord"  # the name that Spark gives to the record of a row
 GREGORIAN = -141_427  # the day 1582-10-15, in days since 1970
 JULIAN_DAY = 2_440_588  # the number of 1970-01-01
 PER_DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
@@ -44,9 +47,13 @@ def columns_of(metadata: pq.FileMetaData) -> list[str]:
 
 
 def _is_legacy(keys: Mapping[bytes, bytes], kind: str) -> bool:
-    key, since = LEGACY[kind]
     if VERSION not in keys:
         return SCHEMA in keys
+    return _is_legacy_version(keys, kind)
+
+
+def _is_legacy_version(keys: Mapping[bytes, bytes], kind: str) -> bool:
+    key, since = LEGACY[kind]
     numbers = keys[VERSION].decode(errors="replace").split(".")[:2]
     version = tuple(int(number) if number.isdecimal() else 0 for number in numbers)
     return version < since or key in keys
@@ -67,26 +74,72 @@ def _may_be_julian(metadata: pq.FileMetaData, number: int) -> bool:
     return False
 
 
-def in_gregorian(table: pa.Table, names: Sequence[str], metadata: pq.FileMetaData, path: str) -> pa.Table:
+def of_parquet(table: pa.Table, names: Sequence[str], metadata: pq.FileMetaData, path: str) -> pa.Table:
+    """The table of a Parquet file with the days of these columns in the Gregorian calendar."""
+    if not names:
+        return table
+    wide = {c.path.split(".")[0] for c in map(metadata.schema.column, range(metadata.num_columns)) if _is_wide(c)}
+    advice = {name: _write_anew("parquet.int96" if name in wide else "parquet.datetime") for name in names}
+    return _in_gregorian(table, advice, (metadata.metadata or {}).get(ZONE, b""), path)
+
+
+def _is_wide(column: pq.ColumnSchema) -> bool:
+    return bool(column.physical_type == "INT96")
+
+
+def of_avro(table: pa.Table, record: str, metadata: Mapping[str, bytes], path: str) -> pa.Table:
+    """The table of an Avro file, whose record has this name, with its days in the Gregorian calendar."""
+    keys = {key.encode(): value for key, value in metadata.items()}
+    is_legacy = _is_legacy_version(keys, "") if VERSION in keys else record.rpartition(".")[2] == AVRO_RECORD
+    if not is_legacy:
+        return table
+    advice = dict.fromkeys(table.column_names, _write_anew("avro.datetime"))
+    return _in_gregorian(table, advice, keys.get(ZONE, b""), path)
+
+
+def of_orc(table: pa.Table, footer: Callable[[], Footer], path: str) -> pa.Table:
+    """The table of an ORC file with its dates in the Gregorian calendar. Its times are all after 1677."""
+    advice = "write the column as Parquet; or leave it out"
+    names = [name for name in table.column_names if _has_julian(table.column(name))]
+    if not names:  # of nearly all files, whose footer is not read again
+        return table
+    try:
+        is_julian = footer().is_julian
+    except ValueError:  # of a codec that is not read here
+        raise _refused(names[0], path, advice) from None
+    return _in_gregorian(table, dict.fromkeys(names, advice), b"", path) if is_julian else table
+
+
+def _write_anew(kind: str) -> str:
+    """What to do about times whose zone is not known, in files of a kind for which Spark has settings."""
+    mode = f"spark.sql.{kind}RebaseModeIn"
+    return f"write the file again in Spark 3, with {mode}Read=LEGACY and {mode}Write=CORRECTED; or leave the column out"
+
+
+def _in_gregorian(table: pa.Table, advice: Mapping[str, str], zone: bytes, path: str) -> pa.Table:
     """The table with the days of these columns in the Gregorian calendar.
 
-    A DataError for times that were not written in UTC, whose day is that of another zone, and for lists and structs.
+    A DataError with the advice of the column for times that were not written in UTC, whose day is that of another zone,
+    and for lists and structs.
     """
-    zone = (metadata.metadata or {}).get(ZONE, b"?").decode(errors="replace")
-    for name in names:
+    is_utc = zone.decode(errors="replace") in UTC
+    for name, do in advice.items():
         column = table.column(name)
         if not _has_julian(column):
             continue
-        if not pa.types.is_date32(column.type) and not (pa.types.is_timestamp(column.type) and zone in UTC):
-            raise _refused(name, path, metadata)
+        if not pa.types.is_date32(column.type) and not (pa.types.is_timestamp(column.type) and is_utc):
+            raise _refused(name, path, do)
         chunks = [_move_days(chunk) for chunk in column.chunks]
         table = table.set_column(table.column_names.index(name), name, pa.chunked_array(chunks, column.type))
     return table
 
 
 def _has_julian(column: pa.ChunkedArray) -> bool:
-    while is_list(column.type):
-        column = pc.list_flatten(column)
+    while is_list(column.type) or pa.types.is_map(column.type):
+        if pa.types.is_map(column.type):
+            column = pa.chunked_array([chunk.items for chunk in column.chunks], column.type.item_type)
+        else:
+            column = pc.list_flatten(column)
     if pa.types.is_struct(column.type):
         fields = [pc.struct_field(column, number) for number in range(column.type.num_fields)]
         return any(map(_has_julian, fields))
@@ -116,15 +169,11 @@ def _move_days(values: pa.Array) -> pa.Array:
     return pa.array(moved, stored.type, mask=values.is_null().to_numpy(zero_copy_only=False)).cast(values.type)
 
 
-def _refused(name: str, path: str, metadata: pq.FileMetaData) -> DataError:
-    kinds = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-    is_wide = any(one.path.split(".")[0] == name and one.physical_type == "INT96" for one in kinds)
-    mode = "int96RebaseMode" if is_wide else "datetimeRebaseMode"
+def _refused(name: str, path: str, do: str) -> DataError:
     return DataError(
         f"column {name!r} has times of the Julian calendar",
         where=path,
-        why="Spark 2, or Spark 3 in its legacy mode, wrote them: before 1582-10-15 its days are other ones, in a zone "
-        "that is not known to be UTC",
-        do=f"write the file again in Spark 3, with spark.sql.parquet.{mode}InRead=LEGACY and "
-        f"spark.sql.parquet.{mode}InWrite=CORRECTED; or leave the column out",
+        why="Spark 2, Spark 3 in its legacy mode, or another program in Java wrote them: before 1582-10-15 its days "
+        "are other ones; they are read where they are dates, or times of UTC, in columns that are not nested",
+        do=do,
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.orc as paorc
 
 from tasks.core.plan import File, Piece, Unit, rows_together
 from tasks.errors import DataError
+from tasks.sources.formats import julian_days, orc_footer
 from tasks.sources.formats.bounds import MOST_ROWS, readable, validated
 from tasks.sources.formats.conform import joined
 from tasks.sources.formats.survey import Inspected
@@ -55,10 +57,16 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
                 names = schema.names or orc.schema.names[:1]
                 for piece in rows_together([p for p in pieces if p.file == number]):
                     stripe = validated(pa.Table.from_batches([orc.read_stripe(piece.group, columns=names)]))
+                    stripe = julian_days.of_orc(stripe, partial(_footer, files[number], options), path)
                     tables.append(stripe.slice(piece.start, piece.stop - piece.start).select(names))
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _broken(path, error) from None
     return joined(tables, schema)
+
+
+def _footer(file: File, options: Mapping[str, Any]) -> orc_footer.Footer:
+    storage = options.get("storage_options")
+    return orc_footer.parse(lambda start, stop: read_range(file, start, stop, storage), file.size)
 
 
 def _broken(path: str, error: Exception) -> DataError:

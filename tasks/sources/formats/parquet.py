@@ -139,7 +139,7 @@ def _read_file(file: File, pieces: list[Piece], schema: pa.Schema, options: dict
                 ) as opened:
                     table = parquet_int96.in_range(table, _read_runs(opened, pieces, wide), schema, path)
             julian = [name for name in julian_days.columns_of(footer) if name in schema.names]
-            table = julian_days.in_gregorian(table, julian, footer, path)
+            table = julian_days.of_parquet(table, julian, footer, path)
         return conform(table, schema, plain)
     except (pa.ArrowException, OSError, UnicodeDecodeError, IndexError) as error:
         raise DataError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -11,12 +12,15 @@ import pyarrow as pa
 
 from tasks.core.dtypes import dtype_name
 from tasks.core.plan import File, Limits, Unit
+from tasks.core.schema import own_names, two_columns
 from tasks.core.unforeseen_errors import at
 from tasks.sources.formats.readable_lines import BadLines
 from tasks.storage.files_being_read import noted
 
 # In a plan's options: column -> a sentence on numbers that stay text; the types by which lines are told to be bad.
 NUMBER_TEXTS, TYPES = "number_texts", "types"
+
+Apart = tuple[str, str, str, str]  # what, where, why and do of the error for a column that cannot be used
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Inspected:
     Only the host's readers read the columns `on_host` as they are stored; cuDF's readers would give other values.
     `grown` has a sentence for each column of text whose type is wider than that of an earlier file, `number_texts` one
     for each whose numbers stay text. `bad` are the lines of a text file that are left out, since they cannot be read.
+    Where several columns have one name, the schema has a name of its own for each, and `repeated` the error for those
+    that use one.
     """
 
     file: File
@@ -35,10 +41,31 @@ class Inspected:
     grown: Mapping[str, str] = field(default_factory=dict)
     bad: BadLines | None = None
     number_texts: Mapping[str, str] = field(default_factory=dict)
+    repeated: Mapping[str, Apart] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
         return sum(unit.rows for unit in self.units)
+
+
+def repeated_names(names: Sequence[str], path: str, do: str) -> dict[str, Apart]:
+    """The errors for columns of a file that share a name, by the names that `own_names` gives them."""
+    counts = Counter(names)
+    return {
+        own: (two_columns(name), path, "which of them is meant is not known", do)
+        for own, name in zip(own_names(names), names, strict=True)
+        if counts[name] > 1
+    }
+
+
+def with_own_names(inspected: Inspected) -> Inspected:
+    """The same with a name of its own for each column of the file."""
+    names = inspected.schema.names
+    repeated = repeated_names(names, inspected.file.path, "write the file with a name of its own for each column")
+    if not repeated:
+        return inspected
+    fields = [field.with_name(own) for field, own in zip(inspected.schema, own_names(names), strict=True)]
+    return replace(inspected, schema=pa.schema(fields, inspected.schema.metadata), repeated=repeated)
 
 
 def line_types(types: Mapping[str, pa.DataType], declared: Mapping[str, str]) -> dict[str, str]:
@@ -66,5 +93,5 @@ def _inspect_batch(
     inspected = []
     for file in files:
         with noted(options, file.path), at(f"reading {file.path}"):
-            inspected.append(inspect(file, options))
+            inspected.append(with_own_names(inspect(file, options)))
     return inspected

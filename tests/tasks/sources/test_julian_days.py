@@ -1,12 +1,15 @@
-"""Days before 1582-10-15 in Parquet files of Spark 2 and of Spark 3's legacy mode."""
+"""Days before 1582-10-15 in Parquet, Avro and ORC files of Spark 2 and of Spark 3's legacy mode."""
 
 from __future__ import annotations
 
 import datetime
+import io
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 from rowmill import Dataset, Workflow
@@ -37,7 +40,6 @@ def make_plan_of(folder: Path, **source: Any) -> Any:
     return make_plan(Source(path=str(folder), **source))
 
 
-@pytest.mark.promise("Dates in such Parquet files keep their year, month and day")
 @pytest.mark.parametrize("keys", SPARK_2)
 @pytest.mark.parametrize("statistics", [True, False])
 def test_dates_of_spark_2_keep_their_day(keys: dict[str, str], statistics: bool, tmp_path: Path, engine: str) -> None:
@@ -102,3 +104,99 @@ def test_such_days_in_lists_and_structs_are_refused(nested: str, tmp_path: Path)
     write(tmp_path, {"x": columns[nested]}, ROW_SCHEMA)
     with pytest.raises(DataError, match="'x' has times of the Julian calendar"):
         read(make_plan_of(tmp_path), 0)
+
+
+AVRO_2 = [("topLevelRecord", {}), ("topLevelRecord", {"org.apache.spark.version": "2.4.8"}),
+          ("topLevelRecord", {"org.apache.spark.version": "3.2.1", "org.apache.spark.legacyDateTime": ""})]  # fmt: skip
+AVRO_OTHERS: list[tuple[str, dict[str, str]]] = [
+    ("Event", {}),
+    ("topLevelRecord", {"org.apache.spark.version": "3.2.1"}),
+]
+
+
+def write_avro(folder: Path, field: dict[str, Any], values: list[Any], name: str, keys: dict[str, str]) -> None:
+    """Numbers of days or microseconds in a file whose metadata say that they are dates or times."""
+    record = {"type": "record", "name": name, "fields": [{"name": "x", "type": ["null", field]}]}
+    with (folder / "a.avro").open("wb") as file:
+        fastavro.writer(file, record, [{"x": value} for value in values], metadata=keys)
+
+
+def read_x(folder: Path) -> list[Any]:
+    values: list[Any] = read(make_plan_of(folder), 0)["x"].to_pylist()
+    return values
+
+
+@pytest.mark.promise("Dates in such Parquet, Avro and ORC files keep their year, month and day")
+@pytest.mark.parametrize(("name", "keys"), AVRO_2)
+def test_dates_of_spark_2_in_avro_keep_their_day(name: str, keys: dict[str, str], tmp_path: Path) -> None:
+    date = {"type": "int", "logicalType": "date"}
+    write_avro(tmp_path, date, [*DAYS, None], name, keys)
+    assert read_x(tmp_path) == [*DAYS.values(), None]
+    dates = {"type": "array", "items": date}
+    write_avro(tmp_path, dates, [[0], [-719_162]], name, keys)
+    with pytest.raises(DataError, match="'x' has times of the Julian calendar") as refused:
+        read_x(tmp_path)
+    assert "spark.sql.avro.datetimeRebaseModeInRead=LEGACY" in refused.value.do
+    assert "spark.sql.avro.datetimeRebaseModeInWrite=CORRECTED" in refused.value.do
+
+
+@pytest.mark.parametrize(("name", "keys"), AVRO_OTHERS)
+def test_days_of_others_in_avro_stay(name: str, keys: dict[str, str], tmp_path: Path) -> None:
+    write_avro(tmp_path, {"type": "int", "logicalType": "date"}, [-141_428], name, keys)
+    assert read_x(tmp_path) == [datetime.date(1582, 10, 14)]
+
+
+def test_times_of_spark_2_in_avro_are_read_or_refused(tmp_path: Path) -> None:
+    micros = {"type": "long", "logicalType": "timestamp-micros"}
+    keys = {"org.apache.spark.version": "3.5.0", "org.apache.spark.legacyDateTime": ""}
+    write_avro(tmp_path, micros, WRITTEN, "topLevelRecord", keys | UTC)
+    assert [value and value.replace(tzinfo=None) for value in read_x(tmp_path)] == MEANT
+    write_avro(tmp_path, micros, WRITTEN, "topLevelRecord", keys)
+    with pytest.raises(DataError, match="'x' has times of the Julian calendar"):
+        read_x(tmp_path)
+    write_avro(tmp_path, micros, WRITTEN[2:], "topLevelRecord", keys)
+    assert [value and value.replace(tzinfo=None) for value in read_x(tmp_path)] == MEANT[2:]
+
+
+JAVA, CPP = b"\x48\x00", b"\x48\x01"  # field 9 of a footer: the program that wrote the file
+HYBRID, PROLEPTIC = b"\x58\x01", b"\x58\x02"  # field 11: its calendar
+
+
+def write_orc(folder: Path, values: pa.Array, said: bytes) -> None:
+    """An ORC file whose footer ends with these fields: of two, the last one counts."""
+    sink = io.BytesIO()
+    orc.write_table(pa.table({"x": values}), sink, compression="uncompressed")
+    body, length = sink.getvalue()[:-1], sink.getvalue()[-1]
+    body, postscript = body[:-length], body[-length:]
+    assert postscript[0] == 8  # field 1, the length of the footer, which is less than 128 here
+    assert postscript[1] < 120
+    postscript = bytes([8, postscript[1] + len(said)]) + postscript[2:]
+    (folder / "a.orc").write_bytes(body + said + postscript + bytes([len(postscript)]))
+
+
+@pytest.mark.parametrize(("said", "is_julian"), [
+    (JAVA, True), (JAVA + HYBRID, True), (CPP + HYBRID, True), (JAVA + PROLEPTIC, False), (CPP, False), (b"", False),
+])  # fmt: skip
+def test_dates_of_orc_for_java_keep_their_day(said: bytes, is_julian: bool, tmp_path: Path) -> None:
+    days = pa.array([-141_428, None, 0], pa.int32()).cast(pa.date32())
+    write_orc(tmp_path, days, said)
+    first = datetime.date(1582, 10, 4) if is_julian else datetime.date(1582, 10, 14)
+    assert read_x(tmp_path) == [first, None, datetime.date(1970, 1, 1)]
+    write_orc(tmp_path, pa.ListArray.from_arrays([0, 1, 3], days), said)
+    if is_julian:
+        with pytest.raises(DataError, match="'x' has times of the Julian calendar") as refused:
+            read_x(tmp_path)
+        assert refused.value.do == "write the column as Parquet; or leave it out"
+    else:
+        assert read_x(tmp_path) == [[first], [None, datetime.date(1970, 1, 1)]]
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "zlib", "snappy", "zstd", "lz4"])
+def test_the_footer_of_orc_is_read_in_each_codec(codec: str, tmp_path: Path) -> None:
+    days = pa.array([-141_428], pa.int32()).cast(pa.date32())
+    orc.write_table(pa.table({"x": days}), tmp_path / "a.orc", compression=codec)
+    if codec == "lz4":
+        with pytest.raises(DataError, match="'x' has times of the Julian calendar"):
+            read_x(tmp_path)
+    else:
+        assert read_x(tmp_path) == [datetime.date(1582, 10, 14)]

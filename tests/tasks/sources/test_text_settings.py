@@ -23,7 +23,7 @@ from tasks.core.settings import Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.sources.formats import FORMATS, SETTINGS, check_settings
-from tasks.sources.formats.csv import _own_names
+from tasks.sources.formats.csv import _numbered, _settings_that_name
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tasks.sources.uniting import uniting_notes
@@ -302,8 +302,9 @@ def test_an_empty_line_of_one_column_is_null(end: str, packed: bool, tmp_path: P
 
 def test_two_columns_of_one_name_are_named_apart_as_the_error_says(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("title\na,b,a,a_2\n1,x,2,3\n")
+    plan = make_plan(Source(path=str(tmp_path), skip_rows=1))
     with pytest.raises(DataError, match="there are two columns 'a'") as error:
-        rows(tmp_path, skip_rows=1)
+        read(plan, 0, ["a"])
     do = 'name the columns and skip the header: source.columns: ["a", "b", "a_3", "a_2"] and source.skip_rows: 2'
     assert error.value.do == do
     assert rows(tmp_path, columns=["a", "b", "a_3", "a_2"], skip_rows=2) == {
@@ -341,7 +342,7 @@ def test_a_header_of_many_columns_is_read_in_linear_time(name: str, tmp_path: Pa
         def __hash__(self) -> int:
             return str.__hash__(self)
 
-    advice = _own_names([Counted(one) for one in names], 1)
-    assert "a name for each" in advice
+    own = _numbered([Counted(one) for one in names])
+    assert "a name for each" in _settings_that_name(own, 1)
     assert compared < 40_000
-    assert '["a", "a_3", "a_2", "a_4"]' in _own_names(["a", "a", "a_2", "a"], 1)
+    assert _numbered(["a", "a", "a_2", "a"]) == ["a", "a_3", "a_2", "a_4"]

@@ -45,6 +45,43 @@ def write_avro(table: pa.Table, path: Path) -> None:
         fastavro.writer(file, {"type": "record", "name": "row", "fields": fields}, table.to_pylist())
 
 
+def write_twice(kind: str, path: Path) -> None:
+    """Two files of columns x, x, y, and of x, y."""
+    twice = pa.Table.from_arrays([pa.array([1, 2]), pa.array([3, 4]), pa.array(["a", "b"])], ["x", "x", "y"])
+    once = pa.table({"x": [5], "y": ["c"]})
+    for name, table in (("a", twice), ("b", once)):
+        if kind in ("csv", "tsv"):
+            options = pacsv.WriteOptions(delimiter="\t" if kind == "tsv" else ",")
+            pacsv.write_csv(table, path / f"{name}.{kind}", options)
+        elif kind == "arrow":
+            feather.write_feather(table, str(path / f"{name}.arrow"), compression="uncompressed")
+        else:
+            {"parquet": pq.write_table, "orc": paorc.write_table}[kind](table, path / f"{name}.{kind}")
+
+
+@pytest.mark.promise("Two columns of one name do not block a file of which a job uses neither")
+@pytest.mark.parametrize("kind", ["parquet", "csv", "tsv", "arrow", "orc"])
+def test_columns_of_one_name_block_those_alone_that_use_them(kind: str, tmp_path: Path, engine: str) -> None:
+    write_twice(kind, tmp_path)
+    source = Dataset(tmp_path, engine=engine)
+    (frame,) = Workflow(["y"]).fit(source).transform(source).frames()
+    assert to_list(frame["y"]) == ["a", "b", "c"]
+    for name in ("x", "x (column 2)"):
+        with pytest.raises(DataError, match="there are two columns 'x'") as refused:
+            list(Workflow([name, "y"]).fit(source).transform(source).frames())
+        assert refused.value.where == f"{tmp_path}/a.{kind}"
+        named = 'source.columns: ["x", "x_2", "y"] and source.skip_rows: 1' if kind in ("csv", "tsv") else "of its own"
+        assert named in refused.value.do
+
+
+def test_a_header_with_a_name_twice_is_known_again(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,,,x\n1,,,2\nx,,,x\n3,,,4\n")
+    with pytest.raises(DataError, match="the header of a text file is there again"):
+        make_plan(Source(path=str(tmp_path)))
+    plan = make_plan(Source(path=str(tmp_path), bad_lines="skip"))
+    assert (plan.rows, [*plan.schema]) == (2, ["x", "", " (column 3)", "x (column 4)"])
+
+
 def write_jsonl(table: pa.Table, path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
 
