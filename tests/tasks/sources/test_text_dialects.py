@@ -9,11 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tasks.core.plan import Limits
 from tasks.core.settings import Source
 from tasks.errors import DataError
 from tasks.sources.bad_lines import bad_lines_of
+from tasks.sources.formats import readable_lines
+from tasks.sources.formats.readable_lines import DelimitedSieve, complete, with_one_null
+from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 
@@ -245,3 +250,34 @@ def test_all_pairs_of_keys_of_text(key: str, tmp_path: Path) -> None:
                 assert found["price"] == [row[1] for row in ROWS], told
                 texts = [None if row[2] is None else plain_text(row[2], signs) for row in ROWS]
                 assert found["text"] == texts, told
+
+
+# texts that need not be followed value by value
+
+ESCAPED = Dialect(escape="\\")
+
+
+@given(
+    st.text("ab,\\N\r\n", max_size=12).map(str.encode), st.sampled_from([ESCAPED, Dialect(comment="b"), Dialect("ab")])
+)
+@example(b"a\\N\r\nb\n\n\ra", ESCAPED)
+@example(b"a\\\\\n", ESCAPED)
+def test_lines_are_counted_as_records_are(data: bytes, dialect: Dialect) -> None:
+    quick = (DelimitedSieve(dialect, None).sift(data), complete(data, dialect))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readable_lines, "ends_at_each_line", lambda data, dialect: False)
+        assert quick == (DelimitedSieve(dialect, None).sift(data), complete(data, dialect))
+
+
+@given(
+    st.lists(
+        st.sampled_from([r"\N", "a", "", '"\\N"', r'"a,\N,b"', r"\\N", r"\,", '"\\""', r"\N\N"]), min_size=1, max_size=8
+    )
+)
+@example([r"\N"])
+@example([r"\\N", r"\N", '"\\N"'])
+def test_nulls_with_an_escape_are_found_wherever_they_are_whole_values(values: list[str]) -> None:
+    data = (",".join(values) + "\n").encode()
+    found, _ = with_one_null(data, ESCAPED, [r"\N"])
+    nulls = {r"\N": "\x1f\x1f", '"\\N"': "\x1f" * 4}
+    assert found == (",".join(nulls.get(value, value) for value in values) + "\n").encode()
