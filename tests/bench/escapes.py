@@ -1,6 +1,6 @@
 """What an escape costs, and null texts with one (`\\N` of MySQL, Hive, ClickHouse), where text is planned and read.
 
-Each way in turn, repeated: the medians of CPU seconds, and their ratio to plain text. No value has a quote or an escape.
+Each way in turn, repeated: the medians of CPU seconds, and their ratio to plain text. No value has a quote.
 """
 
 from __future__ import annotations
