@@ -109,7 +109,7 @@ class DaskMemory:
             )
         published = self._there()
         if not published.pieces:
-            published = PublishedPieces(shares_of(cutting.order.ranges, len(self.pool.workers)))
+            published = PublishedPieces(shares_of(cutting.order, len(self.pool.workers)))
         count = len(partitions)
         lacking = published.lacks(count)
         groups = {first: range(first, min(first + published.step, count)) for first, _ in lacking}

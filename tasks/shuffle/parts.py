@@ -20,7 +20,7 @@ from tasks.core.schema import Column, Schema
 from tasks.core.settings import Output
 from tasks.errors import JobError
 from tasks.shuffle import permutation
-from tasks.shuffle.row_order import RANGES_PER_FILE, Order
+from tasks.shuffle.row_order import Order
 from tasks.storage.atomic import read_json
 
 
@@ -119,7 +119,7 @@ def plan_parts(counts: np.ndarray, output: Output, order: Order, files: int) -> 
     ends = np.cumsum(counts)
     rows = int(ends[-1])
     if order.mode == "key":
-        each = [(f * RANGES_PER_FILE, (f + 1) * RANGES_PER_FILE) for f in range(files)]
+        each = [(f * order.of_file, (f + 1) * order.of_file) for f in range(files)]
         return [Part(f, low, high, 0, int(counts[low:high].sum())) for f, (low, high) in enumerate(each)]
     if output.rows_per_file:
         size = output.rows_per_file

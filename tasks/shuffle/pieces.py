@@ -13,17 +13,13 @@ from tasks.graph import seen as rows_seen
 from tasks.graph.failed_casts import Record, added
 from tasks.graph.partition_work import Work
 from tasks.graph.seen import Seen
-from tasks.shuffle.row_order import RANGES_PER_FILE, Order
+from tasks.shuffle.row_order import Order
 
 
-def shares_of(ranges: int, workers: int) -> tuple[int, ...]:
-    """The ranges of position as bounds of equal shares of whole files.
-
-    >>> shares_of(5 * RANGES_PER_FILE, 2)
-    (0, 24, 40)
-    """
-    files = ranges // RANGES_PER_FILE
-    return tuple(-(-w * files // workers) * RANGES_PER_FILE for w in range(workers + 1))
+def shares_of(order: Order, workers: int) -> tuple[int, ...]:
+    """The ranges of position as bounds of equal shares of whole files."""
+    files = order.ranges // order.of_file
+    return tuple(-(-w * files // workers) * order.of_file for w in range(workers + 1))
 
 
 @dataclass

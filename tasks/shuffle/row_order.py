@@ -11,12 +11,15 @@ from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import Plan
 from tasks.core.schema import check_ordered
 from tasks.core.settings import Output
+from tasks.engines.convert.host_files import ROW_GROUP
 from tasks.errors import JobError, near
 from tasks.graph.binding import SOURCE
 from tasks.graph.partition_work import Work
 from tasks.shuffle import permutation
 
-RANGES_PER_FILE = 8
+RANGES_PER_FILE = 8  # at least
+RANGES_OF_A_ROW_GROUP = 4  # a run of row groups also reads the other rows of its first and of its last range
+MOST_RANGES = 512  # of all files, if they have more than the least: each partition notes the rows of each range
 HASHES = 1 << 32
 
 
@@ -34,6 +37,7 @@ class Order(PickledFields):
     keys: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
     keep_row: bool = False  # the row number goes along as the column `__row__`
+    of_file: int = RANGES_PER_FILE  # ranges that a file has
 
     @cached_property
     def layout(self) -> permutation.Layout:
@@ -53,17 +57,30 @@ def number_of_files(output: Output, rows: int, workers: int) -> int:
     return output.files or 8
 
 
+def ranges_of_file(output: Output, rows: int, files: int) -> int:
+    """The number of ranges of position of each file: several for each row group, as long as they are not too many.
+
+    >>> [ranges_of_file(Output(path="out"), rows, 8) for rows in (1_000_000, 100_000_000, 10**9)]
+    [8, 50, 64]
+    """
+    rows_of_range = max((output.row_group_size or ROW_GROUP) // RANGES_OF_A_ROW_GROUP, 1)
+    wanted = -(-rows // (files * rows_of_range))
+    return max(min(wanted, MOST_RANGES // files), RANGES_PER_FILE)
+
+
 def make_order(output: Output, plan: Plan, files: int) -> Order:
     """The order of a plan's rows as the section `output` asks for it."""
+    of_file = ranges_of_file(output, plan.rows, files)
     return Order(
         mode=output.shuffle,
         seed=output.seed,
         rows=plan.rows,
         block_starts=tuple(int(s) for s in plan.block_starts),
         groups=output.shuffle_groups,
-        ranges=RANGES_PER_FILE * files,
+        ranges=of_file * files,
         keys=tuple(output.keys),
         sort_by=tuple(output.sort_by),
+        of_file=of_file,
     )
 
 

@@ -75,7 +75,7 @@ def objects(nbytes: int) -> dict[str, Any]:
     work = Work(plan, as_node(list(plan.schema)), plan.schema, "cudf", StateFolder("/scratch/state", "0" * 64))
     cutting = Cutting(work, make_order(output, plan, output.files or 1))
     partition = plan.partitions[len(plan.partitions) // 2]
-    pieces = len(plan.partitions) * RANGES_PER_FILE * (output.files or 1)
+    pieces = len(plan.partitions) * cutting.order.ranges
     return {
         "rows": plan.rows, "source_files": len(plan.files), "blocks": len(plan.blocks),
         "partitions": len(plan.partitions), "output_files": output.files, "pieces": pieces,
@@ -83,7 +83,7 @@ def objects(nbytes: int) -> dict[str, Any]:
         "plan_json_mb": round(len(json.dumps(plan.to_json())) / 1e6, 2),
         "shared_by_the_tasks_of_a_stage_mb": round(pickled_bytes(cutting) / 1e6, 2),
         "bytes_of_one_partitions_description": pickled_bytes(partition),
-        "offsets_of_the_disk_exchange": len(plan.partitions) * (RANGES_PER_FILE * (output.files or 1) + 1),
+        "offsets_of_the_disk_exchange": len(plan.partitions) * (cutting.order.ranges + 1),
     }  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def counted(partitions: int, files: int, workers: int) -> dict[str, dict[str, in
 
 def cutting_for(files: int) -> Any:
     """As much of a `Cutting` as the exchange looks at."""
-    return SimpleNamespace(order=SimpleNamespace(ranges=RANGES_PER_FILE * files))
+    return SimpleNamespace(order=SimpleNamespace(ranges=RANGES_PER_FILE * files, of_file=RANGES_PER_FILE))
 
 
 def ranges_of(file: int) -> tuple[int, int]:

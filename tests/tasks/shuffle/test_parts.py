@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.core.settings import Output
-from tasks.shuffle.parts import plan_parts
-from tasks.shuffle.row_order import RANGES_PER_FILE, Order
+from tasks.shuffle.parts import plan_parts, runs_of
+from tasks.shuffle.permutation import range_edges
+from tasks.shuffle.pieces import shares_of
+from tasks.shuffle.row_order import RANGES_PER_FILE, Order, ranges_of_file
 
 counts_of = st.lists(st.integers(0, 50), min_size=8, max_size=64).filter(any)
 
@@ -51,3 +53,20 @@ def test_key_takes_whole_ranges() -> None:
     counts = np.arange(2 * RANGES_PER_FILE)
     parts = plan_parts(counts, Output(path="x", shuffle="key", keys=["k"]), order(len(counts), "key"), 2)
     assert [(p.first, p.last, p.skip, p.rows) for p in parts] == [(0, 8, 0, 28), (8, 16, 0, 92)]
+
+
+def test_files_of_one_worker_are_whole() -> None:
+    assert shares_of(order(5 * RANGES_PER_FILE), 2) == (0, 24, 40)
+    assert shares_of(Order("full", 0, 1000, (0,), 8, 150, of_file=50), 2) == (0, 100, 150)
+
+
+@pytest.mark.parametrize(("rows", "ranges"), [(1_000_000, 8), (100_000_000, 50), (10**10, 64)])
+def test_a_run_of_a_large_file_reads_few_rows_of_others(rows: int, ranges: int) -> None:
+    output = Output(path="x", files=8)
+    assert ranges_of_file(output, rows, 8) == ranges
+    counts = np.diff(range_edges(rows, 8 * ranges))
+    part = plan_parts(counts, output, Order("full", 0, rows, (0,), 8, 8 * ranges, of_file=ranges), 8)[3]
+    runs = runs_of(part, counts[part.first : part.last], 1_000_000, -(-part.rows // 1_000_000))
+    assert sum(run.rows for run in runs) == part.rows
+    needless = max(int(counts[run.first : run.last].sum()) - run.rows for run in runs)
+    assert needless <= (500_000 if rows < 10**9 else 2 * rows // (8 * ranges))
