@@ -236,11 +236,11 @@ def test_what_was_measured_is_kept_when_the_rest_fails(tmp_path: Path, monkeypat
 
 @pytest.mark.promise("the most that was resident, and the estimate of ingest", "tests/bench/README.md#little-memory")
 def test_a_case_with_little_memory_is_a_line() -> None:
-    case = {"rows": 40_000_000, "limit": "1GB", "files": 8, "result": "complete", "seconds": 110.8,
+    case = {"rows": 40_000_000, "limit": "1GB", "files": 8, "interface": "job", "result": "complete", "seconds": 110.8,
             "resident": {"transform": 403_000_000, "shuffle_write": 673_000_000},
             "estimate": {"host_memory_needed": "about 745.0 MB of 1.0 GB"}}  # fmt: skip
     assert memory_limits.line_of(case) == (
-        " 40,000,000 rows,    1GB,   8 files: complete, 110.8 s, peak 673 MB, estimate about 745.0 MB of 1.0 GB"
+        " 40,000,000 rows,    1GB,   8 files, job: complete, 110.8 s, peak 673 MB, estimate about 745.0 MB of 1.0 GB"
     )
 
 
