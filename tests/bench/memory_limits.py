@@ -4,8 +4,8 @@
 
 Each case is the recipe toy on one worker process of one thread: as a job (the stages, as a flow runs them, but without
 Prefect), or as calls from Python, whose files have to be the same (`--interfaces job python`; `files_digest`). Every
-20 ms the memory of the worker is read: `anonymous` is what it allocated, `resident` also counts pages of mapped files, and is
-what Dask's nanny compares with the limit. The peaks of a job stand beside the estimate that ingest has made.
+20 ms the memory of the worker is read: `anonymous` is what it allocated, `resident` also counts pages of mapped files,
+and is what Dask's nanny compares with the limit. The peaks of a job stand beside the estimate that ingest has made.
 """
 
 from __future__ import annotations
