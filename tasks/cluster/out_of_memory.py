@@ -18,7 +18,7 @@ from tasks import engines
 from tasks.cluster import column_cache
 from tasks.core.memory_budget import copies, host_work_limit
 from tasks.core.plan import Partition
-from tasks.core.units import amount
+from tasks.core.units import amount, most_amount
 from tasks.errors import GiveUpError, JobError, RowmillError, TransientError
 
 VARIABLE = "ROWMILL_INJECT_OOM"
@@ -197,7 +197,7 @@ def _too_large(part: Partition, floor: int, place: tuple[Any, str], error: BaseE
         do = f"write the source with smaller {unit}s, or {more_memory(engine)}" if unit else more_memory(engine)
     else:
         what = "a partition as small as run.min_partition_size does not fit into memory"
-        lower = f"set run.min_partition_size (now {amount(floor)}) to {amount(part.nbytes // 2)}"
+        lower = f"set run.min_partition_size (now {amount(floor)}) to {most_amount(part.nbytes // 2)}"
         do = f"{lower}, or {more_memory(engine)}"
     where = f"partition {part.number}: {size}{_file_of(part, source)}"
     return GiveUpError(what, where=where, why=shortage(error, engine), do=do)

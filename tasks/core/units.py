@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
@@ -20,6 +20,30 @@ def amount(nbytes: float) -> str:
     """
     number, unit = _scaled(nbytes, DECIMAL)
     return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
+
+
+def least_amount(nbytes: float) -> str:
+    """Bytes as `amount`, rounded up: for the least value that is enough, which the text has to be when it is set.
+
+    >>> least_amount(444_960_000), least_amount(445_000_000), least_amount(1_000_000_001)
+    ('445.0 MB', '445.0 MB', '1.1 GB')
+    """
+    return _rounded(nbytes, math.ceil)
+
+
+def most_amount(nbytes: float) -> str:
+    """Bytes as `amount`, rounded down: for the largest value that helps.
+
+    >>> most_amount(1_290_000), most_amount(999)
+    ('1.2 MB', '999 B')
+    """
+    return _rounded(nbytes, math.floor)
+
+
+def _rounded(nbytes: float, to_whole: Callable[[float], int]) -> str:
+    """Bytes as text, with one decimal that `to_whole` decides."""
+    number, unit = _scaled(nbytes, DECIMAL)
+    return f"{to_whole(number):,} {unit}" if unit == "B" else f"{to_whole(round(10 * number, 6)) / 10:,.1f} {unit}"
 
 
 def exact_amount(nbytes: float) -> str:

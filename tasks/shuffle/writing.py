@@ -16,7 +16,7 @@ from tasks.cluster.transfer import gpu_setup
 from tasks.core.memory_budget import COPIES_WRITTEN_ON_CPU
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import HIDDEN
-from tasks.core.units import amount
+from tasks.core.units import amount, most_amount
 from tasks.errors import GiveUpError
 from tasks.shuffle.file_writer import write_folders, write_folders_of_runs, write_table, write_whole
 from tasks.shuffle.host_pieces import joined_on_host, on_device
@@ -117,7 +117,7 @@ def _too_large(writing: Writing, part: Part, error: BaseException) -> GiveUpErro
         do = f"set output.row_group_size below {min(unit, part.rows):,} rows, or {fewer}"
     else:
         what = "a part of a file as small as run.min_partition_size does not fit into memory"
-        do = f"set run.min_partition_size below {amount(writing.floor)}, or {fewer}"
+        do = f"set run.min_partition_size below {most_amount(writing.floor)}, or {fewer}"
     where = f"{part.name(writing.suffix)}: {part.rows:,} rows, about {amount(nbytes)}"
     do = f"{do}, or {more_memory(writing.engine)}"
     return GiveUpError(what, where=where, why=shortage(error, writing.engine), do=do)

@@ -209,9 +209,11 @@ def frames_of(source: Any, engine: str = "pandas", index: str | None = None, mea
     if is_dask:
         import dask
 
+        from tasks.sources.unfused_tasks import delayed_partitions
+
         check_dask_frame(source)
         named = dask.delayed(with_index, pure=True)
-        frames = [part if index is None else named(part, index) for part in source.to_delayed()]
+        frames = [part if index is None else named(part, index) for part in delayed_partitions(source)]
     else:
         frames = list(source) if isinstance(source, (list, tuple)) and source else [source]
         if any(isinstance(frame, dict) for frame in frames):

@@ -21,7 +21,7 @@ from tasks.core.memory_budget import (
 from tasks.core.plan import PARSED, Block, Plan
 from tasks.core.row_sizes import POSITION, row_bytes
 from tasks.core.schema import Schema
-from tasks.core.units import amount
+from tasks.core.units import amount, least_amount
 from tasks.engines.convert.host_files import ROW_GROUP
 from tasks.errors import GiveUpError, RowmillError
 from tasks.job.apply_fitted import bound_of
@@ -252,7 +252,7 @@ def too_little_memory(request: Request, plans: Mapping[str, Plan], workers: Work
     allowed = USABLE_SHARE_OF_HOST * workers.smallest_memory
     if need <= allowed or work < WORKER_ITSELF // 10:  # a worker may be small, and still do little work
         return None
-    limit = amount(int(need / USABLE_SHARE_OF_HOST) + 1)
+    limit = least_amount(need / USABLE_SHARE_OF_HOST)
     formats = {plan.format for plan in plans.values()}
     unit = UNITS.get(formats.pop()) if len(formats) == 1 else None
     smaller = f", or write the source with {unit}s of fewer rows" if unit else ""

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import rowmill
+from distributed import Client
 
 from tasks import engines, ops
 from tasks.dataset import Dataset
@@ -24,6 +25,7 @@ from tasks.engines.convert.libraries import to_frame
 from tasks.errors import DataError, JobError
 from tasks.sources.frames import content_hash, frames_of
 from tasks.workflow import Workflow
+from tests.clusters import start_threads
 from tests.frames import to_list
 
 ROWS = 70_000  # of a partition: more than those of small frames, which are joined
@@ -65,6 +67,24 @@ def test_a_dask_frame_is_a_dask_array_and_is_decomposed(engine: str) -> None:
     result = rowmill.svd(frame, ["n", "x"])
     assert np.abs(result.s - np.linalg.svd(array, compute_uv=False)).max() < 1e-9 * result.s[0]
     assert np.abs(on_host(result.u.compute()) * result.s @ result.v - array).max() < 1e-9 * result.s[0]
+
+
+@pytest.mark.system
+def test_a_frame_that_was_shuffled_is_used_again_and_decomposed(caplog: pytest.LogCaptureFixture) -> None:
+    """Dask does not warn of `run_spec` while results of an earlier use are there, and loses no task of its shuffle."""
+    table = part(0).head(60)
+    matrix = table[["n", "x"]].to_numpy()
+    with start_threads([{}]) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():
+        frame = dd.from_pandas(table, npartitions=2)
+        by_tasks = frame.shuffle("n", ignore_index=True, shuffle_method="tasks")
+        dataset = Dataset(by_tasks, engine="pandas")
+        array = dataset.to_dask_array(["x"]).persist()
+        Workflow(["x"] >> ops.Normalize()).fit(dataset)
+        assert by_tasks["x"].sum().compute() == float(array.sum()) == table["x"].sum()
+        u, s, _ = rowmill.svd(frame.shuffle("n", ignore_index=True, shuffle_method="p2p"), ["n", "x"])
+        assert np.abs(s - np.linalg.svd(matrix, compute_uv=False)).max() < 1e-9 * s[0]
+        assert u.compute().shape == (60, 2)
+    assert "run_spec" not in caplog.text
 
 
 @pytest.mark.promise("Each pass has Dask compute the partitions where the workers are, works on them one at a time")

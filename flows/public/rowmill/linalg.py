@@ -151,8 +151,9 @@ def _svd(matrix: Any, names: tuple[str, ...], engine: str, k: int | None) -> SVD
     factors = blocks.map_blocks(
         _factor_block, names, engine, chunks=(sizes, (width,)), dtype="float64", meta=np.empty((0, 0))
     )
-    weights, s, v = da.linalg.svd(factors.rechunk({0: FAN_IN * width}), coerce_signs=False)
     with one_thread():  # the bits would depend on the number of threads of BLAS
+        factors = factors.persist()  # Dask cannot put the graph of a frame that was shuffled into that of its svd
+        weights, s, v = da.linalg.svd(factors.rechunk({0: FAN_IN * width}), coerce_signs=False)
         weights, s, v = dask.persist(weights[:, :k].rechunk((sizes, k)), s[:k], v[:k])
         s, v = dask.compute(s, v)
     positive = signs(v)

@@ -162,19 +162,19 @@ def test_a_worker_without_the_memory_for_a_block_refuses_the_run_before_any_work
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request, pool = asked(data, tmp_path / "out"), LocalPool(1)
-    monkeypatch.setattr(needs, "_read_block", lambda *_: (37_600_000, 1_000_000))
+    monkeypatch.setattr(needs, "_read_block", lambda *_: (37_634_000, 1_000_000))
     pool.memory = pool.smallest_memory = 400_000_000
     with request.staging.locked(), pytest.raises(GiveUpError) as caught:
         ingest.ingest(request, pool)
     assert caught.value.what == "a worker has too little memory for this run"
     assert caught.value.where == "cluster.memory_limit"
     assert caught.value.why == (
-        "250.0 MB for itself and 4 times the 37.6 MB that the run reads of 1,000,000 rows at once are 400.4 MB; it may "
+        "250.0 MB for itself and 4 times the 37.6 MB that the run reads of 1,000,000 rows at once are 400.5 MB; it may "
         "use 360.0 MB of its 400.0 MB"
     )
-    assert caught.value.do.startswith("set cluster.memory_limit to 444.9 MB or more")
+    assert caught.value.do.startswith("set cluster.memory_limit to 445.1 MB or more")
     assert "row groups of fewer rows" in caught.value.do
-    enough = replace(Two(), smallest_memory=444_900_000)
+    enough = replace(Two(), smallest_memory=445_100_000)
     assert needs.too_little_memory(request, plans_of(request), enough) is None
     on_gpu = asked(data, tmp_path / "out", engine="cudf")
     assert needs.too_little_memory(on_gpu, plans_of(on_gpu), replace(Two(), smallest_memory=1)) is None
