@@ -18,6 +18,8 @@ from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Limits
+from tasks.core.settings import Output
+from tasks.shuffle import row_order
 from tasks.sources import planning
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 
@@ -37,12 +39,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def written(source: Path, out: Path, engine: str, pool: Pool, mode: str, rows: str, size: int) -> dict[str, bytes]:
-    """The bytes of the files of a job in this mode, in partitions of about `size` bytes."""
+def written(
+    source: Path, out: Path, engine: str, pool: Pool, mode: str, rows: str, size: int, **more: Any
+) -> dict[str, bytes]:
+    """The bytes of the files of a job in this mode, in partitions of about `size` bytes; `more` of the output."""
     request = make_job({
         "source": {"path": str(source), "partition_size": size, "filter": FILTERS[rows]},
         "features": [{"columns": ["n", "k"]}, {"columns": ["x"], "ops": [{"op": "Normalize"}]}],
-        "output": {"path": str(out), "files": 5, "seed": 11, "shuffle": mode, **MODES[mode]},
+        "output": {"path": str(out), "files": 5, "seed": 11, "shuffle": mode, **MODES[mode], **more},
         "run": {"min_partition_size": size, "exchange": "memory"},
     }).request(engine)  # fmt: skip
     with request.staging.locked():
@@ -98,3 +102,19 @@ def test_rows_order_and_bytes_of_a_mode(
     check_order(mode, files, [n for n, _ in kept])
     if mode != "key":
         assert max(map(len, files)) - min(map(len, files)) <= 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_files_of_many_row_groups_have_more_ranges_and_the_same_bytes(
+    source: Path, tmp_path: Path, engine: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(name: str) -> tuple[dict[str, bytes], int]:
+        files = written(source, tmp_path / name, engine, LocalPool(1), mode, "some dropped", 4_000, row_group_size=40)
+        return files, row_order.ranges_of_file(Output(path="x", row_group_size=40), BLOCKS * ROWS, 5)
+
+    many = write("many")
+    monkeypatch.setattr(row_order, "MOST_RANGES", 1)
+    few = write("few")
+    assert (many[1], few[1]) == (102, 8)
+    assert many[0] == few[0]
+    assert len(many[0]) == 5
