@@ -92,9 +92,15 @@ class StageForm(ResourcesForm):
     halved: Count = 0
 
 
+class ChosenForm(Form):
+    rows: Count
+    row_bytes: Count
+
+
 class OutputForm(Form):
     shuffle: str
     files: Count
+    files_chosen: ChosenForm | None = None
     format: Literal["parquet", "arrow", "csv", "orc"]
     partition_on: Names = []
 

@@ -43,6 +43,7 @@ from tasks.report.learned import (
     learned_steps,
     value_text,
 )
+from tasks.shuffle.row_order import choice_text
 from tasks.sources.formats.bounds import validated
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.discarded import discarded_line, is_discarded, read_mark
@@ -139,6 +140,8 @@ def _show_output(folder: Path, console: Console) -> None:
     changes = "".join(f", {counts[what]:,} {text}" for what, text in words.items() if counts.get(what))
     output = data["output"]
     rows_text = f"{counts['out']:,} rows of {counts['in']:,}{changes}; shuffle {output['shuffle']}, seed {data['seed']}"
+    if chosen := output.get("files_chosen"):
+        rows_text += f"; output.files {output['files']:,}, {choice_text(chosen['rows'], chosen['row_bytes'])}"
     created = data["created"][:19].replace("T", " ") + " UTC"
     by = f"written {created} by rowmill {data['rowmill']} ({data['engine']})"
     console.print(f"{rows_text}; {by}", soft_wrap=True)

@@ -21,13 +21,13 @@ from infra.clusters.model import Cluster
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.parallelism import sizing
 from tasks.core.plan import Plan
-from tasks.core.row_sizes import row_bytes
+from tasks.core.row_sizes import row_bytes, row_width
 from tasks.core.schema import Schema
 from tasks.core.settings import Source
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError, GiveUpError, JobError, RowmillError
 from tasks.gate.question import FlowName
-from tasks.graph.binding import Bound
+from tasks.graph.binding import SOURCE, Bound
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import wants_unit
 from tasks.job.apply_fitted import adapted, bound_of, differences_of, missing_labels, null_types, subject
@@ -39,7 +39,7 @@ from tasks.job.source_rules import condition_columns, looks
 from tasks.job.text_order import check_text_order
 from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.key_ranges import SourceRows
-from tasks.shuffle.row_order import number_of_files, written_places
+from tasks.shuffle.row_order import choice_text, choose_files, number_of_files, written_places
 from tasks.shuffle.row_sets import unit_of_numbers
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
 from tasks.sources.planning import make_plan
@@ -64,6 +64,17 @@ class Reading:
 
 
 @dataclass(frozen=True)
+class SplitFiles:
+    """The files of a split: `rows` of its source become about `left` rows; `chosen` says what the number was chosen
+    for, "" for a number that the job gives."""
+
+    number: int
+    rows: int
+    left: int
+    chosen: str = ""
+
+
+@dataclass(frozen=True)
 class Preview:
     """The content of a preview. `scale` is above 1 where the plans are of fewer look-alike rows than the job makes."""
 
@@ -75,7 +86,7 @@ class Preview:
     sample: Sampled
     readings: list[Reading]
     needs: Needs | None
-    files: dict[str, int]
+    files: dict[str, SplitFiles]
     guess: Guess | None
     refused: list[RowmillError] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -120,10 +131,7 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
             few = SourceRows(some, some, "pandas", LocalPool(), request.source.filter)
             unit_of_numbers(few, request.source.split)
         sample = sampled(request, plans[request.plan_names[0]])
-    files = {
-        s: number_of_files(request.output, int(plans[request.source.plan_name(s)].rows * scale), len(workers.workers))
-        for s in request.splits
-    }
+    files = _files(request, plans, sample, scale, len(workers.workers))
     wanted = needs(request, plans, workers, sample, scale) if flow != "fit" else None
     if flow != "fit":
         _check_order(request, plans)
@@ -155,6 +163,34 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
         base="; ".join([base, *(changes.lines if changes else ())]),
         modes=mode_rows(modes_of(request, plans[request.plan_names[0]].schema)),
     )
+
+
+def _files(
+    request: Request, plans: Mapping[str, Plan], sample: Sampled, scale: float, workers: int
+) -> dict[str, SplitFiles]:
+    """The files of each split. What is left of its rows is estimated from the sample, and from the shares of a split;
+    a run chooses by the rows that it counts."""
+    output, source, files = request.output, request.source, {}
+    is_whole = _keeps_all_rows(source, bound_of(request, plans[request.plan_names[0]].schema))
+    for split in request.splits:
+        rows = int(plans[source.plan_name(split)].rows * scale)
+        share = source.split.share_of(split) if source.split else 1.0
+        left = round(rows * sample.ratio * (1.0 if share is None else share))
+        if not output.chooses_files:
+            files[split] = SplitFiles(number_of_files(output, rows, sample.schema, workers), rows, left)
+            continue
+        chosen = choice_text(left, row_width(sample.schema))
+        if not is_whole:
+            bound = "at most " if source.unique or share is None else "about "
+            chosen = f"{choice_text(left, row_width(sample.schema), bound)}; the run counts them"
+        files[split] = SplitFiles(choose_files(left, sample.schema), rows, left, chosen)
+    return files
+
+
+def _keeps_all_rows(source: Source, bound: Bound) -> bool:
+    """Whether a row comes out for each row of the source."""
+    leaves_out = source.filter or source.unique or source.split or source.downsample or bound.filters
+    return bound.space == SOURCE and not leaves_out
 
 
 def _on_base(job: AnyJob, request: Request) -> tuple[Request, str]:

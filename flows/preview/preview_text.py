@@ -182,12 +182,12 @@ def _steps(preview: Preview) -> list[dict[str, str]]:
     steps = [{"step": "ingest", "reads": "footers, or text once to count its rows", "bytes": ""}]
     steps += [{"step": r.what, "reads": _names(r), "bytes": amount(r.nbytes)} for r in preview.readings]
     for split, files in preview.files.items():
-        rows = int(preview.plans[preview.job_source.plan_name(split)].rows * preview.scale)
-        left = round(rows * preview.sample.ratio)
-        each = f"about {rows // files:,} rows each, if none are dropped" if files else ""
-        if left < files:
-            each = f"of which about {files - left:,} will be empty: there are about {left:,} rows"
-        steps.append({"step": f"shuffle_write {split}".strip(), "reads": f"{files:,} files, {each}", "bytes": ""})
+        number = files.number
+        each = f"about {files.rows // number:,} rows each, if none are dropped"
+        if files.left < number:
+            each = f"of which about {number - files.left:,} will be empty: there are about {files.left:,} rows"
+        text = "; ".join(filter(None, [f"{number:,} files, {each}", files.chosen]))
+        steps.append({"step": f"shuffle_write {split}".strip(), "reads": text, "bytes": ""})
     return steps
 
 

@@ -280,6 +280,18 @@ class SplitRule(Section):
         """Whether valid and test are the last shares of the rows by time."""
         return self.by == "time" and any(_is_share(value) for value in (self.valid, self.test))
 
+    def share_of(self, split: str) -> float | None:
+        """The share of the rows, or of the keys, that a split gets; None where the rows decide.
+
+        >>> rule = SplitRule(by="fraction", valid=0.1, test=0.2)
+        >>> round(rule.share_of("train"), 3), rule.share_of("test")
+        (0.7, 0.2)
+        """
+        if self.by not in ("hash", "fraction") and not self.by_shares:
+            return None
+        shares = {name: float(getattr(self, name)) for name in self.splits[1:]}
+        return shares.get(split, 1 - sum(shares.values()))
+
     @property
     def moments(self) -> bool:
         """Whether valid and test are times, as texts."""
@@ -463,7 +475,12 @@ class Output(Section):
     shuffle_groups: int = Field(8, ge=1, description="for shuffle: worker, number of groups of blocks")
     keys: list[str] = Field([], description="for shuffle: key, columns whose rows with equal values go into one file")
     sort_by: list[str] = Field([], description="for shuffle: key, the order of the rows of a key")
-    files: int | None = Field(None, ge=1, le=100_000, description="number of files; 8 if empty")
+    files: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="number of files; if empty, chosen from the rows: 8, or more of about 512 MB each",
+    )
     files_per_worker: int | None = Field(None, ge=1, description="in place of files: number of files per worker")
     rows_per_file: int | None = Field(None, ge=1, description="in place of files: rows of each file but the last")
     format: Literal["parquet", "arrow", "csv", "orc"] = Field("parquet", description="format of the files")
@@ -482,6 +499,11 @@ class Output(Section):
     metadata_file: bool = Field(False, description="write _metadata: the footers of all Parquet files in one")
 
     _some = field_validator("path", mode="before")(some_path)
+
+    @property
+    def chooses_files(self) -> bool:
+        """Whether the number of files is left to the run."""
+        return self.files is None and self.files_per_worker is None and self.rows_per_file is None
 
     @model_validator(mode="after")
     def one_way_to_say_how_many(self) -> Output:

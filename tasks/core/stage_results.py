@@ -195,8 +195,9 @@ class TransformResult(StageResult):
 
 @dataclass(frozen=True, kw_only=True)
 class WriteResult(StageResult):
-    """The files of a split: `parts` are the records of all that were written, `files` counts them; with Hive folders
-    `folder_files` files lie in `folders` folders, and `advice` says what would be better.
+    """The files of a split: `parts` are the records of all that were written, `files` counts them, `chosen_files` says
+    why there are so many where the job does not; with Hive folders `folder_files` files lie in `folders` folders, and
+    `advice` says what would be better.
 
     `rows_in` and `rows_out` are the rows that transform has read and made.
     """
@@ -205,10 +206,16 @@ class WriteResult(StageResult):
     files: int
     rows_in: int
     rows_out: int
+    chosen_files: str = ""
     folders: int | None = None
     folder_files: int | None = None
     advice: str = ""
     parts: Sequence[PartRecord] = _not_shown()
+
+    def messages(self, makes_columns: bool, fitted_on: str) -> Iterator[Message]:
+        if self.chosen_files:
+            split = f"{self.split}: " if self.split else ""
+            yield logging.INFO, f"{split}output.files: {self.files:,}, {self.chosen_files}"
 
 
 @dataclass(frozen=True)

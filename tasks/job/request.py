@@ -371,10 +371,9 @@ class PlanOf:
         """The files of a split with lines that cannot be read, which are left out; splits of one source share them."""
         return list(self.data.get("bad_lines", {}).get(self.source.plan_name(split), ()))
 
-    @property
-    def workers(self) -> int:
-        """The workers at ingest: what is counted by workers must not change when one is lost."""
-        return int(self.data["workers"])
+    def files(self, split: str) -> int:
+        """The number of files of a split that ingest has decided: it must not change when a worker is lost."""
+        return int(self.data["files"][split])
 
 
 def make_request(

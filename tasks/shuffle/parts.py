@@ -119,7 +119,8 @@ def plan_parts(counts: np.ndarray, output: Output, order: Order, files: int) -> 
     ends = np.cumsum(counts)
     rows = int(ends[-1])
     if order.mode == "key":
-        each = [(f * order.of_file, (f + 1) * order.of_file) for f in range(files)]
+        files = min(files, len(counts))  # a range of hashes is not divided: it may be one key
+        each = permutation.file_ranks(len(counts), files)
         return [Part(f, low, high, 0, int(counts[low:high].sum())) for f, (low, high) in enumerate(each)]
     if output.rows_per_file:
         size = output.rows_per_file

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import Plan
-from tasks.core.schema import check_ordered
+from tasks.core.row_sizes import row_width
+from tasks.core.schema import Schema, check_ordered
 from tasks.core.settings import Output
+from tasks.core.units import amount
 from tasks.engines.convert.host_files import ROW_GROUP
 from tasks.errors import JobError, near
 from tasks.graph.binding import SOURCE
@@ -21,6 +24,9 @@ RANGES_PER_FILE = 8  # at least
 RANGES_OF_A_ROW_GROUP = 4  # a run of row groups also reads the other rows of its first and of its last range
 MOST_RANGES = 512  # of all files, if they have more than the least: each partition notes the rows of each range
 HASHES = 1 << 32
+FILE_BYTES = 512 * 10**6  # of rows, uncompressed: large for reading, and a small part of a worker's memory
+FILES = 8  # at least, and a multiple of it: eight ranks or workers get equally many
+MOST_FILES = 10_000  # of a choice: each partition is cut into eight ranges for each file
 
 
 @dataclass(frozen=True)
@@ -48,13 +54,34 @@ class Order(PickledFields):
         return permutation.range_edges(HASHES if self.mode == "key" else self.rows, self.ranges)
 
 
-def number_of_files(output: Output, rows: int, workers: int) -> int:
+def number_of_files(output: Output, rows: int, schema: Schema, workers: int) -> int:
     """The number of files before any row was dropped."""
     if output.rows_per_file:
         return max(1, -(-rows // output.rows_per_file))
     if output.files_per_worker:
         return output.files_per_worker * max(workers, 1)
-    return output.files or 8
+    return output.files or choose_files(rows, schema)
+
+
+def choose_files(rows: int, schema: Schema) -> int:
+    """The number of files for so many rows of a schema: at most `FILE_BYTES` in each, until there are `MOST_FILES`.
+
+    >>> import pyarrow as pa
+    >>> schema = Schema.from_arrow(pa.schema({"x": pa.int64(), "y": pa.int64()}))
+    >>> [choose_files(rows, schema) for rows in (0, 256_000_000, 256_000_001, 10**9, 10**12)]
+    [8, 8, 16, 32, 10000]
+    """
+    needed = -(-rows * row_width(schema) // FILE_BYTES)
+    return min(max(-(-needed // FILES) * FILES, FILES), MOST_FILES)
+
+
+def choice_text(rows: int, row_bytes: int, estimated: Literal["", "about ", "at most "] = "") -> str:
+    """What a number of files was chosen for.
+
+    >>> choice_text(160_000_000, 61)
+    'chosen for 9.8 GB of rows of 61 bytes'
+    """
+    return f"chosen for {estimated}{amount(rows * row_bytes)} of rows of {row_bytes:,} bytes"
 
 
 def ranges_of_file(output: Output, rows: int, files: int) -> int:

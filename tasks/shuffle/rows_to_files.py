@@ -18,13 +18,16 @@ from tasks.graph.row_rules import no_row_left
 from tasks.shuffle.choice import Exchange
 from tasks.shuffle.parts import Part, Writing, plan_parts
 from tasks.shuffle.pieces import CutSummary, Cutting, totals
-from tasks.shuffle.row_order import carried_columns, make_order, number_of_files
+from tasks.shuffle.row_order import carried_columns, choose_files, make_order
 from tasks.shuffle.writing import write_part
 
 
 @dataclass(frozen=True)
 class RowsToFiles:
-    """The rows of one plan on their way into `files` files: how each partition is cut, and in which order rows lie."""
+    """The rows of one plan on their way into files: how each partition is cut, and in which order rows lie.
+
+    `files` are those of all rows of the plan. A number that is chosen follows the rows that are left of them.
+    """
 
     plan: Plan
     output: Output
@@ -45,7 +48,8 @@ class RowsToFiles:
         there are none."""
         if not np.any(counts):
             raise no_row_left(self.cutting.work.rules.splitting)
-        return plan_parts(np.asarray(counts), self.output, self.cutting.order, self.files)
+        files = choose_files(int(np.sum(counts)), self.schema) if self.output.chooses_files else self.files
+        return plan_parts(np.asarray(counts), self.output, self.cutting.order, files)
 
     def writing(self, folder: Path, notes: Path, fingerprint: str = "", on_host: bool = False) -> Writing:
         """What the files of `folder`, whose records go to `notes`, have in common."""
@@ -63,13 +67,11 @@ class RowsToFiles:
         )
 
 
-def rows_to_files(work: Work, plan: Plan, output: Output, workers: int, floor: int = 0) -> RowsToFiles:
+def rows_to_files(work: Work, plan: Plan, output: Output, files: int, floor: int = 0) -> RowsToFiles:
     """The decisions for one plan; JobError where the order needs a column that the rows lack.
 
-    `workers` counts for `output.files_per_worker`; a partition of less than `floor` bytes is not divided when memory is
-    short.
+    A partition of less than `floor` bytes is not divided when memory is short.
     """
-    files = number_of_files(output, plan.rows, workers)
     order = make_order(output, plan, files)
     carried_columns(work, order)
     return RowsToFiles(plan, output, files, Cutting(work, order, floor, tuple(output.partition_on)))

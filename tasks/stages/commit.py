@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
 from tasks.core.memory_budget import STATE_SHARE_OF_HOST
+from tasks.core.row_sizes import row_width
 from tasks.core.schema import Schema
 from tasks.core.settings import Output
 from tasks.core.stage_results import (
@@ -327,6 +328,9 @@ def describe(
     rows = {"in": rows_in}
     if other_splits is not None:
         rows["other_splits"] = other_splits
+    files: dict[str, Any] = {"files": len({Path(r["path"]).name for r in records})}
+    if output.chooses_files:
+        files["files_chosen"] = {"rows": rows_out, "row_bytes": row_width(schema)}
     rows |= {"dropped": max(own - rows_out, 0), "added": max(rows_out - own, 0), "out": rows_out}
     return {
         "format": FORMAT,
@@ -337,7 +341,7 @@ def describe(
         "parts": list(records),
         "schema": stored(schema, output).to_json(),
         "labels": list(more.pop("labels", ())),
-        "output": output.model_dump(exclude={"path"}) | {"files": len({Path(r["path"]).name for r in records})},
+        "output": output.model_dump(exclude={"path"}) | files,
         "seed": output.seed,
         "permutation": PERMUTATION_VERSION,
         "versions": versions(),

@@ -37,6 +37,7 @@ from tasks.job.text_order import check_text_order
 from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.key_ranges import SourceRows, empty_folder
 from tasks.shuffle.parts import check_types
+from tasks.shuffle.row_order import number_of_files
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import FileWithBadLines, bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.formats import FORMATS, read_options
@@ -253,9 +254,19 @@ def _plan(
         saved.data["columns"] = {split: one.columns for split, one in planned.items()}
         saved.data["bad_lines"] = {split: files for split, one in planned.items() if (files := one.bad[1])}
         saved.data["users"] = users if request.source.parse_once or any(map(differ, plans.values())) else None
-    run = {"fingerprint": wanted, "started": began, "workers": len(pool.planned_for.workers), "made_up": sample}
+    files = _number_of_files(request, saved, pool) if request.flow != "fit" else {}
+    run = {"fingerprint": wanted, "started": began, "files": files, "made_up": sample}
     write_json(saved.path, {**saved.data, **run, "contract": notes, "united": grown})
     return _PlanResult(reused, notes, grown)
+
+
+def _number_of_files(request: Request, saved: PlanOf, pool: Pool) -> dict[str, int]:
+    """How many files each split would have if no row of its plan was left out: its positions are divided by them."""
+    workers, files = len(pool.planned_for.workers), {}
+    for split in request.splits:
+        plan = saved.plan(split)
+        files[split] = number_of_files(request.output, plan.rows, bound_of(request, plan.schema).output, workers)
+    return files
 
 
 def _listed(split: str, path: str | Sequence[str], storage_options: Mapping[str, Any] | None) -> dict[str, File]:

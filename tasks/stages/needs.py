@@ -19,7 +19,7 @@ from tasks.core.memory_budget import (
     work_limit,
 )
 from tasks.core.plan import PARSED, Block, Plan
-from tasks.core.row_sizes import POSITION, row_bytes
+from tasks.core.row_sizes import POSITION, row_bytes, row_width
 from tasks.core.schema import Schema
 from tasks.core.units import amount, least_amount
 from tasks.engines.convert.host_files import ROW_GROUP
@@ -104,7 +104,7 @@ def needs(
     kind = "disk" if any(c.kind == "disk" for c in chosen.values()) else "memory"
     on_host = any(c.on_host for c in chosen.values())
     stored = sample.stored_bytes(request) * left if sample else 0.0
-    written = sum(int(rows[s] * (stored or _width(bounds[s]))) for s in plans)
+    written = sum(int(rows[s] * (stored or row_width(bounds[s]))) for s in plans)
     keyed = sum(int(rows[s] * row_bytes(plan.schema)) for s, plan in plans.items()) if source.keys else 0
     parsed = int(sum(plan.nbytes for plan in plans.values()) * scale) if source.parse_once else 0
     largest = max(p.nbytes for plan in plans.values() for p in plan.partitions)
@@ -126,7 +126,7 @@ def needs(
             working = min(working, work_limit(workers.device_memory))  # further partitions wait
     else:
         limit = host_work_limit(workers.smallest_memory, threads_of_each(workers), in_memory > 0)
-        writing = max(_files_at_work(request, rows[s], pieces[s], workers, limit) for s in plans)
+        writing = max(_files_at_work(request, int(rows[s] * left), pieces[s], bounds[s], workers, limit) for s in plans)
         working = max(_partition_at_work(plans, largest, limit) * at_once, writing)
     finding = [
         exchange_of(p, look.columns, run.exchange, workers, request.engine)
@@ -166,11 +166,11 @@ def _partition_at_work(plans: Mapping[str, Plan], largest: int, limit: int) -> i
     return min(each * largest, max(limit, each * block))
 
 
-def _files_at_work(request: Request, rows: int, pieces: int, workers: Workers, limit: int) -> int:
+def _files_at_work(request: Request, rows: int, pieces: int, schema: Schema, workers: Workers, limit: int) -> int:
     """Bytes of the files that CPU workers write at once: one that does not fit into `limit` is written in runs, but a
     row group is not."""
     output = request.output
-    files = number_of_files(output, rows, len(workers.workers))
+    files = number_of_files(output, rows, schema, len(workers.workers))
     together = (output.row_group_size or ROW_GROUP) if output.format in ("parquet", "arrow") else 1
     of_file = pieces // files
     of_group = pieces * min(together, rows) // max(rows, 1)
@@ -180,10 +180,6 @@ def _files_at_work(request: Request, rows: int, pieces: int, workers: Workers, l
 
 def _bound(request: Request, plan: Plan, sample: Sampled | None) -> Schema:
     return sample.schema if sample else bound_of(request, plan.schema).output
-
-
-def _width(schema: Schema) -> int:
-    return row_bytes(schema) - POSITION
 
 
 def disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:

@@ -66,7 +66,7 @@ def prepared(request: Request, split: str) -> Prepared:
         known = profiles.saved(request, profiles.STATISTICS) if training else None
         unprofiled = tuple(name for name in names if not (known and name in known.columns))
         work = replace(work, profile=unprofiled, compared=names)
-    shuffle = rows_to_files(work, plan, request.output, plans.workers, request.run.min_partition_size)
+    shuffle = rows_to_files(work, plan, request.output, plans.files(split), request.run.min_partition_size)
     fingerprint = request.parts_fingerprint(plan.fingerprint, state.digest, shuffle.files, split)
     profiled = "" if request.run.profile else "-plain"
     return Prepared(shuffle, fingerprint, f"{exchange_prefix(request.staging)}{fingerprint[:16]}{profiled}")

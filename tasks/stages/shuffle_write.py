@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from tasks.cluster.pool import Pool
+from tasks.core.row_sizes import row_width
 from tasks.core.settings import Output
 from tasks.core.stage_results import PartRecord, WriteResult
 from tasks.errors import DataError
 from tasks.job.request import PlanOf, Request
 from tasks.shuffle.choice import Exchange
 from tasks.shuffle.parts import Part, Writing, written
+from tasks.shuffle.row_order import choice_text
 from tasks.shuffle.rows_to_files import write_files
 from tasks.stages.progress import Progress, RowCounter, no_progress
 from tasks.stages.reuse import (
@@ -54,6 +56,7 @@ def shuffle_write(request: Request, split: str, pool: Pool, progress: Progress =
     exchange.close()
     check_unchanged(*PlanOf(request).sources(split))
     records = _records(parts, writing)
+    chosen = choice_text(note.summary.rows_out, row_width(ready.shuffle.schema)) if output.chooses_files else ""
     return WriteResult(
         split=split,
         rows=sum(record["rows"] for record in records),
@@ -64,6 +67,7 @@ def shuffle_write(request: Request, split: str, pool: Pool, progress: Progress =
         files=len(parts),
         rows_in=note.summary.rows_in,
         rows_out=note.summary.rows_out,
+        chosen_files=chosen,
         parts=records,
         **_folders(records, len(parts), output),
     )

@@ -14,7 +14,7 @@ from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.lost_worker import explained_losses
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
-from tasks.core.row_sizes import row_bytes
+from tasks.core.row_sizes import row_bytes, row_width
 from tasks.core.settings import Output, Run
 from tasks.gate.question import refuse_open
 from tasks.graph.failed_casts import warn
@@ -26,6 +26,7 @@ from tasks.manifest import Manifest
 from tasks.shuffle.choice import Choice, choose, make_exchange
 from tasks.shuffle.parts import check_types
 from tasks.shuffle.pieces import totals
+from tasks.shuffle.row_order import choice_text, number_of_files
 from tasks.shuffle.rows_to_files import rows_to_files, write_files
 from tasks.stages.commit import describe
 from tasks.stages.kept_order import KeptOrder, fits, keeps_order
@@ -83,7 +84,8 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
         staging.reset()
         for folder in (staging.new, staging.notes):
             folder.mkdir(parents=True)
-        shuffle = rows_to_files(work, plan, output, len(pool.workers), run.min_partition_size)
+        files = number_of_files(output, plan.rows, work.bound.output, len(pool.workers))
+        shuffle = rows_to_files(work, plan, output, files, run.min_partition_size)
         hive.check_columns(output.partition_on, shuffle.schema)
         check_types(output, shuffle.schema)
         fitted, notes = staging.new / WORKFLOW, FittedNotes(origin.reading)
@@ -100,6 +102,9 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
             pieces = shuffle.cut(exchange, choice.on_host)
             between = time.perf_counter()
             parts = shuffle.parts(pieces.counts)
+            if output.chooses_files:
+                why = choice_text(sum(part.rows for part in parts), row_width(shuffle.schema))
+                log.info("output.files: %s, %s", f"{len(parts):,}", why)
             writing = shuffle.writing(staging.new, staging.notes, on_host=choice.off_device)
             records_of_parts = write_files(exchange, writing, parts)
             if isinstance(exchange, KeptOrder):

@@ -273,7 +273,7 @@ def test_mistakes_of_a_job_file_are_named_with_their_line(tmp_path: Path) -> Non
     assert "source.path (line 1 of job.yaml) is missing" in refusal([], str(missing))
 
 
-@pytest.mark.promise("Give one of the three; the default is 8 files")
+@pytest.mark.promise("Give one of the three, or none")
 def test_one_way_to_say_how_many_files_replaces_that_of_the_recipe() -> None:
     job = make_job({"recipe": "toy", "output": {"files": 2}})
     assert (job.output.files, job.output.files_per_worker) == (2, None)

@@ -94,7 +94,7 @@ def test_it_says_what_the_job_would_do(folder: Path, monkeypatch: pytest.MonkeyP
 
     assert everything(folder) == before
     assert not found.refused
-    assert (found.rows, found.plans[""].rows, found.files) == (ROWS, ROWS, {"": 4})
+    assert (found.rows, found.plans[""].rows, found.files[""].number) == (ROWS, ROWS, 4)
     assert [(r.what, r.columns) for r in found.readings] == [
         ("statistics, phase 1", ["number", "x", "word"]),
         ("statistics, phase 2", ["number", "x"]),

@@ -100,7 +100,7 @@ def test_files_that_will_be_empty_are_announced_and_stay_as_many_as_were_asked_f
 ) -> None:
     pq.write_table(pa.table({"x": [1.0, 2.0, 3.0, 4.0, 5.0]}), tmp_path / "in.parquet")
     job = {"source": {"path": str(tmp_path / "in.parquet")}, "features": [{"columns": ["x"]}],
-           "output": {"path": str(tmp_path / "out")}}  # fmt: skip
+           "output": {"path": str(tmp_path / "out"), "files": 8}}  # fmt: skip
     (plan,) = [section for section in sections(preview(make_job(job))) if section.title == "Plan"]
     run_stages(make_job(job).request("pandas"))
     manifest = Manifest.load(tmp_path / "out")

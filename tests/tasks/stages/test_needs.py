@@ -197,11 +197,12 @@ def test_a_worker_itself_and_what_it_works_on_are_in_the_estimate(data: Path, tm
     largest = max(partition.nbytes for partition in plans[""].partitions)
     assert needs.needs(request, plans, one).host == 250_000_000 + 4 * largest
     # 10 M rows of 24 bytes in 8 files, each of which is held three times; two threads write two of them
-    written = [needs._files_at_work(request, 10_000_000, 240_000_000, pool, 10**9) for pool in (one, Two())]
+    schema = plans[""].schema
+    written = [needs._files_at_work(request, 10_000_000, 240_000_000, schema, pool, 10**9) for pool in (one, Two())]
     assert written == [90_000_000, 180_000_000]
     whole = asked(data, tmp_path / "out", exchange="disk", files=1)  # in runs where it does not fit
-    assert needs._files_at_work(whole, 10_000_000, 240_000_000, one, 100_000_000) == 100_000_000
-    assert needs._files_at_work(whole, 10_000_000, 240_000_000, one, 1) == 72_000_000  # a row group of 1 M rows
+    assert needs._files_at_work(whole, 10_000_000, 240_000_000, schema, one, 100_000_000) == 100_000_000
+    assert needs._files_at_work(whole, 10_000_000, 240_000_000, schema, one, 1) == 72_000_000  # a row group of 1 M rows
 
 
 def test_types_alone_refuse_nothing_that_would_fit(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def test_files_say_what_their_columns_are(form: str, tmp_path: Path, engine: str
     assert columns["label"]["tags"] == ["target"]
 
 
-@pytest.mark.promise("Give one of the three; the default is 8 files")
+@pytest.mark.promise("Give one of the three, or none")
 @pytest.mark.promise("Rows of a row group of Parquet, or of a record batch of Arrow")
 def test_row_groups_and_numbers_of_files(tmp_path: Path, engine: str) -> None:
     whole = written(tmp_path / "one", engine, files=1, row_group_size=25)
