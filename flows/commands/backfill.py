@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -37,6 +38,9 @@ def backfill(
         bool,
         typer.Option("--missing", help="only days of the schedule; from the first published one if --from is left out"),
     ] = False,
+    train_once: Annotated[
+        bool, typer.Option("--train-once", help="start one training, on the newest output, when all runs have ended")
+    ] = False,
 ) -> None:
     """Run a deployment for each day of a range that has no published output, one after another, the oldest first.
 
@@ -54,11 +58,14 @@ def backfill(
 
       rowmill backfill preprocess/nightly --missing --at-most 3
 
+      rowmill backfill preprocess/nightly --missing --train-once
+
       rowmill backfill preprocess/hourly --from 2026-11-22T03 --to 2026-11-22T17
     """
     console = terminal(soft_wrap=True)
     if from_ is None and not missing:
         raise JobError("a backfill needs its first day", where="--from", do="write --from 2026-10-01, or --missing")
+    from flows.job.run_calendar import TRAIN_LATER
     from infra.orchestration.server import ensure_server
 
     server = ensure_server(console.print)
@@ -95,7 +102,8 @@ def backfill(
             break
         started += 1
         name = calendar.shown(one)
-        ended = _run_night(nights, one, lambda text: console.print(text, markup=False), server.ui_url)
+        tags = [TRAIN_LATER] if train_once else []
+        ended = _run_night(nights, one, lambda text: console.print(text, markup=False), server.ui_url, tags)
         night = nights.published().get(one)
         state = f"published: {night.path}" if night else f"{ended.state_name}: {ended.state.message or ''}".strip(": ")
         console.print(f"{name}  {state}", markup=False)
@@ -105,6 +113,28 @@ def backfill(
     known = nights.published_ever()
     left = [one for one in wanted if one not in known]
     console.print(f"{started:,} run(s); {len(left):,} {unit}(s) without a published output", markup=False)
+    if train_once and (newest := _announce_newest(nights)):
+        console.print(f"rowmill.output.backfilled: a training can start on {newest}", markup=False)
+
+
+def _announce_newest(nights: DeployedJob) -> Path | None:
+    """Send the event on which a training starts for the newest output, and return that output.
+
+    None where its training could start when it was published. The server counts the event of an output once.
+    """
+    from flows.published.events import backfilled
+    from flows.published.outbox import send_new
+    from tasks.job.publication import read_publication
+
+    notes = [(night.path, read_publication(night.path)) for night in nights.published().values()]
+    known = [(path, note) for path, note in notes if note is not None]
+    if not known:
+        return None
+    newest, publication = max(known, key=lambda one: one[1].created)
+    if publication.train == "now":
+        return None
+    _patiently(lambda: send_new([backfilled(newest, publication)]))
+    return newest
 
 
 def _empty_range(nights: DeployedJob, first: date, last: date, from_: str | None, to: str | None) -> JobError:
@@ -133,7 +163,9 @@ def _deployed(name: str) -> DeployedJob:
             raise JobError(f"there is no deployment {name!r}", where="DEPLOYMENT", do=near(name, names)) from None
 
 
-def _run_night(nights: DeployedJob, night: date, say: Callable[[str], None], ui_url: str) -> Any:
+def _run_night(
+    nights: DeployedJob, night: date, say: Callable[[str], None], ui_url: str, tags: Sequence[str] = ()
+) -> Any:
     """The flow run of a night once it has ended: one that an earlier backfill has started, if it is completed or
     cancelled, else a new one.
 
@@ -154,7 +186,7 @@ def _run_night(nights: DeployedJob, night: date, say: Callable[[str], None], ui_
                     nights.id,
                     parameters={"run": {"date": text}},
                     idempotency_key=key,
-                    tags=["rowmill", BACKFILL],
+                    tags=["rowmill", BACKFILL, *tags],
                     name=f"{nights.name} {shown}",
                     labels={BACKFILL: own},
                 )

@@ -24,6 +24,7 @@ from tasks.storage.retention import removed_nights
 STEP = timedelta(minutes=15)  # all hours of all zones begin at one of these
 MOST_STARTS = 1000  # that a schedule of Prefect gives at once
 BACKFILL = "rowmill-backfill"  # the tag of runs that `rowmill backfill` starts
+TRAIN_LATER = "rowmill-train-later"  # the tag of those for which `rowmill backfill --train-once` trains at its end
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any, Literal, cast, get_args
 from prefect.events import Event, RelatedResource, Resource
 
 from flows.published.assets import asset_events
-from tasks.job.publication import Publication, id_of, output_root, read_publication, version_name
+from tasks.job.publication import Publication, Train, id_of, output_root, read_publication, version_name
 from tasks.job.request import output_slug
 from tasks.storage.discarded import DiscardMark
 from tasks.storage.own_files import VERSION
 
-What = Literal["published", "discarded", "restored", "waiting", "refused"]
+What = Literal["published", "backfilled", "discarded", "restored", "waiting", "refused"]
 
 
 def output_event(what: What, folder: Path, identity: tuple[str, ...], payload: Mapping[str, Any]) -> Event:
@@ -25,16 +25,17 @@ def output_event(what: What, folder: Path, identity: tuple[str, ...], payload: M
     """
     root, run = output_root(folder), payload.get("run")
     of_run = {"prefect.resource.id": f"prefect.flow-run.{run}", "prefect.resource.role": "flow-run"}
+    labels = {
+        "prefect.resource.id": f"rowmill.output.{output_slug(root)}",
+        "prefect.resource.name": str(root),
+        "rowmill.version": version_name(folder),
+    }
+    if payload.get("train") in get_args(Train):
+        labels["rowmill.train"] = str(payload["train"])
     return Event(
         id=id_of(what, *identity),
         event=f"rowmill.output.{what}",
-        resource=Resource(
-            {
-                "prefect.resource.id": f"rowmill.output.{output_slug(root)}",
-                "prefect.resource.name": str(root),
-                "rowmill.version": version_name(folder),
-            }
-        ),
+        resource=Resource(labels),
         related=[RelatedResource(of_run)] if run else [],
         payload={"output": str(root), **payload},
     )
@@ -62,6 +63,13 @@ def published(folder: Path, publication: Publication) -> list[Event]:
     text = f"{folder} is published: {publication.rows:,} rows in {publication.files:,} files"
     payload = {"text": text, **publication.payload(folder)}
     return [*asset_events(folder, publication), output_event("published", folder, (publication.id,), payload)]
+
+
+def backfilled(folder: Path, publication: Publication) -> Event:
+    """Return the event of the newest output of a backfill whose nights have started no training."""
+    text = f"a backfill of {output_root(folder)} is complete: {folder} is its newest output"
+    payload = {"text": text, **publication.payload(folder), "train": "now"}
+    return output_event("backfilled", folder, (publication.id,), payload)
 
 
 def discarded(folder: Path, mark: DiscardMark) -> Event:

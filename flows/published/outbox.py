@@ -61,7 +61,7 @@ def deliver(targets: Iterable[Path]) -> list[Event]:
         return sent
     for one in chain.from_iterable(map(pending, waiting)):
         try:
-            _send(one.events)
+            send_new(one.events)
         except Exception as error:  # of the server, or of the connection to it
             log.warning("an event of an output waits for the next start: %s: %s", type(error).__name__, error)
             break
@@ -125,7 +125,7 @@ def _is_reachable(server: str) -> bool:
     return bool(parts.hostname)
 
 
-def _send(batch: list[Event]) -> None:
+def send_new(batch: list[Event]) -> None:
     """Send events that the server does not know; when this returns, the server has handed them to its triggers."""
     once = temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0})
     with once, get_client(sync_client=True, httpx_settings={"timeout": ANSWER_SECONDS}) as client:

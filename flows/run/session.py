@@ -18,6 +18,7 @@ from flows.job.deployed import check_lasting
 from flows.job.job import absolute
 from flows.job.ready_by import deadline
 from flows.job.refit_job import AnyJob
+from flows.job.run_calendar import TRAIN_LATER
 from flows.published.collector_files import check_files_beside
 from flows.published.observed_run import ObservedRun
 from flows.published.observers import CollectorsPlugin
@@ -188,6 +189,9 @@ class EventsPlugin(RunPlugin):
     def before_commit(self, run: CurrentRun) -> None:
         contract = getattr(self.job, "contract", None)
         run.upstream = [str(Path(contract).absolute())] if isinstance(contract, str) else []
+        context = FlowRunContext.get()
+        if context and context.flow_run and TRAIN_LATER in context.flow_run.tags:
+            run.train = "later"
 
     def committed(self, run: CurrentRun, outputs: Sequence[str]) -> None:
         if run.request.flow != "fit":

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tasks.graph.node import side_paths
 from tasks.job.request import Request
@@ -19,6 +19,7 @@ from tasks.storage.atomic import read_json, write_note
 from tasks.storage.documents import DIGEST, Number, damaged, dumped, parsed
 from tasks.storage.own_files import CHANGES, PUBLISHED, VERSION, WORKFLOW
 
+Train = Literal["now", "later"]  # when a training starts by itself: at the event of the output, or at a later one
 NAMESPACE = uuid.UUID("6d696c6c-7261-4365-8000-7075626c6973")
 MOST_UPSTREAM = 50  # paths of a source that are named one by one; Prefect takes 100 related resources in an event
 
@@ -39,7 +40,8 @@ class Publication:
     """What an output says of its publication: the id of its event, its facts, and the paths that it was made of.
 
     `ids_added` counts the ids that a refit appended, None without a base. `sent` is when the Prefect server `server`
-    had the events; both are "" before.
+    had the events; both are "" before. `train` is `later` for a night of a backfill that starts one training at its
+    end, else `now`.
     """
 
     id: str
@@ -52,6 +54,7 @@ class Publication:
     base: str | None
     ids_added: int | None
     upstream: list[str]
+    train: Train = "now"
     sent: str = ""
     server: str = ""
     format: Number = 1
@@ -101,6 +104,7 @@ class Publication:
             "ids_added": self.ids_added,
             "flow": self.flow,
             "run": self.run,
+            "train": self.train,
         }
 
 
@@ -119,7 +123,12 @@ def id_of(*parts: str) -> uuid.UUID:
     return uuid.uuid5(NAMESPACE, "\n".join(parts))
 
 
-def write_publication(request: Request, manifests: Mapping[str, Mapping[str, Any]], upstream: Sequence[str]) -> None:
+def write_publication(
+    request: Request,
+    manifests: Mapping[str, Mapping[str, Any]],
+    upstream: Sequence[str],
+    train: Train = "now",
+) -> None:
     """Write the note into the new output of a request, by the sealed manifests of its splits; `upstream` are the paths
     that it was made of."""
     new, first = request.staging.new, next(iter(manifests.values()))
@@ -141,6 +150,7 @@ def write_publication(request: Request, manifests: Mapping[str, Mapping[str, Any
         base=base,
         ids_added=_ids_added(new / WORKFLOW) if base else None,
         upstream=list(dict.fromkeys(upstream)),
+        train=train,
     )
     write_note(new / PUBLISHED, dumped(publication))
 

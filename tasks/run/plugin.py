@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.core.stage_results import StageResult
+from tasks.job.publication import Train
 from tasks.job.request import Request
 from tasks.manifest import Manifest
 from tasks.stages.commit import NO_GATE, RunReport
@@ -32,7 +33,7 @@ class CurrentRun:
 
     Plugins may set what the commit takes from them: `report` is written into each output, `gate` is the content of
     `_gate.json`, and `upstream` are paths that the note for the announcement of the output names besides those of the
-    request; None where nobody announces it.
+    request; None where nobody announces it. `train` says when a training starts on the output by itself.
     """
 
     request: Request
@@ -44,6 +45,7 @@ class CurrentRun:
     report: RunReport | None = None
     gate: Mapping[str, Any] = field(default_factory=lambda: NO_GATE)
     upstream: list[str] | None = None
+    train: Train = "now"
     read_outputs: list[OpenFolder] = field(default_factory=list)  # that the run reads: meanwhile nobody removes them
 
 

@@ -149,7 +149,7 @@ def _write(current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin]) 
         for plugin in plugins:
             plugin.before_commit(current)
         current.manifests += commit.commit(
-            request, current.results, current.run_id, closing, current.gate, current.upstream
+            request, current.results, current.run_id, closing, current.gate, current.upstream, current.train
         )
     for manifest in current.manifests:
         rows = f"{manifest.rows['out']:,}"

@@ -33,7 +33,7 @@ from tasks.graph.state import State
 from tasks.job.apply_fitted import as_read, base_schema, differences_of, subject
 from tasks.job.base_version import check_not_discarded
 from tasks.job.profiles import publish_profile
-from tasks.job.publication import paths_of, write_publication
+from tasks.job.publication import Train, paths_of, write_publication
 from tasks.job.refitting import base_note, history_of
 from tasks.job.request import PlanOf, Request
 from tasks.job.source_rules import counted, described
@@ -142,11 +142,13 @@ def commit(
     closing: Closing | None = None,
     gate: Mapping[str, Any] = NO_GATE,
     upstream: Sequence[str] | None = None,
+    train: Train = "now",
 ) -> list[Manifest]:
     """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename.
 
     `gate` is the content of `_gate.json`; nothing is written where the gate has not judged. `upstream` are paths that
     the note for the announcement of the output names in addition to those of the request; None: nobody announces it.
+    `train` says when a training starts on the output by itself.
     """
     staging, output = request.staging, request.output
     plans = PlanOf(request)
@@ -175,7 +177,7 @@ def commit(
         manifests[split] = data = seal(data)
         write_json(staging.new / split / MANIFEST, data)
     if upstream is not None:
-        write_publication(request, manifests, paths)
+        write_publication(request, manifests, paths, train)
     staging.check_owner(request.owner)
     check_not_discarded(request)
     path = publish(staging, output, anew=request.no_base)

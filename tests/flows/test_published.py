@@ -89,7 +89,7 @@ def test_a_publication_is_an_event_with_its_figures(tmp_path: Path, run_here: An
 
     assert event["event"] == "rowmill.output.published"
     assert event["resource"]["prefect.resource.name"] == str(tmp_path / "out")
-    assert event["resource"]["rowmill.version"] == "v0001"
+    assert (event["resource"]["rowmill.version"], event["resource"]["rowmill.train"]) == ("v0001", "now")
     assert payload.pop("text") == f"{out} is published: 3 rows in 1 files"
     assert payload == {
         "output": str(tmp_path / "out"), "version": "v0001", "path": str(out),
@@ -98,6 +98,7 @@ def test_a_publication_is_an_event_with_its_figures(tmp_path: Path, run_here: An
         "rows": 3, "bytes": part["bytes"], "files": 1, "manifest": manifest.data["digest"], "date": GOOD,
         "created": manifest.data["created"],
         "gate": "pass", "base": None, "ids_added": None, "flow": "preprocess", "run": manifest.data["run"],
+        "train": "now",
     }  # fmt: skip
     assert [one["prefect.resource.id"] for one in event["related"]] == [f"prefect.flow-run.{payload['run']}"]
     assert CliRunner().invoke(app, ["verify", str(out)]).exit_code == 0

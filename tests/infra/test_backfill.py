@@ -20,13 +20,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from prefect.client.schemas.schedules import CronSchedule
+from prefect.events import Event
 
 from flows.commands import backfill
 from flows.job.access import CLUSTERS, SWITCHES
 from flows.job.nights_table import nights_text
 from flows.job.run_calendar import Calendar, DeployedJob, deployed, published
+from flows.published import outbox
+from flows.published.events import published as published_events
+from infra.orchestration.deployment_file import FILE, read_file
 from tasks.errors import GiveUpError, JobError
+from tasks.job.publication import Publication, SplitFacts, Train, read_publication
+from tasks.storage.atomic import write_note
 from tasks.storage.discarded import mark
+from tasks.storage.documents import dumped
+from tasks.storage.own_files import PUBLISHED
 from tasks.storage.retention import drop_versions
 from tasks.storage.staging import Staging
 from tests.commands import rowmill
@@ -366,6 +374,59 @@ def test_an_hour_is_published_if_a_manifest_says_so_and_missing_else(tmp_path: P
     ]
 
 
+# A training at the end
+
+
+def announced(folder: Path, created: str, train: Train) -> None:
+    """The note of a publication in an output."""
+    split = SplitFacts("", 5, 100, 1, folder.name)
+    note = Publication(folder.name, "preprocess", "run", created, [split], None, None, None, None, [], train=train)
+    write_note(folder / PUBLISHED, dumped(note))
+
+
+def covers(event: Event) -> bool:
+    """Whether the server starts `train/train` of the shipped deployments at an event, as if it were of out/nightly."""
+    from prefect.server.events.schemas.automations import EventTrigger
+    from prefect.server.events.schemas.events import ReceivedEvent
+
+    (spec,) = [one for one in read_file(FILE)["deployments"] if one["name"] == "train"]
+    (wanted,) = spec["triggers"]
+    trigger = EventTrigger(posture="Reactive", expect=wanted["expect"], match=wanted["match"], threshold=1, within=0)
+    sent = event.model_dump(mode="json")
+    sent["resource"]["prefect.resource.id"] = "rowmill.output.out-nightly"
+    received = ReceivedEvent.model_validate({**sent, "received": datetime.now(UTC)})
+    return trigger.covers(received) and trigger.expects(received.event)
+
+
+@pytest.mark.promise("With `--train-once` one training starts, on the newest output, when the last run has ended")
+def test_a_backfill_that_trains_once_announces_its_newest_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Event] = []
+    monkeypatch.setattr(outbox, "send_new", sent.extend)
+    nights = nights_of(tmp_path)
+    assert backfill._announce_newest(nights) is None  # nothing is published
+    for number, (day, train) in enumerate([("2026-03-03", "now"), ("2026-03-01", "later"), ("2026-03-02", "later")], 1):
+        folder = tmp_path / f"out/v{number:04d}"
+        output_of(folder, day)
+        announced(folder, f"2026-03-09T00:00:0{number}+00:00", train)  # type: ignore[arg-type]
+
+    newest = tmp_path / "out/v0003"
+    assert [backfill._announce_newest(nights) for _ in range(2)] == [newest, newest]
+    first, again = sent
+    assert first.id == again.id  # the server counts it once
+    assert (first.event, first.payload["path"], first.payload["version"]) == (
+        "rowmill.output.backfilled", str(newest), "v0003",
+    )  # fmt: skip
+    notes = [read_publication(tmp_path / f"out/v000{number}") for number in (1, 3)]
+    one, later = (published_events(newest, note)[-1] for note in notes if note)
+    assert [covers(event) for event in (first, one, later)] == [True, True, False]
+
+    output_of(tmp_path / "out/v0004", "2026-03-04")
+    announced(tmp_path / "out/v0004", "2026-03-09T00:00:04+00:00", "now")  # by the schedule, which trains on it
+    assert backfill._announce_newest(nights) is None
+
+
 @pytest.mark.promise("While the server is away, it waits for an hour")
 def test_a_server_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backfill, "POLL_SECONDS", 0.0)
@@ -411,6 +472,12 @@ class Daily(Host):
         self.environment[CLUSTERS] = cluster.get("address", "")
         self.environment[SWITCHES] = "tls"
 
+    def labels(self, what: str) -> list[tuple[str, str]]:
+        """(version, when a training starts) of each event of the output that the server has."""
+        asked = {"filter": {"event": {"name": [f"rowmill.output.{what}"]}}}
+        found = httpx.post(f"{self.api_url}/events/filter", json=asked).json()["events"]
+        return sorted((one["resource"]["rowmill.version"], one["resource"]["rowmill.train"]) for one in found)
+
     def days(self) -> list[str]:
         """The day of each version, in the order in which they were published."""
         paths = sorted((self.folder / "out").glob("v*/_manifest.json"))
@@ -434,7 +501,7 @@ def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(
     new_prefect_home(host.home)
     host.start_server()
     serving = host.serve()
-    words = ("backfill", "preprocess/nights", "--from", DAYS[0], "--to", DAYS[-1])
+    words = ("backfill", "preprocess/nights", "--from", DAYS[0], "--to", DAYS[-1], "--train-once")
     variables = {"PREFECT_HOME": str(host.home), "PREFECT_API_URL": host.api_url}
 
     def restart_server() -> subprocess.Popen[str]:
@@ -459,6 +526,9 @@ def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(
         assert third.exit_code == 0, third.output
         assert host.days() == DAYS
         assert "3 day(s), 3 of them are published" in third.output
+        assert f"rowmill.output.backfilled: a training can start on {tmp_path / 'out/v0003'}" in third.output
+        until(lambda: host.labels("backfilled") == [("v0003", "now")], "the event, once for two commands")
+        assert {train for _, train in host.labels("published")} == {"later"}
         table = httpx.get(f"{host.api_url}/artifacts/rowmill-nights-preprocess-nights/latest").json()["data"]
         assert table.startswith("**")  # this month has no run
     finally:

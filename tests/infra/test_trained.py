@@ -76,7 +76,11 @@ def test_each_version_is_trained_on_once(folder: Path, api: Any, worker: Path, m
             run_any(preprocess, job_of(folder, NULLS, "stop"))
         with pytest.raises(GateAskedError):
             run_any(preprocess, job_of(folder, NULLS, "ask"))
-        resource = {"prefect.resource.id": f"rowmill.output.{slug_of(folder)}", "rowmill.version": "vlast"}
+        resource = {
+            "prefect.resource.id": f"rowmill.output.{slug_of(folder)}",
+            "rowmill.version": "vlast",
+            "rowmill.train": "now",
+        }
         emit_event("rowmill.output.published", resource, payload={"path": "none", "version": "vlast"})
 
         def trainings() -> dict[str, Any]:
