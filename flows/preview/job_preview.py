@@ -39,7 +39,7 @@ from tasks.job.source_rules import condition_columns, looks
 from tasks.job.text_order import check_text_order
 from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.key_ranges import SourceRows
-from tasks.shuffle.row_order import choice_text, choose_files, number_of_files, written_places
+from tasks.shuffle.row_order import Estimated, choice_text, choose_files, number_of_files, written_places
 from tasks.shuffle.row_sets import unit_of_numbers
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
 from tasks.sources.planning import make_plan
@@ -170,7 +170,7 @@ def _files(
 ) -> dict[str, SplitFiles]:
     """The files of each split. What is left of its rows is estimated from the sample, and from the shares of a split;
     a run chooses by the rows that it counts."""
-    output, source, files = request.output, request.source, {}
+    output, source, files = request.output, request.source, dict[str, SplitFiles]()
     is_whole = _keeps_all_rows(source, bound_of(request, plans[request.plan_names[0]].schema))
     for split in request.splits:
         rows = int(plans[source.plan_name(split)].rows * scale)
@@ -179,11 +179,10 @@ def _files(
         if not output.chooses_files:
             files[split] = SplitFiles(number_of_files(output, rows, sample.schema, workers), rows, left)
             continue
-        chosen = choice_text(left, row_width(sample.schema))
-        if not is_whole:
-            bound = "at most " if source.unique or share is None else "about "
-            chosen = f"{choice_text(left, row_width(sample.schema), bound)}; the run counts them"
-        files[split] = SplitFiles(choose_files(left, sample.schema), rows, left, chosen)
+        estimated: Estimated = "at most " if source.unique or share is None else "about "
+        chosen = choice_text(left, row_width(sample.schema), "" if is_whole else estimated)
+        more = "" if is_whole else "; the run counts them"
+        files[split] = SplitFiles(choose_files(left, sample.schema), rows, left, f"{chosen}{more}")
     return files
 
 

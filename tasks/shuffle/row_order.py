@@ -20,6 +20,7 @@ from tasks.graph.binding import SOURCE
 from tasks.graph.partition_work import Work
 from tasks.shuffle import permutation
 
+Estimated = Literal["", "about ", "at most "]  # what is said of a number of bytes
 RANGES_PER_FILE = 8  # at least
 RANGES_OF_A_ROW_GROUP = 4  # a run of row groups also reads the other rows of its first and of its last range
 MOST_RANGES = 512  # of all files, if they have more than the least: each partition notes the rows of each range
@@ -75,7 +76,7 @@ def choose_files(rows: int, schema: Schema) -> int:
     return min(max(-(-needed // FILES) * FILES, FILES), MOST_FILES)
 
 
-def choice_text(rows: int, row_bytes: int, estimated: Literal["", "about ", "at most "] = "") -> str:
+def choice_text(rows: int, row_bytes: int, estimated: Estimated = "") -> str:
     """What a number of files was chosen for.
 
     >>> choice_text(160_000_000, 61)

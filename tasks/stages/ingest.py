@@ -262,7 +262,7 @@ def _plan(
 
 def _number_of_files(request: Request, saved: PlanOf, pool: Pool) -> dict[str, int]:
     """How many files each split would have if no row of its plan was left out: its positions are divided by them."""
-    workers, files = len(pool.planned_for.workers), {}
+    workers, files = len(pool.planned_for.workers), dict[str, int]()
     for split in request.splits:
         plan = saved.plan(split)
         files[split] = number_of_files(request.output, plan.rows, bound_of(request, plan.schema).output, workers)
