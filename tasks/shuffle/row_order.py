@@ -22,7 +22,8 @@ from tasks.shuffle import permutation
 
 Estimated = Literal["", "about ", "at most "]  # what is said of a number of bytes
 RANGES_PER_FILE = 8  # at least
-RANGES_OF_A_ROW_GROUP = 4  # a run of row groups also reads the other rows of its first and of its last range
+RANGES_OF_A_ROW_GROUP = 4
+PARTLY_NEEDED = 2  # ranges that a run of row groups reads whole: its first and its last one
 MOST_RANGES = 512  # of all files, if they have more than the least: each partition notes the rows of each range
 HASHES = 1 << 32
 FILE_BYTES = 512 * 10**6  # of rows, uncompressed: large for reading, and a small part of a worker's memory

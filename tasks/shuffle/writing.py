@@ -22,6 +22,7 @@ from tasks.shuffle.file_writer import write_folders, write_folders_of_runs, writ
 from tasks.shuffle.host_pieces import joined_on_host, on_device
 from tasks.shuffle.parts import Part, Writing, runs_of, units_of, written
 from tasks.shuffle.pieces import PartitionPieces
+from tasks.shuffle.row_order import PARTLY_NEEDED
 from tasks.storage.atomic import write_json
 
 
@@ -66,7 +67,9 @@ def first_runs(writing: Writing, part: Part) -> int:
     side by side, or where the memory of a CPU worker is small."""
     nbytes = part.rows * row_bytes(writing.schema)
     if limit := work_of_a_thread(writing.engine, pieces_in_memory=not writing.on_host):
-        runs = math.ceil(COPIES_WRITTEN_ON_CPU * nbytes / limit)
+        work = COPIES_WRITTEN_ON_CPU * nbytes
+        beyond = PARTLY_NEEDED * work // max(part.last - part.first, 1)  # of each run, if there are several
+        runs = 1 if work <= limit else math.ceil(work / max(limit - beyond, 1))
     else:
         runs = engines.runs_of_a_file(writing.engine, nbytes)
     return min(max(runs, 1), most_runs(writing, part))

@@ -29,7 +29,7 @@ from tasks.job.request import Request
 from tasks.job.source_rules import looks
 from tasks.shuffle.choice import choose, spare, spare_on_device
 from tasks.shuffle.key_ranges import exchange_of
-from tasks.shuffle.row_order import number_of_files
+from tasks.shuffle.row_order import PARTLY_NEEDED, number_of_files, ranges_of_file
 from tasks.sources.planning import largest_partition
 from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled, sampled
@@ -173,7 +173,8 @@ def _files_at_work(request: Request, rows: int, pieces: int, schema: Schema, wor
     files = number_of_files(output, rows, schema, len(workers.workers))
     together = (output.row_group_size or ROW_GROUP) if output.format in ("parquet", "arrow") else 1
     of_file = pieces // files
-    of_group = pieces * min(together, rows) // max(rows, 1)
+    of_range = of_file // ranges_of_file(output, rows, files)
+    of_group = pieces * min(together, rows) // max(rows, 1) + PARTLY_NEEDED * of_range
     each = min(COPIES_WRITTEN_ON_CPU * of_file, max(limit, COPIES_WRITTEN_ON_CPU * of_group))
     return each * min(workers.threads, files)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.core.schema import Column, Schema
 from tasks.core.settings import Output
-from tasks.shuffle.parts import plan_parts, runs_of
+from tasks.shuffle import writing
+from tasks.shuffle.parts import Part, Writing, plan_parts, runs_of
 from tasks.shuffle.permutation import range_edges
 from tasks.shuffle.pieces import shares_of
 from tasks.shuffle.row_order import RANGES_PER_FILE, Order, ranges_of_file
@@ -70,3 +73,21 @@ def test_a_run_of_a_large_file_reads_few_rows_of_others(rows: int, ranges: int) 
     assert sum(run.rows for run in runs) == part.rows
     needless = max(int(counts[run.first : run.last].sum()) - run.rows for run in runs)
     assert needless <= (500_000 if rows < 10**9 else 2 * rows // (8 * ranges))
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranges", "limit", "runs"),
+    [
+        (2_000_000, 8, 200_000_000, 1),  # 192 MB for three copies of 32 bytes a row
+        (12_500_000, 50, 200_000_000, 8),  # 1.2 GB, and 48 MB of each run for ranges that it needs in part
+        (12_500_000, 8, 200_000_000, 13),  # 300 MB for these: a row group a run, and no smaller one
+        (12_500_000, 50, 0, 1),
+    ],
+)
+def test_a_file_that_does_not_fit_is_written_in_runs_that_fit_with_all_that_they_read(
+    rows: int, ranges: int, limit: int, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "work_of_a_thread", lambda *_, **__: limit)
+    schema = Schema(Column(name, pa.int64()) for name in "abc")
+    settings = Writing("", "", "pandas", Output(path="x", files=8), order(8 * ranges), schema)
+    assert writing.first_runs(settings, Part(3, 3 * ranges, 4 * ranges, 0, rows)) == runs

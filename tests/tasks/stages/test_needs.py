@@ -201,8 +201,9 @@ def test_a_worker_itself_and_what_it_works_on_are_in_the_estimate(data: Path, tm
     written = [needs._files_at_work(request, 10_000_000, 240_000_000, schema, pool, 10**9) for pool in (one, Two())]
     assert written == [90_000_000, 180_000_000]
     whole = asked(data, tmp_path / "out", exchange="disk", files=1)  # in runs where it does not fit
-    assert needs._files_at_work(whole, 10_000_000, 240_000_000, schema, one, 100_000_000) == 100_000_000
-    assert needs._files_at_work(whole, 10_000_000, 240_000_000, schema, one, 1) == 72_000_000  # a row group of 1 M rows
+    assert needs._files_at_work(whole, 10_000_000, 240_000_000, schema, one, 120_000_000) == 120_000_000
+    # A row group of 1 M rows, and two ranges of 250,000 that are needed in part.
+    assert needs._files_at_work(whole, 10_000_000, 240_000_000, schema, one, 1) == 108_000_000
 
 
 def test_types_alone_refuse_nothing_that_would_fit(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
