@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.draft.names import is_amount_name, is_id_name, is_time_name
+from flows.draft.names import is_amount_name, is_code_name, is_id_name, is_time_name
+from flows.draft.whole_numbers import are_codes, count_rows, numbers_of
 from flows.draft.written_values import TIME, all_match, marks_in, writes, written_number
 from tasks.core.dtypes import dtype_name, is_list, leaf_type
 from tasks.core.schema import Column
@@ -21,7 +21,6 @@ from tasks.engines.algorithms.written_numbers import SIGNS
 from tasks.engines.expression.text_functions import parse_number
 
 LARGE = 5_000  # values of the sample from which a vocabulary gets a limit
-FEW = 50  # values of a column of whole numbers that are more likely codes than amounts
 UNIQUE_FROM = 20  # values that must all differ before a column counts as unique
 FREE_TEXT = 60  # characters of a text on average
 SKEWED = 2.0
@@ -31,15 +30,13 @@ SHARED = 0.5  # of the values of the smaller of two columns, from which both col
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 YEARS = 631_152_000, 4_102_444_800  # seconds from 1970 to 1990 and to 2100
 # Times that are written by digits alone, and how many they have. The hour of Avazu is 14102100.
-DIGITS = {"%Y%m%d": 8, "%y%m%d%H": 8, "%Y%m%d%H": 10, "%Y%m%d%H%M": 12, "%Y%m%d%H%M%S": 14}
+DIGITS = {"%Y%m%d": 8, "%y%m%d": 6, "%y%m%d%H": 8, "%Y%m%d%H": 10, "%Y%m%d%H%M": 12, "%Y%m%d%H%M%S": 14}
 SURE_OF_DIGITS = 3  # distinct values: fewer seconds since 1970 may look like 2033-12-01 10h by chance
 EARLIEST, LATEST = 1800, 2100  # years of times that are written by digits
 SEPARATORS = ("|", ";", ", ", ",", " ")
 LISTING = 0.2  # of the distinct texts that have one of them, before they count as lists
 NEARLY_UNIQUE = 0.9  # of the rows: texts with so many values are names or numbers of rows, not codes
 OPAQUE = r"^[!-~]+$"  # hashes, keys and addresses: texts without blanks
-REPEATED = 4  # rows for each value, on average, of codes in whole numbers
-FALLING = 0.75  # of the steps from one value to the next, in counts of things
 DAY_PARTS = ["weekday", "day", "month", "year"]
 ALL_PARTS = ["hour", "minute", *DAY_PARTS]
 
@@ -87,7 +84,7 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: b
         return decision
     if text and not named_id and not is_list(column.dtype) and (decision := _in_texts(name, values, nulls, whole)):
         return decision
-    if INDEX.fullmatch(name) and pa.types.is_integer(dtype) and distinct == len(values) and not nulls:
+    if INDEX.fullmatch(name) and is_number(dtype) and distinct == len(values) and not nulls:
         return Decision(name, f"it looks like the index of a frame: every row{where} has a number of its own")
     if text and distinct > len(values) // 2 and _is_free_text(values):
         return Decision(name, f"free text: {distinct:,} values of {FREE_TEXT} characters and more on average")
@@ -99,11 +96,16 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: b
     seen = f"{kind}, {distinct:,} value(s){where}"
     if distinct == 1 and nulls:
         return _category(name, f"{seen}, else null, which gets an id of its own", distinct, False, values)
-    whole_numbers = pa.types.is_integer(dtype) or pa.types.is_boolean(dtype)
-    few = whole_numbers and distinct <= FEW and len(values) >= UNIQUE_FROM and pc.min(values).as_py() >= 0
-    few = few and not (pa.types.is_integer(dtype) and _is_amount(name, values, distinct))
-    if text or pa.types.is_boolean(dtype) or named_id or few:
-        return _category(name, seen, distinct, few and not named_id, values)
+    if text or pa.types.is_boolean(dtype) or named_id:
+        return _category(name, seen, distinct, False, values)
+    if _are_whole(values, nulls) and len(values) >= UNIQUE_FROM:
+        numbers = numbers_of(values)
+        if not is_list(column.dtype) and not _has_own_meaning(name) and count_rows(numbers):
+            return Decision(name, f"it counts the rows{where}, from which nothing can be learned")
+        if is_code_name(name) and distinct == len(values):
+            return Decision(name, f"every row{where} has a value of its own, from which nothing can be learned")
+        if are_codes(name, numbers):
+            return _category(name, seen, distinct, True, values)
     return _amount(name, kind, values.cast(pa.float64(), safe=False), nulls, whole, is_list(column.dtype))
 
 
@@ -114,29 +116,27 @@ def _has_fractions(values: pa.ChunkedArray) -> bool:
     return not pc.all(pc.equal(values, pc.trunc(values))).as_py()
 
 
+def _has_own_meaning(name: str) -> bool:
+    """Whether a name says that numbers tell more than which row it is."""
+    return is_time_name(name) or is_amount_name(name)
+
+
+def _are_whole(values: pa.ChunkedArray, nulls: int) -> bool:
+    """Whether numbers are whole; floats only where there are nulls, for which pandas makes floats of whole numbers."""
+    if pa.types.is_integer(values.type):
+        return not pa.types.is_uint64(values.type) or pc.max(values).as_py() < 2**63
+    return pa.types.is_floating(values.type) and nulls > 0 and not _has_fractions(values) and _is_int64(values)
+
+
+def _is_int64(values: pa.ChunkedArray) -> bool:
+    low, high = pc.min_max(values).as_py().values()
+    return bool(low >= -(2**53) and high <= 2**53)
+
+
 def _is_free_text(values: pa.ChunkedArray) -> bool:
     """Whether texts are sentences: long, and with blanks in them."""
     long = pc.mean(pc.utf8_length(values)).as_py() > FREE_TEXT
     return bool(long) and not all_match(values, OPAQUE)
-
-
-def _is_amount(name: str, values: pa.ChunkedArray, distinct: int) -> bool:
-    """Whether a few whole numbers are an amount rather than codes: by their name; since hardly one comes often; or
-    since they count things, so that 0, 1, 2, .. become rarer and rarer."""
-    if distinct <= 2:
-        return False  # a flag
-    if is_amount_name(name) or REPEATED * distinct > len(values):
-        return True
-    counted = pc.value_counts(values.combine_chunks())
-    counts = {entry["values"].as_py(): entry["counts"].as_py() for entry in counted}
-    in_order = sorted(counts)
-    # The rare values at the end may have gaps: no family of the Titanic had six or seven children.
-    common = [value for value in in_order if 100 * counts[value] >= len(values)]
-    is_gapless = common == [*range(len(common))] and len(common) > 2
-    rows = [counts[value] for value in in_order]
-    falls = [after <= before for before, after in pairwise(rows)]
-    is_falling = rows[0] >= 3 * rows[-1] and max(rows) in rows[:2] and sum(falls) >= FALLING * len(falls)
-    return distinct > 3 and is_gapless and is_falling
 
 
 def _in_texts(name: str, values: pa.ChunkedArray, nulls: int, whole: bool) -> Decision | None:
@@ -263,13 +263,13 @@ def _digits_of_time(numbers: pa.ChunkedArray) -> str | None:
     return None
 
 
-def _category(name: str, seen: str, distinct: int, few: bool, values: pa.ChunkedArray) -> Decision:
+def _category(name: str, seen: str, distinct: int, codes: bool, values: pa.ChunkedArray) -> Decision:
     spec: dict[str, Any] = {"op": "Categorify"}
     if distinct > LARGE:
         spec |= {"freq_threshold": 2, "max_size": 1_000_000}
         seen += ": values that occur once share an id, and there are 1,000,000 ids at most"
-    elif few and not pa.types.is_boolean(values.type):
-        seen += ": few, so taken as codes; for an amount write FillMissing, Normalize"
+    elif codes and not pa.types.is_boolean(values.type):
+        seen += ": taken as codes; for an amount write FillMissing, Normalize"
     if pa.types.is_string(values.type) and (marks := marks_in(values)[1]):
         seen += f"; {', '.join(map(json.dumps, marks))} in it may mean null: if so, name it in source.null_values"
     return Decision(name, seen, (spec,))

@@ -9,7 +9,9 @@ from itertools import takewhile
 
 from flows.draft.written_values import NUMBER
 
-SIGNS = ",;\t|\x01^~"
+SIGNS = ",;\t|\x01\x1f^~"
+SELDOM = ":"  # in times, too: it stands between values where no other sign does
+CLOCK = re.compile(r"\b[0-9]{1,2}:[0-9]{2}\b")
 MOST_OF = 0.9  # lines that are written so; values with line ends in them make others
 NUMBERS = 0.5  # of the values, before blanks stand between values and not between words
 FEWEST_LINES = 5  # by which blanks count as signs between values
@@ -26,20 +28,32 @@ def find_delimiter(lines: Sequence[str]) -> str:
     ';'
     """
     last = next((line for line in reversed(lines) if line), "")
-    return max(find_signs(lines), key=lambda sign: (count_regular(lines, sign), len(sign), last.count(sign)))
+
+    def rate(sign: str) -> tuple[int, int, int]:
+        return count_regular(lines, sign), len(sign), last.count(sign)
+
+    best = max(find_signs(lines), key=rate)
+    filled = [line for line in lines if line]
+    are_clocks = all(map(CLOCK.search, filled[1:]))
+    if not count_regular(lines, best) and count_regular(lines, SELDOM) == len(filled) >= FEWEST_LINES:
+        return best if are_clocks else SELDOM
+    return best
 
 
 def find_signs(lines: Sequence[str]) -> list[str]:
     """The signs that may stand between values, the likeliest first: doubled ones if they are in every line, and single
-    ones tell less; a blank if every line has as many, between numbers.
+    ones tell less, and so do those with a blank behind each; a blank if every line has as many, between numbers.
 
     >>> find_signs(["1::Heat: a film::5", "2::Up::4"])[0], find_signs(["a||b|c", "d||e|f"])[0]
     ('::', ',')
+    >>> find_signs(["39, State-gov, 77516", "50, Private, 83311"])[0], find_signs(['1, "a, b"', '2, "c"'])[0]
+    (', ', ',')
     """
     lines = [line for line in lines if line]
     doubled = [2 * sign for sign in f"{SIGNS}:" if lines and all(2 * sign in line for line in lines)]
     alone = [sign for sign in doubled if _are_pairs(lines, sign)]
-    return [*alone, *SIGNS, *(" " if _are_blanks_between(lines) else "")]
+    spaced = [f"{sign} " for sign in SIGNS if _have_blanks_behind(lines, sign)]
+    return [*alone, *spaced, *SIGNS, *(" " if _are_blanks_between(lines) else "")]
 
 
 def _are_pairs(lines: Sequence[str], sign: str) -> bool:
@@ -49,12 +63,37 @@ def _are_pairs(lines: Sequence[str], sign: str) -> bool:
     return count_regular(lines, sign) == len(lines)
 
 
+def _have_blanks_behind(lines: Sequence[str], sign: str) -> bool:
+    """Whether all lines have as many of a sign, each with a blank behind it; in quotes it may be part of a value."""
+    alike = lines and count_regular(lines, sign) == len(lines)
+    return bool(alike) and all(line.count(sign) == line.count(f"{sign} ") and '"' not in line for line in lines)
+
+
 def _are_blanks_between(lines: Sequence[str]) -> bool:
-    rows = [line.split(" ") for line in lines]
-    if len(rows) < FEWEST_LINES or len({*map(len, rows)}) != 1 or "" in rows[0]:
+    """Whether blanks stand between values, of which half are numbers; values with blanks in them are in quotes."""
+    escape = "\\" if any('\\"' in line for line in lines) else None
+    try:
+        rows = [*csv.reader(lines, delimiter=" ", escapechar=escape)]
+    except csv.Error:
+        return False
+    if has_one_name_too_few(rows):  # R's write.table
+        return len(rows) > FEWEST_LINES
+    if len(rows) < FEWEST_LINES or len({*map(len, rows)}) != 1 or len(rows[0]) < 2 or "" in rows[0]:
         return False
     values = [value for row in rows for value in row]
     return sum(bool(re.match(NUMBER, value)) for value in values) >= NUMBERS * len(values)
+
+
+def has_one_name_too_few(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first line has names for all columns but the first, as R writes it above the labels of rows.
+
+    >>> has_one_name_too_few([["x", "y"], ["1", "7", "8"], ["2", "7", "9"]])
+    True
+    """
+    first, *others = rows or [[]]
+    labels = [row[0] for row in others if row]
+    is_short = len(others) > 1 and {len(row) for row in others} == {len(first) + 1}
+    return is_short and len({*labels}) == len(labels) and not any(re.match(NUMBER, name) for name in first)
 
 
 def count_regular(lines: Sequence[str], sign: str) -> int:

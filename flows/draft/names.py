@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # user_id, user-id, user id, userId, UserID, user.id
 BETWEEN = re.compile(r"[\W_]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -45,18 +46,36 @@ ORDINALS = list_words("day episode lap line order page round season step visit w
 TIMES = list_words(
     "time timestamp ts date datetime at epoch unix hour day dt dob birthday birthdate created updated modified"
 )
+# Parts of a calendar: they go round, and a model may take each for a value of its own.
+CALENDAR = list_words("month months mon mnth quarter qtr weekday weekdays dow day daymonth hour hr week season minute")
+# What has codes rather than amounts, if it is written in whole numbers.
+CODED = list_words(
+    """
+    airline airport aisle arm bank batch block brand browser bucket campus canton carrier cat category center centre
+    channel chr chromosome city class clinic cluster colony color colour community company country county course
+    cuisine dealer department dept device diagnosis district division doctor domain eth ethnic ethnicity expert
+    family farm field film firm flag flight gene genre group hh hospital household industry instructor job judge
+    kind lang language league lecturer litter locality locus lot machine major make maker manufacturer market mode
+    municipality nation nationality neighborhood occ occupation operator origin os parish participant party patient
+    person platform player plot port precinct program project province publisher pupil race rater reason region
+    religion respondent route school sector segment sex shift site specialty species state station status store
+    strain street student subject supplier taxon teacher team territory topic town trader treatment type variety
+    vehicle village voter ward worker zone
+    """
+)
+ANONYMOUS = re.compile(r"C\d+|(cat|Cat|nom)_?\d+")  # columns of codes in public data without names
 # In front of another word: num_items, n_users.
 COUNTED = list_words("num n nr no cnt count number avg mean total sum max min")
 AMOUNTS = list_words(
     """
-    age ages amount amt attempts attendance balance bathrooms baths bedrooms beds capacity capita children
-    clicks cnt comments cost count counts days dependents discount distance downloads duration earnings
-    experience fare floors followers freq frequency friends goals gpa grade height hours humidity impressions
-    income installments kids length likes logins losses mileage minutes months mpg orders parch passengers
-    payments pct percent percentage points population price purchases qty quantity rainfall rate ratio retweets
-    revenue reviews rooms salary sales score seats seconds shares siblings sibsp size speed stops temp
-    temperature tenure tickets times total transactions trips views visits visitors volume votes weeks weight
-    width wins years
+    adults age ages amount amt attempts attendance balance bath bathrooms baths bedroom bedrooms beds capacity
+    capita cars children clicks cnt comments coord coordinate cost count counts days dependents discount distance
+    downloads duration earnings educ experience fare floors followers freq frequency friends goals gpa grade height
+    hours humidity impressions income installments kids length likes logins losses mileage minutes months mpg orders
+    parch passengers payments pct percent percentage points pop pops population price purchases qty quantity
+    rainfall rate ratio retweets revenue reviews rooms salary sales score seats seconds shares siblings sibsp size
+    speed stops temp temperature tenure tickets times total transactions trips views visitors visits volume votes
+    wage wages weeks weight width wins years
     """
 )
 
@@ -79,6 +98,10 @@ def _split_ending(word: str) -> list[str]:
         return []
     if word in WHOLE_WORDS or word in ID_WORDS or word in TIMES:
         return [word]
+    if word.startswith("n") and word[1:] in AMOUNTS:  # nkids
+        return ["n", word[1:]]
+    if word.startswith("num") and len(word) > 5 and not word.startswith(("number", "numer")):  # numvisits
+        return ["num", word[3:]]
     ending = next((e for e in GLUED if word.endswith(e) and len(word) > len(e)), None)
     return [word.removesuffix(ending), ending] if ending else [word]
 
@@ -114,10 +137,10 @@ def is_time_name(name: str) -> bool:
 def is_amount_name(name: str) -> bool:
     """Whether a name is that of an amount, also where it has few values.
 
-    >>> [is_amount_name(name) for name in ("Age", "num_items", "SibSp", "hours-per-week", "price", "month", "item")]
+    >>> [is_amount_name(name) for name in ("Age", "num_items", "SibSp", "hours-per-week", "age76", "month", "item")]
     [True, True, True, True, True, False, False]
     """
-    words = words_of(name)
+    words = _without_numbers(words_of(name))
     if not words:
         return False
     if len(words) > 1 and words[0] in COUNTED:
@@ -125,6 +148,32 @@ def is_amount_name(name: str) -> bool:
     if len(words) > 1 and words[0] in AMOUNTS and words[1] in ("per", "of", "in", "since"):
         return True
     return words[-1] in AMOUNTS or "".join(words) in AMOUNTS
+
+
+def is_code_name(name: str) -> bool:
+    """Whether a name is that of codes, if the values are whole numbers.
+
+    >>> [is_code_name(name) for name in ("county", "product category", "C14", "Wilderness_Area", "ps_car_11_cat", "x")]
+    [True, True, True, False, True, False]
+    """
+    if ANONYMOUS.fullmatch(name):
+        return True
+    words = _without_numbers(words_of(name))
+    return bool(words) and words[-1] in CODED and words[0] not in COUNTED
+
+
+def is_calendar_name(name: str) -> bool:
+    """Whether a name is that of a part of a calendar, such as a month.
+
+    >>> [is_calendar_name(name) for name in ("order_hour_of_day", "mnth", "DayOfWeek", "year")]
+    [True, True, True, False]
+    """
+    return bool(CALENDAR & {*_without_numbers(words_of(name))})
+
+
+def _without_numbers(words: Sequence[str]) -> list[str]:
+    """Words without the numbers behind them: age76 is an age."""
+    return [bare for word in words if (bare := word.rstrip("0123456789"))]
 
 
 # Names of what is to be predicted, the likeliest first.

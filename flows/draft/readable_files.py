@@ -23,10 +23,11 @@ from flows.draft.dialect import (
     count_regular,
     find_delimiter,
     has_escapes,
+    has_one_name_too_few,
     has_single_quotes,
     quotes_are_letters,
 )
-from flows.draft.header import names_without_header
+from flows.draft.header import is_value, names_without_header
 from flows.draft.names import is_label_name
 from flows.draft.other_tables import OtherTable, are_keys, with_keys
 from flows.draft.written_values import null_texts
@@ -47,6 +48,7 @@ SAMPLE_ROWS = 20_000
 WHOLE_BYTES, MOST_BLOCKS, RANGES = 1 << 28, 64, 64  # of blocks that are read whole; ranges of rows of a sample
 LOOKED_AT, HEAD_LINES, PLACES = 1 << 16, 200, 16  # bytes and lines of the first file of text; places further down
 MOST_BEFORE, FEWEST_BEHIND = 20, 3  # lines before a header that have the delimiter, too; lines behind it
+LABELS = "row_name"  # the column of labels of rows, for which R writes no name
 MOST_LAYOUTS = 50  # files of a source that are each looked at for their layout
 UNIT = "\x1f"  # the sign of ASCII between values
 COLUMN = re.compile(r", column (.+?)(?:, row [\d,]+.*)?$")  # as errors of JSON lines name it
@@ -378,6 +380,9 @@ def _layout(files: Sequence[File]) -> Layout:
     rows = _rows(every, delimiter, settings)
     columns, doubt = names_without_header(rows)
     first = tuple(rows[0]) if rows else ()
+    if has_one_name_too_few(rows):
+        columns, doubt = [LABELS, *first], ""
+        settings["skip_rows"] = before + 1
     if columns:
         settings |= {"header": False, "columns": columns}
     fields = [value for line in every[1:] for value in line.split(delimiter)] if delimiter != "," else []
@@ -433,21 +438,35 @@ def _encoding(start: bytes) -> str | None:
 
 
 def _lines_before_header(lines: Sequence[str], delimiter: str, settings: Mapping[str, Any]) -> int:
-    """How many lines come before the header: lines without any delimiter before lines that all have some; or lines of
-    another number of values before a header and lines of one number."""
+    """How many lines come before the header: lines without any delimiter before lines that all have some; lines of
+    another number of values before a header and lines of one number; or lines of empty values before names."""
     before = len(list(takewhile(lambda line: delimiter not in line, lines)))
     if 0 < before < len(lines) and all(delimiter in line for line in lines[before:] if line):
         return before
-    widths = [len(row[0]) if (row := _rows([line], delimiter, settings)) else 0 for line in lines]
-    if not widths:
+    rows = [row[0] if (row := _rows([line], delimiter, settings)) else [] for line in lines]
+    if not rows:
         return 0
-    before = len(list(takewhile(lambda width: width != widths[-1], widths)))
-    behind = [width for width in widths[before:] if width]
-    if not 0 < before <= MOST_BEFORE or len(behind) < max(before, FEWEST_BEHIND) or {*behind} != {widths[-1]}:
+    values = len(rows[-1])
+    before = len(list(takewhile(lambda row: len(row) != values, rows)))
+    if not before:
+        return _nearly_empty_lines(rows)
+    behind = [len(row) for row in rows[before:] if row]
+    if before > MOST_BEFORE or len(behind) < max(before, FEWEST_BEHIND) or {*behind} != {values}:
         return 0
-    # R writes one name too few above the values; then the next line has values.
-    columns, doubt = names_without_header(_rows(lines[before:], delimiter, settings))
-    return 0 if columns or doubt else before
+    if before == 1 and len(rows[0]) + 1 == values:  # R writes one name too few above the values
+        columns, doubt = names_without_header(_rows(lines[before:], delimiter, settings))
+        return 0 if columns or doubt else before
+    return before
+
+
+def _nearly_empty_lines(rows: Sequence[Sequence[str]]) -> int:
+    """How many lines with half of their values or fewer come before a line of names, as spreadsheets write a title."""
+    before = len(list(takewhile(lambda row: 2 * sum(map(bool, row)) <= len(row), rows)))
+    if not 0 < before <= MOST_BEFORE or len(rows) - before < max(before, FEWEST_BEHIND):
+        return 0
+    names = rows[before]
+    are_names = all(names) and len({*names}) == len(names) and not any(map(is_value, names))
+    return before if are_names and not any(is_value(text) for row in rows[:before] for text in row) else 0
 
 
 def sampled(data: Dataset, columns: Sequence[str] | None = None) -> pa.Table:

@@ -422,7 +422,7 @@ def test_a_column_that_changes_late_is_no_constant(folder: Path, engine: str, fo
         pq.write_table(rows, folder / "rows.parquet", row_group_size=20_000)
         name = Dataset(rows) if form == "frame" else name
     found = draft(name)
-    assert "# month: int64, 12 value(s) of the sample: few" in found
+    assert "# month: int64, 12 value(s) of the sample: taken as codes" in found
     assert ops_of(found)["month"] == ["Categorify"]
     assert found == draft(name)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
@@ -50,7 +50,18 @@ def test_numbers_with_fractions_are_no_ids() -> None:
     assert operators("user_id", [None, *(i % 70 + 1.0 for i in range(ROWS))]) == ["Categorify"]
 
 
-@pytest.mark.promise("unless their name (`age`, `num_items`), or counts that fall from 0 on, make them an amount")
+# How often each number comes; test scores are a hump, the pupils of a school are not.
+SCORES = [4, 9, 20, 33, 41, 44, 40, 30, 21, 12, 8, 5, 3]
+PUPILS = [90, 12, 45, 101, 30, 88, 17, 64, 99, 23, 71, 15, 84, 35, 96, 20, 77, 41, 105, 28]
+
+
+def repeat(counts: Sequence[int], first: int) -> list[int]:
+    """Numbers from the first on, each as often as its count, mixed by a fixed stride."""
+    values = [first + place for place, count in enumerate(counts) for _ in range(count)]
+    return [values[row * 7919 % len(values)] for row in range(len(values))]
+
+
+@pytest.mark.promise("unless their name (`age`, `num_items`) or their counts make them an amount")
 @pytest.mark.parametrize(
     ("name", "values", "operator"),
     [
@@ -64,10 +75,51 @@ def test_numbers_with_fractions_are_no_ids() -> None:
         ("month", [1 + i % 12 for i in range(ROWS)], "Categorify"),
         ("hour", [i % 24 for i in range(ROWS)], "Categorify"),
         ("has_children", [i % 2 for i in range(ROWS)], "Categorify"),
+        ("nkids", [1 + i % 3 for i in range(ROWS)], "Normalize"),
+        ("age76", [1 + i % 3 for i in range(ROWS)], "Normalize"),
+        ("x", repeat(SCORES, 0), "Normalize"),
+        ("x", repeat(SCORES[:11], 0), "Normalize"),
+        ("x", repeat([70, 66, 69, 61, 52, 40, 30, 31, 34, 35, 36], 24), "Normalize"),  # ages of a study
+        ("x", repeat([70, 66, 69, 61, 52, 40, 30, 31, 34, 35, 36], 1), "Categorify"),
+        ("x", repeat([14, 5, 10, 8, 12, 3, 2, 4, 2, 7], 1), "Normalize"),  # from one to ten
+        ("x", repeat([30, 6, 9, 2, 2, 1, 2, 1], 2), "Normalize"),  # deaths at one address
+        ("x", repeat([70, 607, 146, 39, 5, 6, 1, 2], 0), "Normalize"),
+        ("c00", [20 + i * i % 300 for i in range(ROWS)], "Normalize"),
+        ("x", repeat(PUPILS, 1), "Categorify"),  # schools
+        ("x", repeat(PUPILS, 1974), "Normalize"),  # years
+        ("x", [1 + i // 13 for i in range(ROWS)], "Categorify"),  # households, one after the other
+        ("x", [i % 100 for i in range(ROWS)], "Categorify"),  # the firms of each year
+        ("county", repeat(SCORES, 1), "Categorify"),
+        ("C14", repeat(SCORES, 1), "Categorify"),
+        ("ps_car_11_cat", [1 + i * i % 101 for i in range(ROWS)], "Categorify"),
     ],
 )
 def test_few_whole_numbers_are_codes_or_an_amount(name: str, values: list[int], operator: str) -> None:
     assert operators(name, values)[-1] == operator
+
+
+def test_whole_numbers_that_pandas_made_floats_for_a_null_are_whole() -> None:
+    assert operators("x", [None, *map(float, repeat(PUPILS, 1))]) == ["Categorify"]
+    assert operators("x", [*map(float, repeat(PUPILS, 1))]) == ["Normalize"]
+    assert operators("x", [None, *([2.0**63, 2.0**64] * 20)])[-1] == "Normalize"  # they are not int64
+
+
+@pytest.mark.parametrize("name", ["site", "case", "x"])
+def test_numbers_of_rows_are_left_out(name: str) -> None:
+    assert decided(name, [*range(1, 41), *range(42, 60)]).why == (
+        "it counts the rows, from which nothing can be learned"
+    )
+
+
+def test_unique_numbers_that_do_not_count_rows_are_amounts_unless_they_are_codes() -> None:
+    assert operators("x", [*range(30, 0, -1)]) == ["Normalize"]
+    assert operators("age", [*range(1, 60)]) == ["Normalize"]
+    assert "every row has a value of its own" in decided("county", [1001 + 2 * i for i in range(60)]).why
+
+
+def test_labels_of_rows_that_look_like_fractions_are_an_index() -> None:
+    labels = [row + part / 10 for row in range(1, 20) for part in range(1, 5)]
+    assert "it looks like the index of a frame" in decided("", labels).why
 
 
 @pytest.mark.parametrize("values", [[1.0, None], [0.0, None], [True, None], [1, None], ["x", None]])
@@ -110,6 +162,7 @@ WRITTEN: dict[str, tuple[str, Callable[[datetime], Any]]] = {
     "%a %b %d %H:%M:%S %Y": ("seen", lambda t: t.strftime("%a %b %d %H:%M:%S %Y")),
     "%d/%b/%Y:%H:%M:%S %z": ("seen", lambda t: t.strftime("%d/%b/%Y:%H:%M:%S +0000")),
     "%y%m%d%H": ("hour", lambda t: int(t.strftime("%y%m%d%H"))),
+    "%y%m%d": ("date", lambda t: int(t.strftime("%y%m%d"))),
     "%Y%m%d": ("birthdate", lambda t: int(t.strftime("%Y%m%d")) - 90_0000),
     "%Y%m%d%H": ("hour", lambda t: int(t.strftime("%Y%m%d%H"))),
     "%Y%m%d%H%M%S": ("time", lambda t: t.strftime("%Y%m%d%H%M%S")),

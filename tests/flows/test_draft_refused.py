@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from flows.draft.draft import DraftError
 from flows.draft.readable_files import readable
-from tasks.errors import DataError
 
 
 @pytest.fixture
@@ -155,9 +154,49 @@ def test_lines_before_the_header_may_have_the_delimiter(folder: Path) -> None:
         "Sales, by week\nOf all, so far, and more, too\nitem,price,town\n" + "1,2.5,x\n" * 60
     )
     assert readable("rows.csv").layout == {"skip_rows": 2}
-    (folder / "r.csv").write_text("price,town\n" + "".join(f"row {i},{i}.5,x\n" for i in range(60)))
-    with pytest.raises(DataError, match=r"r\.csv, .*line 2"):  # R's write.table: one name too few, no preface
-        readable("r.csv")
+    (folder / "sheet.csv").write_text("Report;May;;;\n;;;;\nitem;price;town;x;y\n" + "1;2.5;a;b;c\n" * 60)
+    assert readable("sheet.csv").layout == {"delimiter": ";", "skip_rows": 2}
+    (folder / "gaps.csv").write_text("item;price;town;x;y\n" + "1;2.5;;;\n" * 30)
+    assert readable("gaps.csv").layout == {"delimiter": ";"}
+    (folder / "bunch.csv").write_text("60,2,good,bad\n" + "".join(f"{i},{i / 7},3,4,5,{i % 2}\n" for i in range(60)))
+    seen = readable("bunch.csv")
+    assert seen.layout == {
+        "skip_rows": 1,
+        "header": False,
+        "columns": ["column_1", "column_2", "column_3", "column_4", "column_5", "column_6"],
+    }
+    assert seen.sample.num_rows == 60
+
+
+@pytest.mark.parametrize(("sign", "settings"), [(",", {}), (" ", {"format": "csv", "delimiter": " "})])
+def test_labels_of_rows_without_a_name_are_a_column(folder: Path, sign: str, settings: dict[str, str]) -> None:
+    lines = [sign.join(['"price"', '"town"']), *(sign.join([f'"row {i}"', f"{i}.5", '"x"']) for i in range(60))]
+    path = folder / ("r.txt" if settings else "r.csv")
+    path.write_text("\n".join(lines) + "\n")
+    seen = readable(path.name)
+    assert seen.layout == {**settings, "skip_rows": 1, "header": False, "columns": ["row_name", "price", "town"]}
+    assert seen.sample["row_name"].to_pylist()[:2] == ["row 0", "row 1"]
+    assert seen.sample["price"].to_pylist()[:2] == [0.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("line", "delimiter"),
+    [("39, State-gov, 77516", ", "), ("39:State-gov:77516", ":"), ("39\x1fState-gov\x1f77516", "\x1f")],
+)
+def test_delimiters_that_are_seldom(folder: Path, line: str, delimiter: str) -> None:
+    (folder / "adult.csv").write_text(f"{delimiter.join(['age', 'class', 'weight'])}\n" + f"{line}\n" * 30)
+    seen = readable("adult.csv")
+    assert seen.layout == {"delimiter": delimiter}
+    assert seen.sample.slice(0, 1).to_pylist() == [{"age": 39, "class": "State-gov", "weight": 77516}]
+
+
+def test_the_signs_of_times_are_no_delimiters(folder: Path) -> None:
+    (folder / "times.csv").write_text("seen\n" + "12:30:45\n" * 30)
+    assert "delimiter" not in readable("times.csv").layout
+    (folder / "bare.csv").write_text("12:30:45\n" * 30)
+    assert "delimiter" not in readable("bare.csv").layout
+    (folder / "more.csv").write_text("seen,x,y\n" + "12:30:45,1,2\n" * 30)
+    assert "delimiter" not in readable("more.csv").layout
 
 
 @pytest.mark.promise("Keys of JSON lines with values of several kinds become text by `source.schema`")
