@@ -17,6 +17,8 @@ NUMBERS = 0.5  # of the values, before blanks stand between values and not betwe
 FEWEST_LINES = 5  # by which blanks count as signs between values
 UNQUOTED = {False: '[^"{sign}]*', True: r'(?:[^"\\{sign}]|\\.)*'}
 QUOTED = {False: '"(?:[^"]|"")*"', True: r'"(?:[^"\\]|\\.|"")*"'}
+# A value in quotes between two signs, whatever stands in it.
+BETWEEN_SIGNS = re.compile(rf"""(?:^|(?<=[{SIGNS}: ]))"(?:[^"\\]|""|\\.)*"(?=[{SIGNS}: ]|\s*$)""")
 QUOTED_VALUE = re.compile(r'"([^"]|"")*"\s*')
 
 
@@ -27,7 +29,7 @@ def find_delimiter(lines: Sequence[str]) -> str:
     >>> find_delimiter(["a;b;c", "1,5;2;x", "2,5;3;y"])
     ';'
     """
-    last = next((line for line in reversed(lines) if line), "")
+    last = _without_quoted(next((line for line in reversed(lines) if line), ""))
 
     def rate(sign: str) -> tuple[int, int, int]:
         return count_regular(lines, sign), len(sign), last.count(sign)
@@ -97,11 +99,16 @@ def has_one_name_too_few(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def count_regular(lines: Sequence[str], sign: str) -> int:
-    """How many of these lines, from the last on, have the sign as often as the last; 0 where it has none."""
-    lines = [line for line in lines if line]
+    """How many of these lines, from the last on, have the sign as often as the last, but in quoted values; 0 where it
+    has none."""
+    lines = [_without_quoted(line) for line in lines if line]
     number = lines[-1].count(sign) if lines else 0
     alike = list(takewhile(lambda line: line.count(sign) == number, reversed(lines)))
     return len(alike) if number else 0
+
+
+def _without_quoted(line: str) -> str:
+    return BETWEEN_SIGNS.sub("", line) if '"' in line else line
 
 
 def has_escapes(lines: Sequence[str], delimiter: str) -> bool:
@@ -133,6 +140,15 @@ def has_single_quotes(lines: Sequence[str], delimiter: str) -> bool:
         return False
     differ = len(_widths(lines, delimiter)) > 1
     return differ and len(_widths(lines, delimiter, quote="'")) == 1
+
+
+def has_escaped_null(lines: Sequence[str], delimiter: str) -> bool:
+    r"""Whether a value is \N, which databases write for null where a backslash is the escape sign.
+
+    >>> has_escaped_null(["1,\\N", "2,c"], ","), has_escaped_null(["1,C:\\New", "2,c"], ",")
+    (True, False)
+    """
+    return any("\\N" in line.split(delimiter) for line in lines)
 
 
 def quotes_are_letters(lines: Sequence[str], delimiter: str) -> bool:

@@ -22,6 +22,7 @@ from flows.draft.dialect import (
     QUOTED_VALUE,
     count_regular,
     find_delimiter,
+    has_escaped_null,
     has_escapes,
     has_one_name_too_few,
     has_single_quotes,
@@ -369,6 +370,8 @@ def _layout(files: Sequence[File]) -> Layout:
         delimiter = UNIT
     if has_escapes(every, delimiter):
         settings["escape"] = "\\"
+        if has_escaped_null(every, delimiter):
+            settings["null_values"] = ["\\N"]
     elif has_single_quotes(lines, delimiter):
         settings["quote"] = "'"
     elif quotes_are_letters(every, delimiter):
@@ -440,21 +443,24 @@ def _encoding(start: bytes) -> str | None:
 def _lines_before_header(lines: Sequence[str], delimiter: str, settings: Mapping[str, Any]) -> int:
     """How many lines come before the header: lines without any delimiter before lines that all have some; lines of
     another number of values before a header and lines of one number; or lines of empty values before names."""
+    rows = [row[0] if (row := _rows([line], delimiter, settings)) else [] for line in lines]
+    if before := _lines_of_another_width(rows):
+        return before
     before = len(list(takewhile(lambda line: delimiter not in line, lines)))
     if 0 < before < len(lines) and all(delimiter in line for line in lines[before:] if line):
         return before
-    rows = [row[0] if (row := _rows([line], delimiter, settings)) else [] for line in lines]
-    if not rows:
-        return 0
-    values = len(rows[-1])
+    return _nearly_empty_lines(rows)
+
+
+def _lines_of_another_width(rows: Sequence[Sequence[str]]) -> int:
+    """How many lines of another number of values come before lines of one number."""
+    values = len(rows[-1]) if rows else 0
     before = len(list(takewhile(lambda row: len(row) != values, rows)))
-    if not before:
-        return _nearly_empty_lines(rows)
     behind = [len(row) for row in rows[before:] if row]
-    if before > MOST_BEFORE or len(behind) < max(before, FEWEST_BEHIND) or {*behind} != {values}:
+    if not 0 < before <= MOST_BEFORE or len(behind) < max(before, FEWEST_BEHIND) or {*behind} != {values}:
         return 0
     if before == 1 and len(rows[0]) + 1 == values:  # R writes one name too few above the values
-        columns, doubt = names_without_header(_rows(lines[before:], delimiter, settings))
+        columns, doubt = names_without_header(rows[before:])
         return 0 if columns or doubt else before
     return before
 

@@ -132,6 +132,22 @@ def test_escaped_delimiters_are_seen(folder: Path) -> None:
     assert {*seen.sample["words"].to_pylist()} == {"a, b", "c"}
 
 
+def test_null_of_databases_is_seen_where_a_backslash_escapes(folder: Path) -> None:
+    (folder / "rows.csv").write_text('"1","the \\"old\\" one","2"\n"2",\\N,"3"\n' * 30)
+    seen = readable("rows.csv")
+    assert seen.layout["escape"] == "\\"
+    assert seen.layout["null_values"] == ["\\N"]
+    assert seen.sample["column_2"].to_pylist()[:2] == ['the "old" one', None]
+
+
+def test_signs_in_quotes_do_not_count(folder: Path) -> None:
+    lines = ['1;"it is; good";2,5', '2;"salt, pepper; oil";3,5', "3;bed;4,5"]
+    (folder / "rows.csv").write_text("\n".join(["item;title;price", *lines * 30]) + "\n")
+    seen = readable("rows.csv")
+    assert seen.layout == {"delimiter": ";", "decimal": ","}
+    assert {*seen.sample["title"].to_pylist()} == {"it is; good", "salt, pepper; oil", "bed"}
+
+
 def test_single_quotes_are_seen(folder: Path) -> None:
     (folder / "rows.csv").write_text("n,words,x\n" + "1,'red, dark',2\n2,it's,3\n" * 30)
     seen = readable("rows.csv")
@@ -154,6 +170,8 @@ def test_lines_before_the_header_may_have_the_delimiter(folder: Path) -> None:
         "Sales, by week\nOf all, so far, and more, too\nitem,price,town\n" + "1,2.5,x\n" * 60
     )
     assert readable("rows.csv").layout == {"skip_rows": 2}
+    (folder / "export.csv").write_text("Report\nJan 1, 2024 - May 30, 2024\nitem,price,town,x\n" + "1,2.5,a,b\n" * 60)
+    assert readable("export.csv").layout == {"skip_rows": 2}
     (folder / "sheet.csv").write_text("Report;May;;;\n;;;;\nitem;price;town;x;y\n" + "1;2.5;a;b;c\n" * 60)
     assert readable("sheet.csv").layout == {"delimiter": ";", "skip_rows": 2}
     (folder / "gaps.csv").write_text("item;price;town;x;y\n" + "1;2.5;;;\n" * 30)
