@@ -254,8 +254,8 @@ def _plan(
         saved.data["columns"] = {split: one.columns for split, one in planned.items()}
         saved.data["bad_lines"] = {split: files for split, one in planned.items() if (files := one.bad[1])}
         saved.data["users"] = users if request.source.parse_once or any(map(differ, plans.values())) else None
-    files = _number_of_files(request, saved, pool) if request.flow != "fit" else {}
-    run = {"fingerprint": wanted, "started": began, "files": files, "made_up": sample}
+    numbers = _number_of_files(request, saved, pool) if request.flow != "fit" else {}
+    run = {"fingerprint": wanted, "started": began, "files": numbers, "made_up": sample}
     write_json(saved.path, {**saved.data, **run, "contract": notes, "united": grown})
     return _PlanResult(reused, notes, grown)
 
