@@ -89,7 +89,7 @@ class NightChecks:
         self.names = [name for name in sorted(names) if name not in self.retyped]
         own = figures_of(self.profile)
         self.own = {key: value for key, value in own.items() if key.column not in self.retyped}
-        self.before = [figures_of(past.profile) for past in self.past]
+        self.before = [past.figures for past in self.past]
         distances = 5 * len(self.names)
         self.chance = CHANCE / max(len(self.own) + distances, 1)
         self.z = _errors_of(self.chance)

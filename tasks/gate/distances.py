@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -23,9 +22,13 @@ from tasks.engines.convert.python_values import stored_type
 from tasks.gate.output_profile import Association
 
 Array = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int32]  # the cell of each row of a sample
+Counts = npt.NDArray[np.int64]  # of the rows in each two cells
 Distance = Array | np.float64  # of each row of cells, or of the one
 EMPTY = 1e-4  # the share that an empty cell of a PSI counts with
 CELLS = 16  # quantile bins of numbers
+SMALL = 1 << 12  # cells of two columns together up to which one count of the rows tells both ways
+AT_ONCE = 32  # columns with which one is associated in one step: their counts take at most 36 MB
 FREQUENT = 8  # rows of the sample from which on a value is a cell of its own where columns are associated
 
 
@@ -190,38 +193,47 @@ def associations(sample: pa.Table | None) -> tuple[dict[tuple[str, str], Associa
     if sample is None or not sample.num_rows:
         return {}, 0
     columns = {name: sample[name] for name in sample.column_names if name != ROW and not is_list(sample[name].type)}
-    codes = {name: _codes(one_array(column)) for name, column in columns.items()}
-    pairs = combinations(sorted(name for name, code in codes.items() if code.varies), 2)
-    return {pair: _association(*(codes[name] for name in pair)) for pair in pairs}, sample.num_rows
+    codes = {name: _codes(one_array(column)) for name, column in sorted(columns.items())}
+    names = [name for name, code in codes.items() if code.varies]
+    pairs = {}
+    for place, name in enumerate(names):
+        for start in range(place + 1, len(names), AT_ONCE):
+            others = names[start : start + AT_ONCE]
+            found = _associations(codes[name], [codes[other] for other in others])
+            pairs |= {(name, other): association for other, association in zip(others, found, strict=True)}
+    return pairs, sample.num_rows
 
 
 class _Codes(NamedTuple):
     """The cells of a column's values, 0 for null and NaN: sixteenths (`coarse`), and of frequent values one each, the
-    others by sixteenths (`fine`, the first of their `cells` times 17, so that a sum with `coarse` names a pair)."""
+    others by sixteenths (`fine`: `cells` of them). Fine cells ascend with their sixteenth: those of one begin at its
+    place in `first`, so that counts of fine cells add up to counts of sixteenths."""
 
-    coarse: npt.NDArray[np.int64]
-    fine: npt.NDArray[np.int64]
+    coarse: Codes
+    fine: Codes
     cells: int
+    first: npt.NDArray[np.int64]
 
     @property
     def varies(self) -> bool:
-        return bool(self.coarse.max() > 1)
+        return len(self.first) > 2
 
 
 def _codes(values: pa.Array) -> _Codes:
     numbers = np.asarray(values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else _as_floats(values))
     known = ~np.isnan(numbers) if numbers.dtype.kind == "f" else np.ones(len(numbers), bool)
-    coarse, fine = np.zeros((2, len(numbers)), np.int64)
+    coarse, fine = np.zeros((2, len(numbers)), np.int32)
     if not known.any():
-        return _Codes(coarse, fine, 1)
+        return _Codes(coarse, fine, 1, np.zeros(1, np.int64))
     distinct, places, counts = np.unique(numbers[known], return_inverse=True, return_counts=True)
-    ends = np.unique(np.quantile(numbers[known], np.arange(1, CELLS) / CELLS, method="inverted_cdf"))
-    sixteenths = 1 + np.searchsorted(ends, distinct)
-    frequent = np.flatnonzero(counts >= FREQUENT)
-    one_each = sixteenths.copy()
-    one_each[frequent] = 1 + CELLS + np.arange(len(frequent))
-    coarse[known], fine[known] = sixteenths[places], one_each[places] * (CELLS + 1)
-    return _Codes(coarse, fine, 1 + CELLS + len(frequent))
+    passed = np.cumsum(counts)
+    ends = np.unique(np.searchsorted(passed, np.ceil(passed[-1] * np.arange(1, CELLS) / CELLS)))
+    sixteenths = 1 + np.searchsorted(ends, np.arange(len(distinct)))
+    own_cell = np.where(counts >= FREQUENT, 1 + np.arange(len(distinct)), 0)  # 0: with the rare ones of its sixteenth
+    cells, cell = np.unique(sixteenths * (1 + len(distinct)) + own_cell, return_inverse=True)
+    coarse[known], fine[known] = sixteenths[places], 1 + cell[places]
+    _, first = np.unique(cells // (1 + len(distinct)), return_index=True)
+    return _Codes(coarse, fine, 1 + len(cells), np.concatenate([[0], 1 + first]))
 
 
 def _as_floats(values: pa.Array) -> pa.Array:
@@ -230,35 +242,75 @@ def _as_floats(values: pa.Array) -> pa.Array:
     return values.cast(pa.float64(), safe=False)
 
 
-def _association(one: _Codes, other: _Codes) -> Association:
-    """The stronger of both ways to count: which of two columns has more values may change from night to night."""
-    return max(_of_fine(one, other), _of_fine(other, one))
+def _associations(one: _Codes, others: Sequence[_Codes]) -> list[Association]:
+    """How strongly a column goes together with each of others: the stronger of both ways to count, since which of two
+    columns has more values may change from night to night."""
+    ways = [_both_ways(one, other) for other in others]
+    fine, coarse = (cramers_v([way[number] for way in ways]) for number in (0, 1))
+    return [max(pair) for pair in zip(fine, coarse, strict=True)]
 
 
-def _of_fine(fine: _Codes, coarse: _Codes) -> Association:
-    size = fine.cells * (CELLS + 1)
-    table = np.bincount(fine.fine + coarse.coarse, minlength=size).reshape(-1, CELLS + 1)[1:, 1:]
-    return cramers_v(table[table.any(axis=1)][:, table.any(axis=0)].astype(np.float64))
+def _both_ways(one: _Codes, other: _Codes) -> tuple[Counts, Counts]:
+    """The counts by fine cells of one column and sixteenths of the other, and the other way around; without nulls."""
+    if one.cells * other.cells > SMALL:
+        fine = _counts(one.fine, one.cells, other.coarse, len(other.first))
+        coarse = _counts(one.coarse, len(one.first), other.fine, other.cells)
+    else:
+        cells = _counts(one.fine, one.cells, other.fine, other.cells)
+        fine = np.add.reduceat(cells, other.first, axis=1)
+        coarse = np.add.reduceat(cells, one.first, axis=0)
+    return fine[1:, 1:], coarse[1:, 1:]
 
 
-def cramers_v(table: Array) -> Association:
-    """Cramér's V of a table of counts, and the V that tables with the same sums, of columns that have nothing to do
-    with each other, pass by chance with one standard deviation of their chi square (Mielke and Berry, 1985: also for
-    cells that expect less than one row).
+def _counts(rows: Codes, height: int, columns: Codes, width: int) -> Counts:
+    """Count the rows of the sample by the cells of two columns."""
+    return np.bincount(rows * np.int32(width) + columns, minlength=height * width).reshape(height, width)
 
-    >>> [round(one, 3) for one in cramers_v(np.array([[30.0, 10.0], [10.0, 30.0]]))]
-    [0.49, 0.134]
+
+def cramers_v(tables: Sequence[Counts]) -> list[Association]:
+    """Cramér's V of tables of counts that have the same rows, and the V that tables with the same sums, of columns that
+    have nothing to do with each other, pass by chance with one standard deviation of their chi square. Rows and columns
+    without a count do not count.
+
+    >>> [[round(one, 3) for one in table] for table in cramers_v([np.array([[30, 10], [10, 30]])])]
+    [[0.49, 0.134]]
     """
-    n, (rows, columns) = float(table.sum()), table.shape
-    if n <= 3 or min(rows, columns) < 2:
+    if not tables:
+        return []
+    starts = np.cumsum([0, *(table.shape[1] for table in tables[:-1])])
+    counts = np.concatenate(tables, axis=1).astype(np.float64)
+    of_column = counts.sum(axis=0)
+    by_row = _inverses(np.add.reduceat(counts, starts, axis=1))  # rows x tables
+    by_column = _inverses(of_column)
+    total = np.add.reduceat(of_column, starts)
+    counts *= counts
+    counts *= by_column
+    squares = (np.add.reduceat(counts, starts, axis=1) * by_row).sum(axis=0)
+    sums = np.stack([by_row.sum(axis=0), np.add.reduceat(by_column, starts)], axis=1)
+    sizes = np.stack([(by_row > 0).sum(axis=0), np.add.reduceat((by_column > 0).astype(np.int64), starts)], axis=1)
+    each = zip(total.tolist(), squares.tolist(), sizes.tolist(), sums.tolist(), strict=True)
+    return [_cramers_v(*table) for table in each]
+
+
+def _inverses(sums: Array) -> Array:
+    """1 / each sum; 0 for a sum of 0."""
+    inverses: Array = np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0)
+    return inverses
+
+
+def _cramers_v(n: float, squares: float, sizes: list[int], inverses: list[float]) -> Association:
+    """Cramér's V of a table of `n` rows of the sample: `squares` is the sum of count^2 / (sum of its row x sum of its
+    column), `sizes` and `inverses` have the number of the table's rows and columns, and the sum of 1 / their sums.
+
+    The variance of chi square is that of Mielke and Berry (1985), also for cells that expect less than one row.
+    """
+    if n <= 3 or min(sizes) < 2:
         return Association(0.0)
-    of_row, of_column = table.sum(axis=1), table.sum(axis=0)
-    chi_square = n * (float((table * table / of_row[:, None] / of_column).sum()) - 1)
-    phi = max(chi_square / n - (rows - 1) * (columns - 1) / (n - 1), 0.0)
-    even = [(size - 1) * (n - size) / (n - 1) for size in table.shape]
-    rare = [(n * float((1 / sums).sum()) - len(sums) ** 2) / (n - 2) for sums in (of_row, of_column)]
+    phi = max(squares - 1 - (sizes[0] - 1) * (sizes[1] - 1) / (n - 1), 0.0)
+    even = [(size - 1) * (n - size) / (n - 1) for size in sizes]
+    rare = [(n * inverse - size**2) / (n - 2) for inverse, size in zip(inverses, sizes, strict=True)]
     variance = 2 * n / (n - 3) * (even[0] - rare[0]) * (even[1] - rare[1]) + n * n / (n - 1) * rare[0] * rare[1]
-    cells = min(size - (size - 1) ** 2 / (n - 1) for size in (rows, columns)) - 1
+    cells = min(size - (size - 1) ** 2 / (n - 1) for size in sizes) - 1
     if cells <= 0:
         return Association(0.0)
     by_chance = math.sqrt(math.sqrt(max(variance, 0.0)) / n / cells)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from tasks.errors import RowmillError
+from tasks.gate.figures import Key, figures_of
 from tasks.gate.output_profile import PROFILE, Profile
 from tasks.storage import own_files
 from tasks.storage.atomic import read_json
@@ -30,6 +32,11 @@ class Past:
     def weekday(self) -> int | None:
         """0 Monday .. 6 Sunday."""
         return self.day.weekday() if self.day else None
+
+    @cached_property
+    def figures(self) -> dict[Key, float]:
+        """The single figures of its profile."""
+        return figures_of(self.profile)
 
 
 class PastNights(NamedTuple):

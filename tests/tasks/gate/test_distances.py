@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
+from tasks.core.schema import ROW
+from tasks.gate import distances
 from tasks.gate.distances import (
+    associations,
     in_cells,
     jensen_shannon,
     l_infinity,
@@ -86,3 +90,30 @@ def test_values_beyond_the_past_go_into_the_outer_cells() -> None:
 @pytest.mark.parametrize("chance", [0.2, 0.01, 1e-4, 1e-7])
 def test_students_t(degrees: int, chance: float) -> None:
     assert t_limit(chance, degrees) == pytest.approx(stats.t.isf(chance / 2, degrees), rel=1e-4)
+
+
+@pytest.mark.parametrize("counted_once", [4_096, 0])
+def test_associations_have_their_values_however_cells_are_counted(
+    counted_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two columns of few cells are counted once for both ways, others once for each."""
+    monkeypatch.setattr(distances, "SMALL", counted_once)
+    n = np.arange(6_000, dtype=np.uint64)
+    brand = (n * n + 7 * n) % 311
+    columns = {
+        "brand": brand,
+        "label": (brand * 13 % 17 < 4) ^ (n % 5 == 0),
+        "price": pa.array((brand % 40) * 1.5 + n % 7, mask=n % 9 == 0),
+        "one": np.ones(6_000),
+        "few": pa.array(n % 3, mask=n % 2 == 0),
+    }
+    pairs, rows = associations(pa.table({ROW: n, **columns}))
+    assert rows == 6_000
+    assert {pair: (round(one.v, 4), round(one.by_chance, 4)) for pair, one in pairs.items()} == {
+        ("brand", "few"): (0.0, 0.0636),
+        ("brand", "label"): (0.5037, 0.0538),
+        ("brand", "price"): (0.6487, 0.029),
+        ("few", "label"): (0.0, 0.0258),
+        ("few", "price"): (0.0, 0.0641),
+        ("label", "price"): (0.0134, 0.032),
+    }
