@@ -26,6 +26,7 @@ from tasks.gate.verdict import Verdict
 from tasks.graph.row_sample import ROWS
 
 FIRST = date(2026, 9, 7)  # a Monday
+UNREAD = ("note", "remark")  # columns of a source that a job does not read
 COUNTED = 100_000  # distinct values of which each is counted
 
 
@@ -185,6 +186,23 @@ class Shop:
         return Past(f"v{night + 1:04d}", self.day(night), profile or self.profile(night))
 
 
+class LabelledShop(Shop):
+    """A shop in which 1.5 % of the rows are from Ireland, whether something is bought depends on the brand alone, and
+    two columns are not read by the job (`UNREAD`)."""
+
+    def table(self, night: int, of_rows: int | None = None) -> pa.Table:
+        table = super().table(night, of_rows)
+        rng = np.random.default_rng([self.seed, night, 1])
+        brand = table["brand"].to_pandas().fillna("").to_numpy(object)
+        names, places = np.unique(brand.astype(str), return_inverse=True)
+        effects = [np.random.default_rng([self.seed, *name.encode()]).normal(0, 0.4) for name in names]
+        bought = rng.random(len(table)) < 1 / (1 + np.exp(2 - np.array(effects)[places]))
+        country = np.where(rng.random(len(table)) < 0.015, "IE", table["country"].to_numpy(zero_copy_only=False))
+        table = table.set_column(table.column_names.index("country"), "country", pa.array(country))
+        table = table.append_column("bought", pa.array(bought.astype(np.int8)))
+        return table.append_column(UNREAD[0], pa.array(rng.integers(0, 9, len(table)).astype(str)))
+
+
 class RowsShop(NamedTuple):
     """How the rows of a shop change: by weekday (Monday first), by night, and at random."""
 
@@ -229,15 +247,9 @@ def judged_rows(shop: RowsShop, rows: list[int], night: int, tonight: int | None
 def clean_alarms(shop: RowsShop, seed: int, nights: int, whole: Shop | None = None) -> list[tuple[int, str]]:
     """(night, sentence) of each finding of clean nights; with `whole` profiles, all checks count."""
     rows, alarms = shop.rows(seed, nights), []
-    profiles: list[Profile] = []
+    clean = Nights(whole, shop, [whole.table(night, count // 4) for night, count in enumerate(rows)]) if whole else None
     for night in range(nights):
-        if whole is None:
-            findings = judged_rows(shop, rows, night).findings
-        else:
-            table = whole.table(night, rows[night] // 4)
-            profiles.append(profile_of(table, whole.all_steps(night, table)))
-            past = [Past(f"v{n + 1:04d}", shop.day(n), profiles[n]) for n in shop.known(night)]
-            findings = judge(profiles[-1], past, None, Checks(on_finding="stop"), shop.day(night)).findings
+        findings = clean.verdict(night).findings if clean else judged_rows(shop, rows, night).findings
         alarms += [(night, finding.text) for finding in findings]
     return alarms
 
@@ -377,6 +389,57 @@ FURTHER = {  # faults on which no check was developed, and which no other test p
     "contract: a time before 2020": first("event_time", np.datetime64(0, "us"), {"range": ["2020-01-01", None]}),
 }
 
+OF_LABELLED = {  # faults of a `LabelledShop` alone
+    "a label shuffled": in_a_share("bought", 1.0, shuffled),
+    "a country of 1.5 % lost": Fault("country", lambda table: table.filter(pc.not_equal(table["country"], "IE"))),
+    "an unread column added": Fault(UNREAD[1], lambda table: table.append_column(UNREAD[1], table["score"])),
+    "an unread column missing": Fault(UNREAD[0], lambda table: table.drop_columns([UNREAD[0]])),
+}
+
+
+class Found(NamedTuple):
+    """What a fault of a night makes of it (stop, warning, or not found), and whether a finding names a column of it."""
+
+    level: str
+    is_named: bool
+
+
+class Nights:
+    """Clean nights of a shop, in one of which a fault is planted: those before it are its history."""
+
+    def __init__(self, whole: Shop, shop: RowsShop, tables: list[pa.Table]) -> None:
+        self.whole, self.shop, self.tables = whole, shop, tables
+        profiles = [self.profile(night, table) for night, table in enumerate(tables)]
+        self.past = [Past(f"v{n + 1:04d}", shop.day(n), profile) for n, profile in enumerate(profiles)]
+
+    def profile(self, night: int, table: pa.Table) -> Profile:
+        """The profile of a job that reads all columns but those of `UNREAD`."""
+        read = table.select([name for name in table.column_names if name not in UNREAD])
+        types = {field.name: dtype_name(field.type) for field in table.schema}
+        return replace(profile_of(read, self.whole.all_steps(night, read)), source=types)
+
+    def verdict(self, night: int, profile: Profile | None = None, contract: Contract | None = None) -> Verdict:
+        """The verdict on a clean night, or on another profile of it."""
+        tonight, past = self.past[night], [self.past[known] for known in self.shop.known(night)]
+        return judge(profile or tonight.profile, past, contract, Checks(on_finding="stop"), tonight.day)
+
+    def planted(self, night: int, kinds: Mapping[str, Fault]) -> dict[str, Found]:
+        """By kind of fault, what it makes of a night that the clean one does not make; those of rows are among them."""
+        table, before = self.tables[night], self.tables[night - 1]
+        clean = levels_of(self.verdict(night))
+        tables = {name: self.whole.table(night, int(len(table) * share)) for name, share in FAULTS_OF_ROWS.items()}
+        tables |= {AGAIN: before, f"{AGAIN} as well": pa.concat_tables([table, before])}
+        tables |= {name: fault.plant(table) for name, fault in kinds.items()}
+        found = {}
+        for name, faulty in tables.items():
+            columns, _, contract = kinds.get(name, Fault("", pa.Table.slice))
+            levels = levels_of(self.verdict(night, self.profile(night, faulty), contract))
+            levels = {key: level for key, level in levels.items() if key not in clean}
+            is_named = any({*columns.split(", ")} & {*column.split(", ")} for column, _ in levels)
+            level = "stop" if "stop" in levels.values() else "warning" if levels else "not found"
+            found[name] = Found(level, is_named)
+        return found
+
 
 def planted_faults(
     shop: RowsShop, seed: int, kinds: Mapping[str, Fault], weeks: int = 4, days: Iterable[int] = (3, 5)
@@ -384,32 +447,16 @@ def planted_faults(
     """By kind of fault, in how many nights of each week a fault makes a stop, only a warning, or nothing that the clean
     night does not make, and in how many of them a finding names a column of the fault. The nights are Thursdays and
     Saturdays, whole profiles of about 5,000 rows; the nights before are clean."""
-    whole, rows = Shop(seed, rows=5_000, nights=7 * weeks), shop.rows(seed, 7 * weeks)
-    tables = [whole.table(night, count // 4) for night, count in enumerate(rows)]
-    profiles = [profile_of(table, whole.all_steps(night, table)) for night, table in enumerate(tables)]
+    whole, rows = LabelledShop(seed, rows=5_000, nights=7 * weeks), shop.rows(seed, 7 * weeks)
+    nights = Nights(whole, shop, [whole.table(night, count // 4) for night, count in enumerate(rows)])
     counts: Counter[tuple[str, str, int]] = Counter()
     for night in (7 * week + day for week in range(weeks) for day in days):
-        table, before, week = tables[night], tables[night - 1], night // 7
-        past = [Past(f"v{n + 1:04d}", shop.day(n), profiles[n]) for n in shop.known(night)]
-        clean = findings_of(profiles[night], past, shop.day(night))
-        planted = {name: whole.table(night, int(len(table) * share)) for name, share in FAULTS_OF_ROWS.items()}
-        planted |= {AGAIN: before, f"{AGAIN} as well": pa.concat_tables([table, before])}
-        planted |= {name: fault.plant(table) for name, fault in kinds.items()}
-        for name, faulty in planted.items():
-            columns, _, contract = kinds.get(name, Fault("", pa.Table.slice))
-            profile = profile_of(faulty, whole.all_steps(night, faulty))
-            found = {key: level for key, level in findings_of(profile, past, shop.day(night), contract).items()
-                     if key not in clean}  # fmt: skip
-            named = any({*columns.split(", ")} & {*column.split(", ")} for column, _ in found)
-            level = "stop" if "stop" in found.values() else "warning" if found else "not found"
-            counts.update([(name, level, week), *([(name, "named", week)] if named else [])])
+        for name, found in nights.planted(night, kinds).items():
+            counts.update([(name, found.level, night // 7), *([(name, "named", night // 7)] if found.is_named else [])])
     levels, names = ("stop", "warning", "not found", "named"), dict.fromkeys(name for name, _, _ in counts)
     return {name: {level: [counts[name, level, week] for week in range(weeks)] for level in levels} for name in names}
 
 
-def findings_of(
-    profile: Profile, past: list[Past], day: date, contract: Contract | None = None
-) -> dict[tuple[str, str], str]:
+def levels_of(verdict: Verdict) -> dict[tuple[str, str], str]:
     """The level of each finding, by (column, check)."""
-    verdict = judge(profile, past, contract, Checks(on_finding="stop"), day)
     return {(finding.column, finding.check): finding.level for finding in verdict.findings}

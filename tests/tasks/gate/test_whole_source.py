@@ -27,7 +27,7 @@ from tasks.gate.earlier_outputs import Past
 from tasks.gate.output_profile import Association, Profile
 from tasks.gate.verdict import Verdict
 from tests.stages import run_stages
-from tests.tasks.gate.simulated import FIRST, Shop, profile_of
+from tests.tasks.gate.simulated import FIRST, LabelledShop, Shop, profile_of
 
 STOP = Checks(on_finding="stop")
 ROWS, NIGHTS = 20_000, 9
@@ -159,17 +159,8 @@ def test_sizes_of_gpus_are_refused_where_workers_have_none() -> None:
 
 
 def labelled(seed: int, night: int) -> pa.Table:
-    """A night of a shop in which 1.5 % of the rows are from Ireland, and whether something is bought depends on the
-    brand alone."""
-    table = Shop(seed, rows=ROWS, nights=NIGHTS + 1).table(night).select(["brand", "price", "country"])
-    rng = np.random.default_rng([seed, night])
-    brand = table["brand"].to_pandas().fillna("").to_numpy(object)
-    names, places = np.unique(brand.astype(str), return_inverse=True)
-    effects = [np.random.default_rng([seed, *name.encode()]).normal(0, 0.4) for name in names]
-    bought = rng.random(len(table)) < 1 / (1 + np.exp(2 - np.array(effects)[places]))
-    country = np.where(rng.random(len(table)) < 0.015, "IE", table["country"].to_numpy(zero_copy_only=False))
-    table = table.set_column(2, "country", pa.array(country))
-    return table.append_column("bought", pa.array(bought.astype(np.int8)))
+    shop = LabelledShop(seed, rows=ROWS, nights=NIGHTS + 1)
+    return shop.table(night).select(["brand", "price", "country", "bought"])
 
 
 @cache
