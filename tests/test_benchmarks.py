@@ -16,7 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.bench import (
+    dialects,
     distinct,
+    drafts,
     first_minute,
     gate,
     gpu,
@@ -46,6 +48,32 @@ def test_a_benchmark_says_what_it_takes(
         importlib.import_module(f"tests.bench.{program}").main()
     assert not ended.value.code
     assert capsys.readouterr().out.startswith("usage: ")
+
+
+@pytest.mark.promise(
+    "Columns of real files that `rowmill new` drafts otherwise than a reader who had seen the values",
+    "tests/bench/README.md#drafts",
+)
+def test_drafted_roles_are_compared_with_those_that_were_judged(tmp_path: Path) -> None:
+    lines = [f"{i % 3},{i * 0.5},x{i % 4},{i % 2},2024-01-0{i % 9 + 1},0" for i in range(60)]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows.csv").write_text("\n".join(["kind,price,color,label,day,none", *lines]) + "\n")
+    judged = {"kind": "C", "price": "AC", "color": "A", "label": "L", "day": "T", "none": "X"}
+    (tmp_path / "roles.json").write_text(json.dumps({"drawn": {"data/rows.csv": judged}}))
+    drafts.main([str(tmp_path), "--roles", str(tmp_path / "roles.json"), "--out", str(tmp_path / "out.json")])
+    found = json.loads((tmp_path / "out.json").read_text())["sets"]["drawn"]
+    assert (found["columns"], found["otherwise"], found["percent"]) == (6, 1, 16.7)
+    assert found["by_file"] == {"data/rows.csv": {"color": "C for A"}}
+
+
+@pytest.mark.parametrize("name", ["csv_semicolon", "r_write_table", "preface_of_a_portal", "mysql_outfile_enclosed"])
+def test_what_other_programs_write_is_read_as_drafted(tmp_path: Path, name: str) -> None:
+    written = dialects.WRITERS[name](dialects.make_rows(dialects.SPECIAL))
+    path = tmp_path / f"rows.{written.suffix}"
+    path.write_bytes(written.data)
+    names, rows = dialects.read_as_drafted(path)
+    assert dialects.find_difference(written, (names, rows)) == ""
+    assert dialects.find_difference(written, (None, rows[1:])) != ""
 
 
 @pytest.mark.system

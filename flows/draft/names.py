@@ -54,13 +54,13 @@ CODED = list_words(
     airline airport aisle arm bank batch block brand browser bucket campus canton carrier cat category center centre
     channel chr chromosome city class clinic cluster colony color colour community company country county course
     cuisine dealer department dept device diagnosis district division doctor domain eth ethnic ethnicity expert
-    family farm field film firm flag flight gene genre group hh hospital household industry instructor job judge
-    kind lang language league lecturer litter locality locus lot machine major make maker manufacturer market mode
-    municipality nation nationality neighborhood occ occupation operator origin os parish participant party patient
-    person platform player plot port precinct program project province publisher pupil race rater reason region
-    religion respondent route school sector segment sex shift site specialty species state station status store
-    strain street student subject supplier taxon teacher team territory topic town trader treatment type variety
-    vehicle village voter ward worker zone
+    family farm field film firm flag flight gene genre group hh hospital household industry inst institution
+    instructor job judge kind lang language league lecturer litter locality locus lot machine major make maker
+    manufacturer market mode municipality nation nationality neighborhood occ occupation operator origin os parish
+    participant party patient person platform player plot port precinct program project province publisher pupil
+    race rater reason region religion respondent route school sector segment sex shift site specialty species state
+    station status store strain street student subject supplier taxon teacher team territory topic town trader
+    treatment type variety vehicle village voter ward worker zone
     """
 )
 ANONYMOUS = re.compile(r"C\d+|(cat|Cat|nom)_?\d+")  # columns of codes in public data without names

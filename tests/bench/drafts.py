@@ -1,6 +1,6 @@
 """Drafts of real CSV files: the share of their columns that are drafted as a data scientist would.
 
-The roles in results/column-roles.json were given by a reader who had the values of the columns before them, and not
+The roles in column_roles.json were given by a reader who had the values of the columns before them, and not
 the drafts. A set of files was drawn by a seed; the rules of the draft were made with the set `tuned`, and the others
 were only counted. A column may have several roles, of which each is right:
 
@@ -36,7 +36,7 @@ import yaml
 
 from flows.draft.draft import DraftError, draft
 
-ROLES = Path(__file__).parent / "results" / "column-roles.json"
+ROLES = Path(__file__).with_name("column_roles.json")
 ROLE_OF_OP = {"Normalize": "A", "Categorify": "C", "DateParts": "T"}  # by the last operator
 
 
