@@ -51,6 +51,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "null_values: ['', NA, ?]": ({"null_values": ["", "NA", "?"]}, {}),
 }
 MOST_BYTES = 300_000  # of a file that is read with all of these
+csv.field_size_limit(2**30)  # with other quotes a value may reach to the end of a file
 
 
 def text_of(path: Path) -> tuple[str, str]:

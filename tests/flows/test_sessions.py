@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,22 @@ def test_sessions_are_cut_where_the_next_event_comes_late(tmp_path: Path) -> Non
     run_stages(make_job(job).request("pandas"))
     lists = sorted(pq.read_table(tmp_path / "out")["item_list"].to_pylist())
     assert lists == [[1, 2], [3], [4], [5, 6]]
+
+
+@pytest.mark.promise("becomes one row per event before")
+def test_a_list_of_events_becomes_rows_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(flows.__file__).parent / "README.md").read_text()
+    code = page.partition("becomes one row per event before:")[2].split("```")[1].removeprefix("python")
+    sessions: list[dict[str, Any]] = [
+        {"session": 7, "events": [{"aid": 1, "ts": 10, "type": "clicks"}, {"aid": 2, "ts": 20, "type": "carts"}]},
+        {"session": 8, "events": []},
+        {"session": 9, "events": [{"aid": 3, "ts": 30, "type": "orders"}]},
+    ]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(session) + "\n" for session in sessions))
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert pq.read_table("events.parquet").to_pylist() == [
+        {"session": 7, "aid": 1, "ts": 10, "type": "clicks"},
+        {"session": 7, "aid": 2, "ts": 20, "type": "carts"},
+        {"session": 9, "aid": 3, "ts": 30, "type": "orders"},
+    ]
