@@ -136,14 +136,26 @@ def refused_line(
     where = f"{path}, line {line:,}"
     if bad.error == HEADER_AGAIN:
         why = "its values are the names of the columns, as in files that were joined"
-        header = f"if it is the header, source.skip_rows: {line}; else " if options.get("columns") else ""
-        return DataError(bad.error, where=where, why=why, do=f"{header}remove the line; or {LEAVE_OUT}")
+        other = ""
+        if options.get("columns"):
+            other = f"if it is the header, source.skip_rows: {line}; else "
+        elif any(map(_is_number, sieve.names)):
+            other = "if the first line is a row as well, set source.header: false; else "
+        return DataError(bad.error, where=where, why=why, do=f"{other}remove the line; or {LEAVE_OUT}")
     advice = advice_of(settings_that_read(data, 0, sieve.dialect, len(sieve.names) or None))
     if advice:
         do = f"{advice}; or {LEAVE_OUT}"
     else:
         do = "close the quote in this line; or leave all of these lines out, source.bad_lines: skip"
     return DataError(bad.error, where=where, why=bad.why, do=do)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def advice_of(settings: Mapping[str, str]) -> str:

@@ -281,3 +281,11 @@ def test_nulls_with_an_escape_are_found_wherever_they_are_whole_values(values: l
     found, _ = with_one_null(data, ESCAPED, [r"\N"])
     nulls = {r"\N": "\x1f\x1f", '"\\N"': "\x1f" * 4}
     assert found == (",".join(nulls.get(value, value) for value in values) + "\n").encode()
+
+
+def test_a_row_of_numbers_that_is_there_again_may_be_no_header(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("2.47,.9\n2.47,.9\n2.5,.8\n")
+    with pytest.raises(DataError, match="the header of a text file is there again") as refused:
+        rows(tmp_path)
+    assert refused.value.do.startswith("if the first line is a row as well, set source.header: false; else remove")
+    assert rows(tmp_path, header=False) == {"f0": [2.47, 2.47, 2.5], "f1": [0.9, 0.9, 0.8]}
