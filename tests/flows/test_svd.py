@@ -68,7 +68,7 @@ def test_all_singular_values_of_a_matrix_of_condition_1e8(folder: Path, engine: 
     result = svd(data, NAMES)
     assert np.abs(result.s - SINGULAR).max() < 1e-14
     assert result.columns == tuple(NAMES)
-    assert result.u.chunks == ((174_762,) * 4 + (140_952,), (COLUMNS,))  # blocks of 8 MiB
+    assert result.u.chunks == ((43_690,) * 19 + (9_890,), (COLUMNS,))  # blocks of 2 MiB
     is_decomposition(*host(result), known_matrix())
 
 
@@ -94,7 +94,7 @@ def test_blocks_follow_from_rows_and_columns_alone() -> None:
     array = da.zeros((100_000, 1_000), chunks=(1_000, 1_000))
     assert linalg.rows_of_block(*array.shape) == 4_000  # 25 blocks of 32 MB
     assert linalg.rows_of_block(10**9, 32) == 1_048_576  # of 256 MiB
-    assert linalg.rows_of_block(3, 2) == 524_288
+    assert linalg.rows_of_block(3, 2) == 131_072
 
 
 @pytest.mark.parametrize(

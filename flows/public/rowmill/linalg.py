@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 BLOCKS = 64  # into which the rows are cut, as far as the limits of a block allow
-SMALLEST, LARGEST = 8 << 20, 256 << 20  # bytes of a block: enough for LAPACK to be fast, and little memory for a task
+SMALLEST, LARGEST = 2 << 20, 256 << 20  # bytes of a block: it fits into a cache, and a task takes little memory
 TALL = 4  # a block has at least 4 times as many rows as columns: else the factors would be as large as the rows
 
 
@@ -61,7 +61,7 @@ def svd(
     The workers of the Dask `client` do the work, by default those of the Dataset's client, else of the current one,
     else threads, block by block: the rows need not fit into memory, but a matrix of columns x columns for each block
     must. The first pass gives s and v; to compute u is another one. The rows of a Dask frame or a Transformed are also
-    counted in a pass. Blocks follow from the numbers of rows and columns alone (about 64 of them, of 8 to 256 MiB and
+    counted in a pass. Blocks follow from the numbers of rows and columns alone (about 64 of them, of 2 to 256 MiB and
     of at least four times as many rows as columns), so that s, u and v have the same bits for any partitions, chunks,
     workers and threads of one kind of machine, if workers have one thread for BLAS, as those that a nanny starts.
 
@@ -131,7 +131,7 @@ def rows_of_block(rows: int, width: int) -> int:
     """The rows of each block of a matrix of so many rows and columns.
 
     >>> rows_of_block(100_000, 100), rows_of_block(100_000, 1_000), rows_of_block(16_000_000, 32)
-    (10485, 4000, 250000)
+    (2621, 4000, 250000)
     """
     nbytes = min(max(8 * rows * width // BLOCKS, SMALLEST), LARGEST)
     return max(nbytes // (8 * width), TALL * width)
