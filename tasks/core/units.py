@@ -43,7 +43,10 @@ def most_amount(nbytes: float) -> str:
 def _rounded(nbytes: float, to_whole: Callable[[float], int]) -> str:
     """Bytes as text, with one decimal that `to_whole` decides."""
     number, unit = _scaled(nbytes, DECIMAL)
-    return f"{to_whole(number):,} {unit}" if unit == "B" else f"{to_whole(round(10 * number, 6)) / 10:,.1f} {unit}"
+    if unit == "B":
+        return f"{to_whole(number):,} B"
+    tenths = to_whole(10 * nbytes / dict(DECIMAL)[unit])  # 10 * number would be above 11 for 1.1
+    return f"{tenths / 10:,.1f} {unit}"
 
 
 def exact_amount(nbytes: float) -> str:
