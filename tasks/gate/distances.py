@@ -195,7 +195,7 @@ def associations(sample: pa.Table | None) -> tuple[dict[tuple[str, str], Associa
     columns = {name: sample[name] for name in sample.column_names if name != ROW and not is_list(sample[name].type)}
     codes = {name: _codes(one_array(column)) for name, column in sorted(columns.items())}
     names = [name for name, code in codes.items() if code.varies]
-    pairs = {}
+    pairs: dict[tuple[str, str], Association] = {}
     for place, name in enumerate(names):
         for start in range(place + 1, len(names), AT_ONCE):
             others = names[start : start + AT_ONCE]
