@@ -199,8 +199,8 @@ def associations(sample: pa.Table | None) -> tuple[dict[tuple[str, str], Associa
     for place, name in enumerate(names):
         for start in range(place + 1, len(names), AT_ONCE):
             others = names[start : start + AT_ONCE]
-            found = _associations(codes[name], [codes[other] for other in others])
-            pairs |= {(name, other): association for other, association in zip(others, found, strict=True)}
+            strengths = _associations(codes[name], [codes[other] for other in others])
+            pairs |= {(name, other): association for other, association in zip(others, strengths, strict=True)}
     return pairs, sample.num_rows
 
 

@@ -371,8 +371,8 @@ def _are_among(places: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Whether each place is one of the others, which are in order: NumPy's `isin` takes ten times as long."""
     if not len(others):
         return np.zeros(len(places), bool)
-    found = np.searchsorted(others, places)
-    return others[np.minimum(found, len(others) - 1)] == places
+    nearest = np.searchsorted(others, places)
+    return others[np.minimum(nearest, len(others) - 1)] == places
 
 
 def _places_in_order(data: bytes, values: Collection[bytes], dialect: Dialect) -> dict[bytes, np.ndarray]:
