@@ -1,6 +1,7 @@
-"""kill -9 at every file operation from the beginning of the commit to the end of the run, behind the rename, too.
+"""kill -9 at file operations from the beginning of the commit to the end of the run, behind the rename, too.
 
-After each, the same command ends well, with the same bytes, and its rows are counted once.
+After each, the same command ends well, with the same bytes, and its rows are counted once. Nightly at every operation,
+else at every seventh of a refit.
 """
 
 from __future__ import annotations
@@ -70,8 +71,13 @@ def learned_rows(out: Path) -> list[tuple[str, int, int]]:
     return found
 
 
-@pytest.mark.parametrize("job", [plain, refit, *nightly([in_splits, by_dates, in_versions])])
-def test_a_kill_at_any_operation_of_the_commit_is_completed_once(job: MakeJob, memory: Path, rounds: Rounds) -> None:
+@pytest.mark.parametrize(
+    ("job", "stride"),
+    [(refit, 7), *nightly([(plain, 1), (refit, 1), (in_splits, 1), (by_dates, 1), (in_versions, 1)])],
+)
+def test_a_kill_at_any_operation_of_the_commit_is_completed_once(
+    job: MakeJob, stride: int, memory: Path, rounds: Rounds
+) -> None:
     rows = ROWS // 8
     begin, data, quiet = memory / "begin", make_data(memory / "data", 2, rows), memory / "quiet" / "out"
     begin.mkdir()
@@ -97,7 +103,7 @@ def test_a_kill_at_any_operation_of_the_commit_is_completed_once(job: MakeJob, m
         assert beside(place) == {"out"}, step
         found_published += last.stages == []
         shutil.rmtree(place)
-        step += 1
+        step += stride
     assert killed.status == 0, killed.error
-    assert killed.answer == step - 1
-    assert found_published > 10  # of the operations behind the rename
+    assert step - stride <= killed.answer < step
+    assert found_published * stride > 10  # of the operations behind the rename

@@ -98,7 +98,7 @@ def test_sessions_are_cut_where_the_next_event_comes_late(tmp_path: Path) -> Non
 @pytest.mark.promise("becomes one row per event before")
 def test_a_list_of_events_becomes_rows_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(flows.__file__).parent / "README.md").read_text()
-    code = page.partition("becomes one row per event before:")[2].split("```")[1].removeprefix("python")
+    code = page.partition("first becomes one row per event:")[2].split("```")[1].removeprefix("python")
     sessions: list[dict[str, Any]] = [
         {"session": 7, "events": [{"aid": 1, "ts": 10, "type": "clicks"}, {"aid": 2, "ts": 20, "type": "carts"}]},
         {"session": 8, "events": []},
