@@ -511,7 +511,7 @@ def test_a_start_that_uses_what_is_there_has_the_profile_too(
 ) -> None:
     request = make_job(job(tmp_path, exchange="disk")).request(engine)
     with monkeypatch.context() as patch:
-        patch.setattr("tests.stages.commit.commit", lambda *args, **more: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("tasks.stages.commit.commit", lambda *args, **more: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run_stages(request)
     before = json.loads((request.staging.folder / "profile.json").read_bytes())
@@ -525,7 +525,7 @@ def test_a_damaged_profile_in_the_staging_folder_is_made_again(
 ) -> None:
     request = make_job(job(tmp_path)).request(engine)
     with monkeypatch.context() as patch:
-        patch.setattr("tests.stages.commit.commit", lambda *args, **more: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("tasks.stages.commit.commit", lambda *args, **more: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run_stages(request)
     (request.staging.folder / "profile-statistics.json").write_text('{"format": 1')
