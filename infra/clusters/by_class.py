@@ -19,6 +19,7 @@ from infra.clusters.remote import (
     CUDA_CLASS,
     CUDA_COMMAND,
     LOOPBACK,
+    SAYS_START,
     RunningCluster,
     imported,
     log,
@@ -82,8 +83,8 @@ def open_class(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
         why, do = f"no {submit} in PATH", "run rowmill where jobs are submitted to the queue"
         raise GiveUpError(f"{submit} is not here", where=_where(cluster), why=why, do=do)
     opened.delay = partial(_delay, cluster, chosen)
-    settings = worker_settings(cluster, on_gpus, cluster.tls.model_dump() if cluster.tls else None, imports)
-    settings["rowmill.says-start-only"] = True  # SSHCluster waits for the line of a worker that has started
+    tls = cluster.tls.model_dump() if cluster.tls else None
+    settings = worker_settings(cluster, on_gpus, tls, imports) | SAYS_START
     variables = {**(GPU_ENVIRONMENT if on_gpus else cpu_environment(None)), "DASK_LOGGING__DISTRIBUTED": None}
     if any(word in str(cluster.cluster_kwargs) for word in ("rmm", "ucx")):  # the class allocates memory of the GPUs
         settings.pop("rowmill.gpu-pool", None)

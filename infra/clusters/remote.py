@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from infra.clusters.model import Cluster
 
 log = logging.getLogger("rowmill.clusters")
+# SSHCluster waits for the lines by which a scheduler and a worker say that they have started. A command of rowmill
+# silences Dask, and processes elsewhere inherit that.
+SAYS_START = {"rowmill.says-start-only": True, "logging.distributed": "info"}
 # A scheduler elsewhere outlives a flow that was killed: without work it ends after this, and its workers with it.
 IDLE_SECONDS = 1800
 # Threads of a worker on a GPU that is not seen from here; infra/clusters/cuda_settings.py has the rule for those that

@@ -20,6 +20,7 @@ from infra.clusters.remote import (
     CUDA_CLASS,
     IDLE_SECONDS,
     LOOPBACK,
+    SAYS_START,
     RunningCluster,
     library,
     worker_options,
@@ -74,9 +75,8 @@ def _start_processes(
     if section.gpus:
         devices = ",".join(cluster.visible_devices or [str(number) for number in range(section.gpus)])
         python = f"env CUDA_VISIBLE_DEVICES={devices} {python}"
-    # Dask learns of a worker's start from the line that it writes; its lines are not read after that.
-    settings = worker_settings(cluster, section.gpus, files, imports)
-    settings |= {"rowmill.says-start-only": True, "temporary-directory": scratch}  # the scheduler's is there, too
+    settings = worker_settings(cluster, section.gpus, files, imports) | SAYS_START
+    settings["temporary-directory"] = scratch  # the scheduler's is there, too
     try:
         with dask.config.set(settings):
             return SSHCluster(

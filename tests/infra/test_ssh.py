@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import dask
 import pytest
 from distributed import Client
 from pydantic import ValidationError
@@ -110,7 +111,8 @@ def ran(sshd: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, prefect_
     hosts = {**sshd, "hosts": ["127.0.0.1", "127.0.0.1"]}
     section = {"kind": "ssh", "ssh": hosts, "threads_per_worker": 3, "memory_limit": "1GB",
                "resources": {"transform": {"GPU": 1}, "ingest": {"disk": 2}}}  # fmt: skip
-    state = run_job(make_data(place / "in", files=2), place / "out", section, look)
+    with dask.config.set({"logging.distributed": "critical"}):  # as a command does, and processes elsewhere inherit it
+        state = run_job(make_data(place / "in", files=2), place / "out", section, look)
     return Ran(state, place / "out", left=folders() - before, **seen)
 
 
