@@ -13,9 +13,7 @@ import argparse
 import csv
 import importlib.util
 import io
-import json
 import platform
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +34,7 @@ from tasks.core.plan import Partition
 from tasks.core.schema import Schema
 from tasks.engines.convert import libraries
 from tasks.sources.reader import read
+from tests.bench.record import write_record
 
 ROWS = 150
 NULLS = ("", "NA", "NULL", "\\N", "None", "null")
@@ -616,11 +615,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             name: {r: what for r, what in wrong.items() if what} for name, wrong in files.items() if any(wrong.values())
         },
     }
-    text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
-    if options.out:
-        options.out.write_text(text)
-    else:
-        sys.stdout.write(text)
+    write_record(summary, options.out)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,6 +34,7 @@ import psutil
 import yaml
 
 from flows.draft.draft import DraftError, draft
+from tests.bench.record import write_record
 
 ROLES = Path(__file__).with_name("column_roles.json")
 ROLE_OF_OP = {"Normalize": "A", "Categorify": "C", "DateParts": "T"}  # by the last operator
@@ -101,11 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "seconds": round(time.perf_counter() - begin, 1),
         "sets": sets,
     }
-    text = json.dumps(summary, indent=1) + "\n"
-    if options.out:
-        options.out.write_text(text)
-    else:
-        sys.stdout.write(text)
+    write_record(summary, options.out)
 
 
 if __name__ == "__main__":

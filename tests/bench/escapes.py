@@ -6,10 +6,8 @@ Each way in turn, repeated: the medians of CPU seconds, and their ratio to plain
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,6 +22,7 @@ import psutil
 from tasks.core.settings import Source
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
+from tests.bench.record import write_record
 
 NULLS = ["", r"\N"]
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {  # the text of a null, and the settings of the source
@@ -89,11 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "cpu_seconds": {name: round(median, 3) for name, median in medians.items()},
         "of_plain": {name: round(median / medians["plain"], 2) for name, median in medians.items()},
     }
-    text = json.dumps(summary, indent=1) + "\n"
-    if options.out:
-        options.out.write_text(text)
-    else:
-        sys.stdout.write(text)
+    write_record(summary, options.out)
 
 
 if __name__ == "__main__":

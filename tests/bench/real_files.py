@@ -23,7 +23,6 @@ import json
 import math
 import platform
 import re
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -40,6 +39,7 @@ from tasks.core.dtypes import dtype_name, kind_of
 from tasks.errors import RowmillError
 from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.reader import read
+from tests.bench.record import write_record
 
 OPENERS = {".gz": gzip.decompress, ".bz2": bz2.decompress}
 MOST_WRONG = 20  # values of a file that are listed
@@ -215,11 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     if options.before:
         summary["compared"] = differences(json.loads(options.before.read_text()), notes)
-    text = json.dumps(summary, indent=1) + "\n"
-    if options.out:
-        options.out.write_text(text)
-    else:
-        sys.stdout.write(text)
+    write_record(summary, options.out)
 
 
 if __name__ == "__main__":
