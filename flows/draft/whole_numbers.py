@@ -28,7 +28,7 @@ UNEVEN, BY_CHANCE = 0.1, 1.5  # a standard deviation, and a variance, in units o
 
 
 @dataclass(frozen=True)
-class Numbers:
+class WholeNumbers:
     """Whole numbers of a sample in the order of its rows; `values` has each once, in order, and `counts` its rows."""
 
     rows: np.ndarray
@@ -58,14 +58,14 @@ class Numbers:
         return float(max((steps - by_chance).sum(), 0.0) / (2 * counts.max()))
 
 
-def numbers_of(values: pa.ChunkedArray) -> Numbers:
+def numbers_of(values: pa.ChunkedArray) -> WholeNumbers:
     """The numbers of a column without nulls, which are all whole and fit into int64."""
     rows = values.cast(pa.int64()).to_numpy()
     distinct, counts = np.unique(rows, return_counts=True)
-    return Numbers(rows, distinct, counts)
+    return WholeNumbers(rows, distinct, counts)
 
 
-def are_codes(name: str, numbers: Numbers) -> bool:
+def are_codes(name: str, numbers: WholeNumbers) -> bool:
     """Whether whole numbers are codes, which have no order, rather than an amount.
 
     The name decides if it is that of an amount (age, num_items) or of something that has codes (county, channel).
@@ -92,7 +92,7 @@ def are_codes(name: str, numbers: Numbers) -> bool:
     return _are_erratic(numbers)
 
 
-def count_rows(numbers: Numbers) -> bool:
+def count_rows(numbers: WholeNumbers) -> bool:
     """Whether numbers count the rows of a source, from 0 or 1 on; a number may be missing where a row is."""
     if len(numbers.rows) != len(numbers.values) or not _begin(numbers):
         return False
@@ -100,12 +100,12 @@ def count_rows(numbers: Numbers) -> bool:
     return bool((steps > 0).all() and numbers.spacing <= DENSE)
 
 
-def _begin(numbers: Numbers) -> bool:
+def _begin(numbers: WholeNumbers) -> bool:
     """Whether numbers begin where codes and counts do."""
     return numbers.low in (0, 1)
 
 
-def _group_rows(numbers: Numbers) -> bool:
+def _group_rows(numbers: WholeNumbers) -> bool:
     """Whether the rows come in blocks of one number each, which count the blocks: panels and households are so. A
     number may be missing, since a sample has several ranges of the rows."""
     steps = np.diff(numbers.rows)
@@ -113,7 +113,7 @@ def _group_rows(numbers: Numbers) -> bool:
     return count_on and len(numbers.values) > LEVELS and 2 * len(numbers.values) <= len(numbers.rows)
 
 
-def _count_things(numbers: Numbers) -> bool:
+def _count_things(numbers: WholeNumbers) -> bool:
     """Whether 0, 1, 2, .. become rarer and rarer, or 1, 2, 3, .., or 2, 3, 4, .."""
     counts, values = numbers.counts, numbers.values
     # The rare values at the end may have gaps: no family of the Titanic had six or seven children.
@@ -126,18 +126,18 @@ def _count_things(numbers: Numbers) -> bool:
     return bool(begins_gapless and is_falling)
 
 
-def _are_hump(numbers: Numbers) -> bool:
+def _are_hump(numbers: WholeNumbers) -> bool:
     """Whether the values in the middle are common and those at both ends are rare, as scores are."""
     ends = (numbers.counts[0] + numbers.counts[-1]) / (2 * numbers.counts.max())
     return len(numbers.values) >= HUMP_FROM and ends <= HUMP_ENDS and numbers.detours <= HUMP_DETOURS
 
 
-def _are_scale(numbers: Numbers) -> bool:
+def _are_scale(numbers: WholeNumbers) -> bool:
     """Whether numbers are steps of a scale to ten, of which one may be missing."""
     return _begin(numbers) and numbers.high == SCALE and len(numbers.values) >= numbers.high - numbers.low
 
 
-def _begin_late(numbers: Numbers) -> bool:
+def _begin_late(numbers: WholeNumbers) -> bool:
     """Whether neighboring numbers begin where codes do not, such as the ages from 24 to 34; codes begin with 1, 11, 20
     or 1001."""
     digits = str(numbers.low).rstrip("0")
@@ -145,7 +145,7 @@ def _begin_late(numbers: Numbers) -> bool:
     return len(numbers.values) >= HUMP_FROM and numbers.spacing <= MOST_GAPS and not begin_like_codes
 
 
-def _are_even(numbers: Numbers) -> bool:
+def _are_even(numbers: WholeNumbers) -> bool:
     """Whether all numbers from 0 or 1 on come equally often: nearly, if they are few, and exactly if they are many."""
     if numbers.spacing > 1 or not _begin(numbers):
         return False
@@ -155,7 +155,7 @@ def _are_even(numbers: Numbers) -> bool:
     return bool(spread <= max(UNEVEN * mean, np.sqrt(BY_CHANCE * mean)))
 
 
-def _are_erratic(numbers: Numbers) -> bool:
+def _are_erratic(numbers: WholeNumbers) -> bool:
     """Whether numbers from 0 or 1 on, nearly without gaps, are rare and common in turn, as codes are; and not since
     people round them."""
     rounded = numbers.counts[numbers.values % ROUND == 0].sum()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from tasks.core.plan import File
@@ -59,8 +60,8 @@ def learned_before(files: Sequence[tuple[str, int, str]], known: pa.Table) -> li
 
 def is_last_night(files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[Mapping[str, Any]]) -> bool:
     """Whether files (path, size, digest) are, by their contents, all files of the last of the nights and no others."""
-    last = len(nights) - 1
-    learned = [(row["size"], row["digest"]) for row in known.to_pylist() if row["night"] == last]
+    last = known.filter(pc.equal(known["night"], len(nights) - 1))  # of a history of years
+    learned = [(row["size"], row["digest"]) for row in last.to_pylist()]
     return bool(learned) and sorted(learned) == sorted((size, digest) for _, size, digest in files)
 
 

@@ -23,7 +23,7 @@ class Bend:
 
 
 @dataclass(frozen=True)
-class Place:
+class BoxPlace:
     """The left end, the middle and the width of a box or a bend."""
 
     left: float
@@ -114,9 +114,9 @@ def _sorted_by(
 
 def put_in_place(
     columns: Sequence[Sequence[Hashable]], steps: Sequence[Arrow], boxes: Mapping[Hashable, tuple[str, str]]
-) -> dict[Hashable, Place]:
+) -> dict[Hashable, BoxPlace]:
     """Where each box and each bend goes: column by column from the left, from top to bottom."""
-    places: dict[Hashable, Place] = {}
+    places: dict[Hashable, BoxPlace] = {}
     before: dict[Hashable, list[Hashable]] = {}
     for start, end, _ in steps:
         before.setdefault(end, []).append(start)
@@ -128,7 +128,7 @@ def put_in_place(
             half = BOX_HALF if key in boxes else BEND_HALF
             heights = [places[start].middle for start in before.get(key, ())]
             wanted = sum(heights) / len(heights) if heights else 0.0
-            places[key] = Place(left, max(free_from + half, wanted), width)
+            places[key] = BoxPlace(left, max(free_from + half, wanted), width)
             free_from = places[key].middle + half
         left += width + BETWEEN
     return places
@@ -150,7 +150,7 @@ def letter_width(letter: str) -> float:
     return 7.6 if letter.isupper() else 6.0
 
 
-def _curve(start: Place, end: Place, kind: str, at_box: bool) -> str:
+def _curve(start: BoxPlace, end: BoxPlace, kind: str, at_box: bool) -> str:
     x0, y0 = start.left + start.width, start.middle
     x1, y1 = end.left, end.middle
     half = (x1 - x0) / 2
@@ -161,7 +161,7 @@ def _curve(start: Place, end: Place, kind: str, at_box: bool) -> str:
     return drawn + f'<circle cx="{x1:.0f}" cy="{y1:.0f}" r="2.2" fill="{MUTED}"/>'
 
 
-def _line(place: Place, kind: str) -> str:
+def _line(place: BoxPlace, kind: str) -> str:
     path = f"M{place.left:.0f} {place.middle:.0f}H{place.left + place.width:.0f}"
     return f'<path d="{path}" fill="none" stroke="{MUTED}"{_dots(kind)}/>'
 
@@ -170,7 +170,7 @@ def _dots(kind: str) -> str:
     return ' stroke-dasharray="3 4"' if kind == "learns" else ""
 
 
-def _box(place: Place, kind: str, text: str) -> str:
+def _box(place: BoxPlace, kind: str, text: str) -> str:
     fill, stroke, corner = {"operator": ("#d7efe9", COLOURS[0], 12)}.get(kind, ("#ffffff", MUTED, 2))
     frame = rect(place.left, place.middle - 12, place.width, 24, fill, f'rx="{corner}" stroke="{stroke}"')
     return frame + label(place.left + place.width / 2, place.middle + 4, text, "middle", INK)
