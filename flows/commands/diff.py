@@ -91,9 +91,9 @@ def _side(folder: Path, root: Path) -> Any:
     from tasks.core.schema import Schema
     from tasks.gate.comparison import Side
     from tasks.gate.earlier_outputs import read_profile
+    from tasks.graph.learned_text import is_vocabulary, learned_steps
     from tasks.graph.saved_workflow import load_fitted
     from tasks.manifest import Manifest
-    from tasks.report.learned import is_vocabulary, learned_steps
 
     manifest = Manifest.load(folder)
     saved = load_fitted(root, look=True)

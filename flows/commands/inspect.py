@@ -25,6 +25,15 @@ from tasks.errors import DataError, HostError, JobError, near
 from tasks.graph.binding import Step
 from tasks.graph.changes import read_changes
 from tasks.graph.column_lineage import ColumnLineage
+from tasks.graph.learned_text import (
+    distinct_values,
+    fitted_text,
+    frequent_text,
+    growth_rows,
+    is_vocabulary,
+    learned_steps,
+    value_text,
+)
 from tasks.graph.refit_history import history_lines, read_files
 from tasks.graph.saved_workflow import SavedWorkflow, fitted_folder, load_fitted, read_fitted
 from tasks.job.output_check import damages
@@ -34,15 +43,6 @@ from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.docstrings import docstring_of
 from tasks.ops.installed import classes_of, entries
 from tasks.report.growth_section import growth
-from tasks.report.learned import (
-    distinct_values,
-    fitted_text,
-    frequent_text,
-    growth_rows,
-    is_vocabulary,
-    learned_steps,
-    value_text,
-)
 from tasks.shuffle.row_order import choice_text
 from tasks.sources.formats.bounds import validated
 from tasks.sources.reading_rules import reading_lines

@@ -38,10 +38,10 @@ from tasks.core.schema import Schema
 from tasks.dataset import Dataset
 from tasks.engines.convert import libraries
 from tasks.errors import DataError, NoInputError
-from tasks.report.sampling import beginning_of
 from tasks.sources.bad_lines import bad_lines_of
 from tasks.sources.formats import format_by_suffix
 from tasks.sources.reader import read
+from tasks.sources.sampling import beginning_of
 from tasks.sources.uniting import ABSENT
 from tasks.storage.files import expand, is_remote, read_all, read_range
 

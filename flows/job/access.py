@@ -14,13 +14,13 @@ from flows.job.allowed_names import is_listed
 from infra.clusters.configurations import VARIABLE as CONFIGURATIONS
 from infra.clusters.model import Cluster
 from infra.paths import expanded
+from tasks.core.redaction import plain_url
 from tasks.core.settings import NO_BASE, collector_file
 from tasks.errors import JobError
 from tasks.graph.node import Node, side_paths, topological
 from tasks.graph.saved_workflow import fitted_folder
 from tasks.ops.user_code import VARIABLE as MODULES
 from tasks.ops.user_code import allowed_modules, is_allowed
-from tasks.report.redaction import plain_url
 from tasks.storage.allowed_roots import VARIABLE as ROOTS
 from tasks.storage.allowed_roots import allowed_roots, check_files_in, check_path, is_local
 from tasks.storage.files import local_folder

@@ -11,11 +11,11 @@ from typing import Any
 from prefect.utilities.urls import url_for
 
 from flows.job.run_calendar import DeployedJob, Night
+from tasks.core.markdown import Markdown, markdown_table
 from tasks.core.settings import STAGES
 from tasks.core.units import amount
 from tasks.errors import DataError
 from tasks.job.publication import read_publication
-from tasks.report import Markdown, markdown_table
 from tasks.storage.atomic import read_json
 from tasks.storage.own_files import CHANGES, GATE, SPLITS, WORKFLOW
 

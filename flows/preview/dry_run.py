@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tasks.gate.question import FlowName
+from tasks.core.settings import FlowName
 
 if TYPE_CHECKING:
     from flows.job.refit_job import AnyJob

@@ -23,10 +23,9 @@ from tasks.cluster.parallelism import sizing
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes, row_width
 from tasks.core.schema import Schema
-from tasks.core.settings import Source
+from tasks.core.settings import FlowName, Source
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError, GiveUpError, JobError, RowmillError
-from tasks.gate.question import FlowName
 from tasks.graph.binding import SOURCE, Bound
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import wants_unit

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tasks.core.settings import FlowName
 from tasks.errors import DataError, GiveUpError, RowmillError
-from tasks.gate.question import FlowName
 
 if TYPE_CHECKING:
     from flows.preview.job_preview import Preview

@@ -12,13 +12,13 @@ from rich.text import Text
 from flows.preview.job_preview import Preview, Reading
 from flows.preview.preview_tables import print_rows, text_table
 from tasks.core.dtypes import dtype_name
+from tasks.core.markdown import escaped, markdown_table
 from tasks.core.schema import Schema
 from tasks.core.settings import SplitRule
+from tasks.core.stage_results import resources_text
 from tasks.core.units import amount
 from tasks.engines.convert.python_values import listed
 from tasks.job.run_date import Dated
-from tasks.report import escaped, markdown_table
-from tasks.report.phrases import resources_text
 from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled
 

@@ -17,8 +17,8 @@ from prefect.context import AssetContext
 from prefect.events import Event, RelatedResource, Resource
 
 from infra.orchestration.server import flow_run_url, ui_url
+from tasks.core.markdown import escaped
 from tasks.job.publication import Publication, id_of, output_root
-from tasks.report import escaped
 from tasks.storage.files import is_remote
 from tasks.storage.own_files import REPORTS
 

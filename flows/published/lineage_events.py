@@ -20,6 +20,7 @@ from flows.published.collector_session import CollectorSession
 from flows.published.observed_run import ObservedRun
 from infra.orchestration.server import ui_url
 from tasks.core.dtypes import dtype_name
+from tasks.core.redaction import plain_url
 from tasks.core.schema import ROW, Schema
 from tasks.core.versions import rowmill_version
 from tasks.engines.expression.syntax import parse
@@ -31,7 +32,6 @@ from tasks.job.publication import paths_of, sources_of
 from tasks.job.request import Request
 from tasks.job.run_date import parse_run_date
 from tasks.manifest import Manifest
-from tasks.report.redaction import plain_url
 from tasks.storage.files import is_remote, local_path
 from tasks.storage.own_files import SPLITS, VERSION, described_by
 

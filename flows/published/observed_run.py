@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Literal
 
 from flows.published.collector_files import collector_files
-from tasks.cluster import monitor
+from tasks.cluster import monitor, usage
+from tasks.cluster.monitor import samples_path
 from tasks.core.stage_results import StageResult
 from tasks.gate.earlier_outputs import read_profile
 from tasks.gate.notes import GateNote, read_gate, read_note
 from tasks.gate.output_profile import Profile
 from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import Request
-from tasks.report import series
-from tasks.report.phrases import samples_path
 from tasks.storage.sidecars import Sidecar, check_sidecars
 
 WAIT_SECONDS = 0.9  # that the end of a run waits for its collectors
@@ -43,7 +42,7 @@ class ObservedRun:
     end: Literal["COMPLETE", "FAIL", "ABORT"] = "COMPLETE"
     error: BaseException | None = None
     results: list[StageResult] = field(default_factory=list)
-    samples: dict[str, series.Workers] = field(default_factory=dict)
+    samples: dict[str, usage.Workers] = field(default_factory=dict)
 
     @cached_property
     def files(self) -> dict[str, Sidecar]:
@@ -54,7 +53,7 @@ class ObservedRun:
         """Note the result of a stage, and the samples of its workers, which are gone after the commit."""
         self.results.append(result)
         if self.request.run.metrics:
-            self.samples[result.title] = monitor.load(samples_path(self.request.staging.folder, result))
+            self.samples[result.title] = monitor.load(samples_path(self.request.staging.folder, result.title))
 
     def check_files(self) -> None:
         """A JobError where a run must not write one of its files."""

@@ -15,10 +15,10 @@ from queue import SimpleQueue
 from types import ModuleType
 
 from flows.published.observed_run import WAIT_SECONDS, ObservedRun
+from tasks.core.redaction import plain_url
 from tasks.core.settings import collector_file
 from tasks.core.stage_results import StageResult
 from tasks.errors import GateAskedError, GiveUpError
-from tasks.report.redaction import plain_url
 from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
 
 log = logging.getLogger("rowmill")

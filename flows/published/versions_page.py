@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.published.unsent import box_of, read_box
+from tasks.core.markdown import escaped, markdown_table
 from tasks.core.units import amount
 from tasks.errors import DataError
 from tasks.gate.notes import is_stopped, read_note
 from tasks.gate.question import read_question
 from tasks.job.publication import read_publication, version_name
 from tasks.manifest import Manifest, manifest_of, no_output, outputs
-from tasks.report import escaped, markdown_table
 from tasks.storage.discarded import discarded_by, is_discarded, read_mark
 from tasks.storage.own_files import described_by, read_latest, versions_of
 from tasks.storage.staging import Staging

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from prefect.artifacts import MarkdownArtifact, TableArtifact, update_progress_artifact
 
-from tasks.core.stage_results import ProgressArtifact, StageArtifacts
-from tasks.report import escaped_rows
+from tasks.core.markdown import escaped_rows
+from tasks.core.stage_results import ProgressArtifact
 from tasks.stages.progress_artifact import fresh_client
 
 PATIENCE = 30.0  # seconds that the end of a run waits for artifacts that are on their way
@@ -51,7 +51,7 @@ _shown: ContextVar[_Shown] = ContextVar("artifacts")
 
 @contextmanager
 def all_shown() -> Iterator[None]:
-    """All artifacts of `show` calls in this block are written when the block ends."""
+    """All artifacts of `later` calls in this block are written when the block ends."""
     shown = _Shown()
     token = _shown.set(shown)
     try:
@@ -63,11 +63,9 @@ def all_shown() -> Iterator[None]:
             thread.join(PATIENCE)
 
 
-def show(artifacts: StageArtifacts | None, progress: ProgressArtifact | None, task_run: UUID) -> None:
-    """Write the artifacts of a task run soon, in a thread, and 100 % into the artifact of its progress."""
-    if not artifacts and not progress:
-        return
-    later(lambda: _create(artifacts, progress, task_run))
+def complete(progress: ProgressArtifact) -> None:
+    """Write 100 % into the artifact of the progress of a stage soon, in a thread."""
+    later(lambda: _complete(progress))
 
 
 def later(write: Callable[[], None], key: str = "") -> None:
@@ -91,9 +89,6 @@ def later(write: Callable[[], None], key: str = "") -> None:
     shown.threads[-1].start()
 
 
-def _create(artifacts: StageArtifacts | None, progress: ProgressArtifact | None, task_run: UUID) -> None:
-    if progress:
-        with fresh_client():
-            update_progress_artifact(UUID(progress.artifact), 100.0, description=progress.description)
-    if artifacts:
-        write_markdown(f"{artifacts.key}-summary", artifacts.markdown, artifacts.description, task_run)
+def _complete(progress: ProgressArtifact) -> None:
+    with fresh_client():
+        update_progress_artifact(UUID(progress.artifact), 100.0, description=progress.description)

@@ -19,6 +19,7 @@ from flows.published.events import What, output_event
 from flows.published.outbox import deliver, put_in
 from flows.run.artifacts import later, write_markdown, write_table
 from flows.run.links import flow_run_id
+from tasks.core.redaction import plain_url
 from tasks.core.stage_results import StageResult
 from tasks.errors import GateAskedError, GateStoppedError, RowmillError
 from tasks.gate.decide import GateDecision, decide, judge
@@ -31,7 +32,6 @@ from tasks.gate.verdict import Finding, Verdict
 from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import PlanOf, Request, output_slug
 from tasks.job.run_date import is_pattern
-from tasks.report.redaction import plain_url
 from tasks.report.verdict_section import verdict_markdown, verdict_rows
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.storage.documents import dumped

@@ -21,10 +21,10 @@ from flows.job.run_history import nights_of
 from flows.job.run_labels import label_run
 from flows.run.artifacts import write_markdown
 from flows.run.listeners import listening
+from tasks.core.markdown import markdown_table
 from tasks.core.settings import STAGES
 from tasks.core.stage_results import IngestResult, StageResult
 from tasks.job.request import Request
-from tasks.report import markdown_table
 from tasks.storage.atomic import read_json
 
 LATE = "rowmill.run.late"  # the event, and the label of a run of which it was said

@@ -19,10 +19,10 @@ from prefect.utilities.urls import url_for
 
 from flows.run.artifacts import write_markdown
 from tasks.manifest import Manifest
-from tasks.report.page import REPORT
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.stages.progress_artifact import fresh_client
 from tasks.stages.task import dashboard_of
+from tasks.storage.own_files import REPORTS
 
 if TYPE_CHECKING:
     from distributed import Client, Scheduler
@@ -68,7 +68,7 @@ class Links:
             return
         lines = []
         for manifest in manifests:
-            path = Path(manifest.path) / REPORT
+            path = Path(manifest.path) / REPORTS[0]
             output = str(path.parent).replace("`", "'")
             lines.append(f"Output: `{output}`, {manifest.rows['out']:,} rows in {len(manifest.parts):,} files")
             if path.exists():

@@ -42,6 +42,7 @@ from flows.run.artifacts import write_markdown
 from flows.run.links import flow_run_id
 from flows.run.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer
 from flows.run.run_names import show_date
+from tasks.core.markdown import escaped
 from tasks.core.settings import Run
 from tasks.core.stage_results import StageResult, TransformResult
 from tasks.errors import GateAskedError, GateStoppedError, JobError, NoInputError, OpenQuestionError, RowmillError
@@ -60,7 +61,6 @@ from tasks.job.run_date import (
     resolved,
     run_date_at,
 )
-from tasks.report import escaped
 from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
 from tasks.run.run import Execute
 from tasks.sources.formats import read_options

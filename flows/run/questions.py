@@ -26,11 +26,11 @@ from flows.run.links import flow_run_id
 from flows.run.listeners import folder_of_work
 from flows.run.stopping import stop_workers
 from infra.orchestration.server import ui_url
+from tasks.core.markdown import escaped, markdown_table
 from tasks.errors import GateStoppedError, OpenQuestionError
 from tasks.gate.notes import read_note, write_note
 from tasks.gate.question import Question, alone, answered, end_question, read_question, waiting
 from tasks.job.request import output_slug
-from tasks.report.phrases import escaped, markdown_table
 from tasks.report.verdict_section import verdict_rows
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.storage.staging import Staging

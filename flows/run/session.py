@@ -23,12 +23,13 @@ from flows.published.collector_files import check_files_beside
 from flows.published.observed_run import ObservedRun
 from flows.published.observers import CollectorsPlugin
 from flows.published.outbox import deliver
+from flows.report.plugins import ReportPlugin, StagePagesPlugin
 from flows.run.artifacts import all_shown
 from flows.run.base import BasePlugin
 from flows.run.gate import GatePlugin
 from flows.run.installed_plugins import installed_plugins
 from flows.run.late import ready_in_time
-from flows.run.links import LinksPlugin, flow_run_id, links_of_this_run, run_page
+from flows.run.links import LinksPlugin, flow_run_id, links_of_this_run
 from flows.run.listeners import work_in
 from flows.run.nights import EmptySourcePlugin, RunDatePlugin, run_in_order
 from flows.run.questions import QuestionPlugin
@@ -42,11 +43,9 @@ from infra.clusters.resolve import resolved, stage_engines
 from infra.environment import keep_on_without_reader
 from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
-from tasks.core.settings import collector_file
+from tasks.core.settings import FlowName, collector_file
 from tasks.core.stage_results import StageResult
-from tasks.gate.question import FlowName
-from tasks.job.request import PlanOf, Request
-from tasks.report.html import ReportWriter
+from tasks.job.request import Request
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.run.run import run
 from tasks.shuffle.memory_exchange import release
@@ -91,6 +90,7 @@ def run_job(job: AnyJob, flow: FlowName) -> list[str]:
         BasePlugin(job),
         SamplesPlugin(job),
         source,
+        StagePagesPlugin(job),
         ReportPlugin(job),
         GatePlugin(job),
         EventsPlugin(job),
@@ -159,25 +159,6 @@ class ClusterPlugin(RunPlugin):
         known = {"security": security, "set_as_default": False, "timeout": "8s"}
         with suppress(OSError), Client(self.cluster.address, **known) as client:
             release(client, reuse.exchange_prefix(run.request.staging))
-
-
-class ReportPlugin(RunPlugin):
-    """Has the commit write the report of a run into its outputs."""
-
-    def __init__(self, job: AnyJob) -> None:
-        self.job = job
-
-    def begin(self, run: CurrentRun) -> None:
-        request = run.request
-        run.report = ReportWriter(
-            request.staging.folder,
-            request.staging.target,
-            request.splits,
-            lambda split: PlanOf(request).plan(split),
-            self.job.model_dump(mode="json", by_alias=True, exclude_unset=True),
-            run_page(),
-            wanted=request.run.report,
-        )
 
 
 class EventsPlugin(RunPlugin):

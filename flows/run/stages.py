@@ -18,7 +18,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Completed, Crashed, State
 
 from flows.job.refit_job import AnyJob
-from flows.run.artifacts import show
+from flows.run.artifacts import complete
 from flows.run.links import links
 from flows.run.listeners import notify
 from flows.run.lost_workers import WorkersAtStart, in_every_attempt, workers_of
@@ -67,7 +67,7 @@ def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = 
                 wait_for(future, name, job.run.stalled_after, owned=job.cluster.kind != "address")
                 run: StageRun = future.result()
                 _done.get().append(_Done(future.task_run_id, task, run.worker, future.wrapped_future.client))
-                return _reported(run, attempt, future.task_run_id)
+                return _reported(run, attempt)
             except stages_task.LOST as error:
                 _mark_crashed(future.task_run_id, error, task)
                 notes = notes_left(request.staging.folder / FOLDER)
@@ -114,10 +114,11 @@ def _where_it_fits(resources: dict[str, float] | None) -> dict[str, Any]:
     return {"workers": fitting, "allow_other_workers": True} if 0 < len(fitting) < len(workers) else {}
 
 
-def _reported(run: StageRun, attempt: int, task_run_id: uuid.UUID) -> StageResult:
-    """The result of a stage that is done, after people have been shown what it says."""
+def _reported(run: StageRun, attempt: int) -> StageResult:
+    """The result of a stage that is done, after its listeners have heard of it."""
     result = replace(run.result, retries=run.result.retries + attempt)
-    show(run.artifacts, run.progress, task_run_id)
+    if run.progress:
+        complete(run.progress)
     notify(result)
     return result
 
@@ -179,6 +180,11 @@ def _is_told(stage: _Done) -> bool:
             if time.monotonic() - stage.ended > RECORDED_SECONDS:
                 return False
             time.sleep(WAKE_SECONDS)
+
+
+def last_task_run() -> uuid.UUID | None:
+    """The task run of the stage that is done last; None before the first one is done."""
+    return _done.get()[-1].task_run_id if _done.get() else None
 
 
 def stages_before() -> list[State]:

@@ -317,6 +317,11 @@ def thinned(samples: list[UsageSample]) -> list[UsageSample]:
     return [*samples[:-1:step], samples[-1]]
 
 
+def samples_path(staging: Path, title: str) -> Path:
+    """Where the samples of the workers of a stage wait for the report."""
+    return staging / "samples" / f"{title.replace(' ', '-')}.json"
+
+
 def save(path: Path, workers: dict[str, dict[str, Any]]) -> None:
     """Write the samples; a failure is only logged."""
     try:

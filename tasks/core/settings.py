@@ -37,6 +37,7 @@ ENCODINGS = sorted(
         *(name.replace("_", "-") for name in aliases.values() if not name.endswith("_codec")),
     }
 )
+FlowName = Literal["preprocess", "fit", "apply", "refit"]
 S = TypeVar("S", bound="Section")
 V = TypeVar("V")
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")  # in their order

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from tasks.core.units import rate
+
 FailedCast = Mapping[str, Any]  # entry, expression, rows: see tasks.graph.failed_casts
 PartRecord = Mapping[str, Any]  # path, rows, bytes, xxh3_128 of a file of the output
 TableRows = Sequence[Mapping[str, Any]]
@@ -50,6 +52,16 @@ class StageResult:
         """
         return " ".join(filter(None, (self.stage, self.split)))
 
+    @property
+    def line(self) -> str:
+        """One sentence on the stage."""
+        text = f"{self.title}: {self.rows:,} rows in {self.seconds:.2f} s, {rate(self.rows, self.seconds)}"
+        if self.halved:
+            text += f", halved {self.halved:,} times for lack of memory"
+        if self.failed_casts:
+            text += f", casts failed in {sum(failed['rows'] for failed in self.failed_casts):,} rows"
+        return text + (" (already done, not run again)" if self.reused else "")
+
     def figures(self) -> dict[str, Any]:
         """Name -> plain value of the figures for people, without empty and long ones and those shown elsewhere."""
         every = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("shown", True)}
@@ -73,6 +85,13 @@ def total_resources(results: Sequence[StageResult]) -> dict[str, float]:
     parts = {name: on_gpus if name in ("gpu_seconds", "energy_joules") else every for name in RESOURCES}
     known = {name: of for name, of in parts.items() if of and all(every) and all(name in taken for taken in of)}
     return {name: round(sum(taken[name] for taken in of), 6) for name, of in known.items()}
+
+
+def resources_text(taken: Mapping[str, float]) -> str:
+    """What a stage or a run took, in words; `taken` has names of RESOURCES."""
+    texts = ("{:,.1f} core seconds", "{:,.1f} GPU seconds", "{:,.1f} J ({:,.2f} Wh)", "cost {:,.4g}")
+    named = [(name, text) for name, text in zip(RESOURCES, texts, strict=True) if name in taken]
+    return ", ".join(text.format(taken[name], taken[name] / 3600) for name, text in named)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,15 +238,6 @@ class WriteResult(StageResult):
 
 
 @dataclass(frozen=True)
-class StageArtifacts:
-    """What Prefect's UI shows of a stage: a Markdown artifact, whose key begins with `key`."""
-
-    key: str
-    description: str
-    markdown: str
-
-
-@dataclass(frozen=True)
 class ProgressArtifact:
     """The progress artifact of a stage: its id, and its text when the stage was done."""
 
@@ -237,10 +247,9 @@ class ProgressArtifact:
 
 @dataclass(frozen=True)
 class StageRun:
-    """What the Prefect task of a stage returns to the flow: the result, the artifacts that the flow writes, and the
-    address of the Dask worker that ran the stage."""
+    """What the Prefect task of a stage returns to the flow: the result, the artifact of its progress, which the flow
+    completes, and the address of the Dask worker that ran the stage."""
 
     result: StageResult
-    artifacts: StageArtifacts | None
     progress: ProgressArtifact | None
     worker: str

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from tasks.core.settings import FlowName
 from tasks.errors import JobError, OpenQuestionError
 from tasks.gate.verdict import Verdict
 from tasks.storage.atomic import read_json, write_json
@@ -23,7 +24,6 @@ from tasks.storage.staging import Staging, is_work_of
 QUESTION = "question.json"  # in the staging folder
 FORMAT = 1
 Answer = Literal["publish", "discard"]
-FlowName = Literal["preprocess", "fit", "apply", "refit"]
 GateStage = Literal["statistics", "commit"]
 
 

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from tasks.cluster import usage
+from tasks.core.markdown import escaped, markdown_table
 from tasks.core.settings import STAGES
 from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, WriteResult
 from tasks.core.units import amount
 from tasks.report import series
-from tasks.report.phrases import escaped, markdown_table, stage_line
 from tasks.report.svg import data_url
 
 PARTS, MARKDOWN = 300, 80_000  # rows of the table of files; characters of a Markdown artifact
 
 
 def stage_markdown(
-    result: StageResult, diagram: str = "", workers: series.Workers | None = None, dashboard: str = ""
+    result: StageResult, diagram: str = "", workers: usage.Workers | None = None, dashboard: str = ""
 ) -> str:
     """Numbers of a stage, what its workers did, throughput and memory as plots, and the workflow as a diagram.
 
@@ -28,7 +29,7 @@ def stage_markdown(
     where = " → ".join(f"**{stage}**" if stage == result.stage else stage for stage in STAGES)
     made_up = result.made_up if isinstance(result, IngestResult) else ""
     sample = [f"**Made-up data**: {escaped(made_up)}."] if made_up else []
-    parts = [f"### {stage_line(result)}", *sample, where, markdown_numbers(result)]
+    parts = [f"### {result.line}", *sample, where, markdown_numbers(result)]
     if workers and not result.reused:
         parts += _of_workers(result, workers)
     if dashboard:
@@ -66,12 +67,12 @@ def _moments(result: StageResult) -> dict[str, float]:
     return {name: moment for name, moment in moments.items() if moment is not None}
 
 
-def _of_workers(result: StageResult, workers: series.Workers) -> list[str]:
+def _of_workers(result: StageResult, workers: usage.Workers) -> list[str]:
     began, ended = result.began or 0.0, result.ended or result.seconds
     rows = series.worker_rows(workers, ended - began)
     pictures = series.plots(workers, began, (0.0, ended - began), few=True)
     texts = [markdown_table(table[:32]) for table in (rows, series.gpu_rows(workers)) if table]
-    if moved := series.moved(workers):
+    if moved := usage.moved(workers):
         texts.append("Moved between workers: " + ", ".join(f"{amount(n)} by {how}" for how, n in moved.items()))
     return [*texts, *(f"![{result.stage}]({data_url(picture)})" for picture in pictures)]
 

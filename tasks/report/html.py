@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from tasks.cluster import monitor
+from tasks.cluster.monitor import samples_path
 from tasks.core.plan import Plan
+from tasks.core.redaction import job_text, redacted
 from tasks.core.schema import ROW, Schema
 from tasks.core.stage_results import StageResult
 from tasks.graph.binding import Bound
 from tasks.graph.changes import read_changes
+from tasks.graph.learned_text import growth_rows
 from tasks.graph.node import Node
 from tasks.graph.refit_history import batch_rows, history_lines
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.manifest import Manifest, folders_of
 from tasks.report import page
-from tasks.report.learned import growth_rows
-from tasks.report.phrases import samples_path
 from tasks.report.profile_section import ColumnSummary
-from tasks.report.redaction import job_text, redacted
 from tasks.storage.atomic import no_space
 from tasks.storage.own_files import REPORTS, WORKFLOW
 
@@ -78,7 +78,7 @@ class ReportWriter:
                 page.write_report(folder / PERFORMANCE, self.performance)
             if not self.wanted:
                 return
-            samples = {r.title: monitor.load(samples_path(self.folder, r)) for r in results}
+            samples = {r.title: monitor.load(samples_path(self.folder, r.title)) for r in results}
             for split, manifest in manifests.items():
                 source, note = self.sources.get(split, ([], ""))
                 beside = f"{'../' if split else ''}{PERFORMANCE}" if self.performance else ""

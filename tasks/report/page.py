@@ -12,16 +12,17 @@ from typing import Any
 import jinja2
 import pyarrow as pa
 
-from tasks.core.stage_results import RESOURCES, StageResult, StatisticsResult, TransformResult
+from tasks.cluster import usage
+from tasks.core.stage_results import RESOURCES, StageResult, StatisticsResult, TransformResult, resources_text
 from tasks.core.units import amount, rate
 from tasks.gate.earlier_outputs import read_profile
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import sentence
+from tasks.graph.learned_text import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
 from tasks.manifest import dated_lines
-from tasks.report import diagram, profile_section, sampling, series, svg, verdict_section
+from tasks.report import diagram, profile_section, series, svg, verdict_section
 from tasks.report.growth_section import growth
-from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
-from tasks.report.phrases import resources_text
+from tasks.sources import sampling
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.own_files import REPORTS
 from tasks.storage.sample_data import made_up_text
@@ -42,7 +43,7 @@ class Facts:
     values: Mapping[str, Mapping[str, Any]]
     split: str = ""
     results: Sequence[StageResult] = ()
-    samples: Mapping[str, series.Workers] = field(default_factory=dict)  # by the title of the stage
+    samples: Mapping[str, usage.Workers] = field(default_factory=dict)  # by the title of the stage
     source: Sequence[profile_section.ColumnSummary] = ()
     source_note: str = ""
     job: str = ""
@@ -165,7 +166,7 @@ def stage_rows(facts: Facts) -> list[dict[str, Any]]:
             notes.append(f"{amount(result.decoded)} stay decoded for transform")
         if isinstance(result, TransformResult):
             notes.append(f"exchange in {result.exchange}: {result.because}")
-        moved = series.moved(facts.samples.get(result.title, {}))
+        moved = usage.moved(facts.samples.get(result.title, {}))
         notes += [f"{amount(nbytes)} between workers by {how}" for how, nbytes in moved.items()]
         notes += _stayed(result, results, sum(moved.values()))
         rows.append(
@@ -224,7 +225,7 @@ def plots(facts: Facts) -> list[str]:
     return series.plots(_together(facts.samples, zero), zero, (0.0, last - zero), bands)
 
 
-def _together(samples: Mapping[str, series.Workers], zero: float) -> dict[str, dict[str, Any]]:
+def _together(samples: Mapping[str, usage.Workers], zero: float) -> dict[str, dict[str, Any]]:
     """Every worker with its samples of all stages since `zero`, in the order of time."""
     merged: dict[str, dict[str, Any]] = {}
     for workers in samples.values():

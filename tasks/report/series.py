@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tasks.cluster.monitor import UsageSample
+from tasks.cluster.usage import (
+    Workers,
+    by_gpu,
+    counter_growth,
+    grown,
+    highest,
+    moved,
+    seconds_sampled,
+    sent_by,
+    value_of,
+)
 from tasks.core.units import amount, exact_amount
 from tasks.report import svg
 
-Workers = Mapping[str, Mapping[str, Any]]
 Curve = list[tuple[float, float]]
 MOST_LINES, BINS = 6, 60  # more workers than that are drawn as their sum
 LEVELS = ("device", "rss", "to_host", "to_disk")  # how much there is; the others count up
@@ -27,20 +37,10 @@ def named(workers: Workers) -> dict[str, str]:
     return names
 
 
-def by_gpu(workers: Workers) -> dict[str, dict[str, Any]]:
-    """The GPUs that compute, by UUID, each with the samples of all its workers: what is the GPU's counts once."""
-    gpus: dict[str, dict[str, Any]] = {}
-    for w in workers.values():
-        if (uuid := w.get("gpu_uuid")) and w["samples"]:
-            samples = [*gpus.get(uuid, {"samples": ()})["samples"], *w["samples"]]
-            gpus[uuid] = {**w, "samples": sorted(samples, key=lambda sample: sample.at)}
-    return gpus
-
-
 def level(workers: Workers, field: str, zero: float) -> dict[str, Curve]:
     """A quantity over time for each worker, or of all together where they are many; seconds from `zero`."""
     curves = {
-        n: [(s.at - zero, float(_value(s, field))) for s in workers[a]["samples"] if _value(s, field) is not None]
+        n: [(s.at - zero, float(value_of(s, field))) for s in workers[a]["samples"] if value_of(s, field) is not None]
         for a, n in named(workers).items()
     }
     return _few({name: curve for name, curve in curves.items() if curve}, added=True)
@@ -54,7 +54,7 @@ def rates(workers: Workers, field: str, zero: float) -> dict[str, Curve]:
     """
     curves = {}
     for address, name in named(workers).items():
-        samples = [s for s in workers[address]["samples"] if _value(s, field) is not None]
+        samples = [s for s in workers[address]["samples"] if value_of(s, field) is not None]
         if len(samples) > 1 and samples[-1].at > samples[0].at:
             curves[name] = _binned(samples, field, zero)
     return _few(curves, added=True)
@@ -64,7 +64,7 @@ def _binned(samples: Sequence[UsageSample], field: str, zero: float) -> Curve:
     first, last = samples[0].at, samples[-1].at
     bins = max(1, min(BINS, int((last - first) / 0.5)))
     edges = [first + (last - first) * i / bins for i in range(bins + 1)]
-    heights = _at(edges, [(s.at, float(_value(s, field))) for s in samples])
+    heights = _at(edges, [(s.at, float(value_of(s, field))) for s in samples])
     return [
         ((edges[i] + edges[i + 1]) / 2 - zero, max(0.0, (heights[i + 1] - heights[i]) / (edges[i + 1] - edges[i])))
         for i in range(bins)
@@ -83,10 +83,6 @@ def _at(moments: Sequence[float], points: Curve) -> list[float]:
     return resampled
 
 
-def _value(sample: UsageSample, field: str) -> Any:
-    return getattr(sample, field)
-
-
 def _few(curves: dict[str, Curve], added: bool) -> dict[str, Curve]:
     """The curves themselves, or of many workers their sum at the moments of the first."""
     if len(curves) <= MOST_LINES or not added:
@@ -94,56 +90,6 @@ def _few(curves: dict[str, Curve], added: bool) -> dict[str, Curve]:
     moments = [t for t, _ in max(curves.values(), key=len)]
     sums = [sum(values) for values in zip(*(_at(moments, c) for c in curves.values()), strict=True)]
     return {f"all {len(curves)} together": list(zip(moments, sums, strict=True))}
-
-
-def grown(workers: Workers, field: str) -> float:
-    """By how much a counter grew in all workers together."""
-    place = UsageSample._fields.index(field)
-    return float(sum(w["samples"][-1][place] - w["samples"][0][place] for w in workers.values() if w["samples"]))
-
-
-def counter_growth(gpu: Mapping[str, Any], field: str) -> int | None:
-    """By how much a counter of a GPU grew; None where the GPU does not offer it.
-
-    The counter may start again at 0, with its driver or since it was full: a reading below half of the last one is
-    such a start. A smaller step back is not: two processes have read the counter at about the same time.
-    """
-    readings = [_value(s, field) for s in gpu["samples"] if _value(s, field) is not None]
-    growth, last = 0, readings[0] if readings else 0
-    for reading in readings:
-        if reading < last / 2:
-            growth, last = growth + reading, reading
-        elif reading > last:
-            growth, last = growth + reading - last, reading
-    return growth if len(readings) > 1 else None
-
-
-def _span(workers: Workers) -> float:
-    """Seconds from the first sample to the last."""
-    moments = [s.at for w in workers.values() for s in w["samples"]]
-    return max(moments) - min(moments)
-
-
-def resources(workers: Workers, price_per_hour: float | None = None) -> dict[str, float]:
-    """What workers took from the first sample of a stage to the last, by names of RESOURCES, without unknown ones.
-
-    A process with several workers counts once, and so does a GPU. Its energy includes what others do on it.
-    """
-    if not any(w["samples"] for w in workers.values()):
-        return {}
-    cores: dict[Any, float] = {}
-    for address, w in workers.items():
-        process = (w.get("host"), w.get("pid"))
-        cores[process] = max(cores.get(process, 0.0), grown({address: w}, "cpu"))
-    known, gpus = {"core_seconds": sum(cores.values())}, by_gpu(workers)
-    millijoules = [energy for gpu in gpus.values() if (energy := counter_growth(gpu, "energy")) is not None]
-    if gpus:
-        known["gpu_seconds"] = sum(_span({uuid: gpu}) for uuid, gpu in gpus.items())
-    if gpus and len(millijoules) == len(gpus):
-        known["energy_joules"] = sum(millijoules) / 1000
-    if price_per_hour is not None:
-        known["cost"] = price_per_hour * _span(workers) / 3600
-    return {name: round(value, 6) for name, value in known.items()}
 
 
 def gpu_rows(workers: Workers) -> list[dict[str, Any]]:
@@ -155,29 +101,17 @@ def gpu_rows(workers: Workers) -> list[dict[str, Any]]:
     rows, gpus = [], by_gpu(workers)
     for uuid, name in named(gpus).items():
         gpu, energy = {uuid: gpus[uuid]}, counter_growth(gpus[uuid], "energy")
-        row = {"GPU": name, "seconds": f"{_span(gpu):,.1f}", "energy": cell(energy, lambda n: f"{n / 1000:,.1f} J")}
+        row = {
+            "GPU": name,
+            "seconds": f"{seconds_sampled(gpu):,.1f}",
+            "energy": cell(energy, lambda n: f"{n / 1000:,.1f} J"),
+        }
         row["power, peak"] = cell(highest(gpu, "watts"), "{:,.0f} W".format)
         for way in ("in", "out"):
             row[f"NVLink {way}"] = cell(counter_growth(gpus[uuid], f"nvlink_{way}"), amount)
             row[f"PCIe {way} per second, peak"] = cell(highest(gpu, f"pcie_{way}"), amount)
         rows.append(row)
     return rows
-
-
-def highest(workers: Workers, field: str) -> float | None:
-    """The largest value that was seen on any worker; None where none was seen."""
-    values = [_value(s, field) for w in workers.values() for s in w["samples"] if _value(s, field) is not None]
-    return max(values, default=None)
-
-
-def moved(workers: Workers) -> dict[str, float]:
-    """Bytes that several workers sent to each other by transport (cuda ipc, memory of the host, tcp, ucx, inproc); {}
-    where none were."""
-    nbytes_by: dict[str, float] = {}
-    for address, w in workers.items() if len(workers) > 1 else ():
-        for how, nbytes in _sent({address: w}, w["transport"]).items():
-            nbytes_by[how] = nbytes_by.get(how, 0.0) + nbytes
-    return {transport: nbytes for transport, nbytes in nbytes_by.items() if nbytes}
 
 
 def worker_rows(workers: Workers, seconds: float) -> list[dict[str, Any]]:
@@ -202,15 +136,8 @@ def worker_rows(workers: Workers, seconds: float) -> list[dict[str, Any]]:
     return rows
 
 
-def _sent(worker: Workers, transport: str) -> dict[str, float]:
-    """Bytes that others copied out of a worker's GPU and out of its host memory, and those that it sent."""
-    lent, on_host = grown(worker, "lent"), grown(worker, "lent_on_host")
-    rest = max(grown(worker, "sent") - lent - on_host, 0.0)  # Dask counts the results, we their buffers, padded
-    return {"cuda ipc": lent, "host memory": on_host, transport: rest}
-
-
 def _sent_text(worker: Workers, transport: str) -> str:
-    nbytes_by = _sent(worker, transport)
+    nbytes_by = sent_by(worker, transport)
     return ", ".join(f"{amount(nbytes)} ({how})" for how, nbytes in nbytes_by.items() if nbytes or how == transport)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from tasks.core.stage_results import StageResult
 from tasks.job.publication import Train
@@ -55,6 +55,8 @@ class RunPlugin:
     Plugins are called one after another in the order in which the run was given them, at the end in the reverse order.
     All of their methods are called in the process of the run while it has the lock of its output.
     """
+
+    place: ClassVar[int] = 100  # of rowmill's own among each other, from 0 on; installed ones come after them
 
     def begin(self, run: CurrentRun) -> None:
         """Called before the first stage. An error ends the run; NothingToDoError ends it well."""

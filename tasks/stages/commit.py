@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
 from tasks.core.memory_budget import STATE_SHARE_OF_HOST
+from tasks.core.redaction import plain_url
 from tasks.core.row_sizes import row_width
 from tasks.core.schema import Schema
 from tasks.core.settings import Output
@@ -38,7 +39,6 @@ from tasks.job.refitting import base_note, history_of
 from tasks.job.request import PlanOf, Request
 from tasks.job.source_rules import counted, described
 from tasks.manifest import FORMAT, Manifest
-from tasks.report.redaction import plain_url
 from tasks.sources.reading_rules import rows_of
 from tasks.storage.atomic import flush, no_space, partial_folder, write_json
 from tasks.storage.documents import seal

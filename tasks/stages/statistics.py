@@ -24,6 +24,7 @@ from tasks.errors import DataError
 from tasks.graph.binding import Bound, Step
 from tasks.graph.changes import Mode
 from tasks.graph.failed_casts import largest
+from tasks.graph.learned_text import growth_rows, learned_tables
 from tasks.graph.matching import Matched, learned_steps
 from tasks.graph.partition_work import Work
 from tasks.graph.state import Saving, State, check_saved, save_refit_tables
@@ -36,8 +37,6 @@ from tasks.learning import observe
 from tasks.learning.growth import Base
 from tasks.learning.refit_modes import modes
 from tasks.ops.base import Learned, RefitDate
-from tasks.report import learned_tables
-from tasks.report.learned import growth_rows
 from tasks.stages.cache_policy import cached_for_transform
 from tasks.stages.progress import Progress, RowCounter, no_progress
 from tasks.storage.atomic import no_space, partial_folder, read_record, write_json

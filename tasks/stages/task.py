@@ -1,4 +1,4 @@
-"""What makes a function a stage: a Prefect task with a retry rule, a manifest, artifacts and live progress."""
+"""What makes a function a stage: a Prefect task with a retry rule, a manifest and live progress."""
 
 from __future__ import annotations
 
@@ -18,24 +18,19 @@ from prefect.cache_policies import NO_CACHE
 from prefect.context import TaskRunContext
 from prefect.states import State as PrefectState
 
-from tasks import report
-from tasks.cluster import monitor, out_of_memory, stalled_tasks
+from tasks.cluster import monitor, out_of_memory, stalled_tasks, usage
 from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.transfer import gpu_setup
-from tasks.core.stage_results import StageArtifacts, StageResult, StageRun
+from tasks.core.stage_results import StageResult, StageRun
 from tasks.core.unforeseen_errors import DefectError, defect
 from tasks.errors import DataError, GiveUpError, JobError, RowmillError
-from tasks.job.apply_fitted import bound_of
-from tasks.job.fingerprints import fingerprint
-from tasks.job.request import PlanOf, Request
-from tasks.report import run_log, series
-from tasks.report.diagram import workflow_diagram
-from tasks.report.phrases import samples_path
+from tasks.job.request import Request
 from tasks.stages import ingest as stages_ingest
+from tasks.stages import run_log
 from tasks.stages import shuffle_write as stages_shuffle_write
 from tasks.stages import statistics as stages_statistics
 from tasks.stages import transform as stages_transform
-from tasks.stages.progress_artifact import LiveProgress, prefect_client, stage_key
+from tasks.stages.progress_artifact import LiveProgress, prefect_client
 from tasks.stages.storage_blocks import from_block
 from tasks.storage.allowed_roots import limited
 from tasks.storage.credentials import LOADERS, call_masked, storage
@@ -152,11 +147,14 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
                 result: StageResult = call_masked(options, work, request, *splits, pool, progress)
         context = TaskRunContext.get()
         retries = (context.task_run.run_count - 1) if context else 0
-        workers = monitor.load(samples_path(request.staging.folder, result)) if result.reused else watch.workers
-        used = series.resources(workers, request.run.price_per_hour)
+        samples = monitor.samples_path(request.staging.folder, result.title)
+        workers = monitor.load(samples) if result.reused else watch.workers
+        used = usage.resources(workers, request.run.price_per_hour)
         result = replace(result, retries=retries, began=began, ended=time.time(), resources=used)
-        log.info(report.stage_line(result))
-        return StageRun(result, artifacts(result, request, watch), progress.ended(), get_worker().address)
+        log.info(result.line)
+        if not result.reused:  # the report shows them, and so does a later start that reuses the work
+            monitor.save(samples, watch.workers)
+        return StageRun(result, progress.ended(), get_worker().address)
 
     body.__doc__ = work.__doc__
     body.__name__ = name
@@ -168,28 +166,6 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
         persist_result=False,
         cache_policy=NO_CACHE,
     )(body)
-
-
-def artifacts(result: StageResult, request: Request, watch: monitor.Watch) -> StageArtifacts | None:
-    """The artifact of a stage, under a key that stays the same from run to run of a flow; None if it fails.
-
-    The samples of the workers go to the staging folder, for the report and for a later start that reuses the work,
-    unless the stage reused what an earlier start had done.
-    """
-    if not result.reused:
-        monitor.save(samples_path(request.staging.folder, result), watch.workers)
-    try:
-        picture = request.staging.folder / f"diagram-{fingerprint(request.graph)[:12]}.svg"
-        schema = PlanOf(request).plan(request.splits[0]).schema
-        diagram = workflow_diagram(picture, lambda: bound_of(request, schema))
-        return StageArtifacts(
-            key=stage_key(request, result.stage, result.split),
-            description=report.stage_line(result),
-            markdown=report.stage_markdown(result, diagram, watch.workers, dashboard_of(watch.client)),
-        )
-    except Exception as error:  # the work is done all the same
-        log.warning("an artifact could not be made: %s: %s", type(error).__name__, error)
-        return None
 
 
 def dashboard_of(client: Client) -> str:

@@ -25,10 +25,10 @@ from flows.commands.discard import discarded, restored
 from flows.job.nights_table import judged_of
 from flows.run import questions
 from flows.run.questions import form_text
+from tasks.core.markdown import escaped
 from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestionError
 from tasks.gate.question import Question, answered, read_question, write_question
 from tasks.manifest import Manifest
-from tasks.report.phrases import escaped
 from tasks.storage.discarded import is_discarded
 from tasks.storage.staging import Staging
 from tests.commands import rowmill, same_variables

@@ -21,8 +21,8 @@ from flows.job.job import make_application, make_job
 from flows.job.refit_job import maker_of
 from flows.preview.job_preview import Preview, preview
 from flows.preview.preview_text import markdown, sections
+from tasks.core.settings import FlowName
 from tasks.errors import JobError
-from tasks.gate.question import FlowName
 from tasks.job.run_date import RunDate
 from tests.commands import rowmill
 from tests.flows.runs import key_of, run_flow

@@ -11,12 +11,11 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
-from tasks.cluster import monitor
+from tasks.cluster import monitor, usage
 from tasks.core.stage_results import RESOURCES
 from tasks.errors import GiveUpError
 from tasks.job.output_check import damages
 from tasks.manifest import Manifest
-from tasks.report import series
 from tasks.report.html import reports_of
 from tasks.stages import commit
 from tests.flows.runs import key_of, run_flow
@@ -102,7 +101,7 @@ def test_a_run_that_goes_on_has_the_figures_of_the_start_that_did_the_work(
     stages = Manifest.load(out).data["stages"]
     assert len(samples) == len(stages) == 4
     for name, stage in stages.items():
-        assert series.resources(samples[name])["core_seconds"] == stage["core_seconds"]
+        assert usage.resources(samples[name])["core_seconds"] == stage["core_seconds"]
     (report,) = reports_of(out, again=True)
     text = report.read_text()
     assert f"<p>The stages together: {Manifest.load(out).data['core_seconds']:,.1f} core seconds" in text

@@ -12,7 +12,7 @@ import pytest
 
 from tasks.errors import DataError, JobError
 from tasks.manifest import Manifest
-from tasks.report.run_log import only_message
+from tasks.stages.run_log import only_message
 from tests.flows.runs import run_flow
 from tests.flows.test_preprocess import job, logs
 

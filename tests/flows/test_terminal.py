@@ -14,8 +14,9 @@ from flows.commands.console import Terminal, say_error
 from flows.commands.inspect import show_folder
 from flows.job.job import make_job
 from flows.preview.preview_tables import print_rows
+from tasks.core.markdown import Markdown, escaped, escaped_rows, markdown_table
 from tasks.core.stage_results import IngestResult
-from tasks.report import Markdown, escaped, escaped_rows, markdown_table, stage_markdown
+from tasks.report.artifact import stage_markdown
 from tests.stages import run_stages
 
 HOSTILE = "a\x1b[2J\x9b31m\u202eb"

@@ -585,7 +585,7 @@ def versions(
     from rich.markdown import Markdown
 
     from flows.published.versions_page import versions_text
-    from tasks.report import unescaped
+    from tasks.core.markdown import unescaped
 
     text, console = versions_text(out.resolve()), terminal()
     if console.is_terminal:

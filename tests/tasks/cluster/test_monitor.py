@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from infra.clusters.model import Cluster
-from tasks.cluster import monitor
+from tasks.cluster import monitor, usage
 from tasks.cluster.dask_pool import workers_at
 from tasks.cluster.monitor import UsageSample
-from tasks.report import series
 from tests.clusters import make_cluster
 
 
@@ -99,7 +98,7 @@ def test_core_seconds_are_those_of_the_processes_of_workers(quiet: Any) -> None:
         while not watch.workers:
             time.sleep(0.01)
         quiet.gather(quiet.map(computed, [0.4, 0.4], pure=False))
-    taken = series.resources(watch.workers)
+    taken = usage.resources(watch.workers)
     assert set(taken) == {"core_seconds"}
     assert 0.8 <= taken["core_seconds"] < 3
 
@@ -318,7 +317,7 @@ def test_a_real_gpu_says_its_power_and_energy() -> None:
     ):
         time.sleep(3)
     (worker,) = watch.workers.values()
-    taken = series.resources(watch.workers)
+    taken = usage.resources(watch.workers)
     assert all(1 <= s.watts <= 2000 for s in worker["samples"])
     assert taken["energy_joules"] > 0
     assert 1 <= taken["energy_joules"] / taken["gpu_seconds"] <= 2000

@@ -26,7 +26,6 @@ from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import Downsampling, RowRules
 from tasks.manifest import Manifest
 from tasks.report.artifact import stage_markdown
-from tasks.report.phrases import stage_line
 from tasks.sources.planning import make_plan
 from tasks.workflow import Workflow
 from tests.stages import run_stages
@@ -76,7 +75,7 @@ def test_a_run_counts_the_casts_that_fail(exchange: str, tmp_path: Path, engine:
     manifest = Manifest.load(tmp_path / "out")
     assert manifest.rows["out"] == 9
     assert manifest.data["stages"]["transform"]["failed_casts"] == EXPECTED
-    assert stage_line(transform).endswith(", casts failed in 5 rows")
+    assert transform.line.endswith(", casts failed in 5 rows")
     page = html.unescape((tmp_path / "out" / "_report.html").read_text())
     assert "3 row(s) are null in Lambda of 'text' because a cast failed: cast(_, 'int64')" in page
     assert "Casts that failed, their rows are null" in stage_markdown(transform)

@@ -19,9 +19,9 @@ from tasks.dataset import Dataset
 from tasks.engines.algorithms.factors import Factor, merge, principal_axes
 from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound
+from tasks.graph.learned_text import learned_tables
 from tasks.ops.base import Context
-from tasks.report import learned_tables, stage_markdown
-from tasks.report.artifact import markdown_numbers
+from tasks.report.artifact import markdown_numbers, stage_markdown
 from tasks.workflow import Workflow
 from tests.tasks.ops.fitting import learned, transformed
 

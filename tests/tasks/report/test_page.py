@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import make_job
+from tasks.core.redaction import job_text
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.saved_workflow import load_fitted
@@ -20,7 +21,6 @@ from tasks.job.output_check import damages
 from tasks.manifest import Manifest
 from tasks.report import page as page_of
 from tasks.report.html import reports_of
-from tasks.report.redaction import job_text
 from tests.stages import run_stages
 from tests.tasks.report.test_series import gpu, transformed
 

@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tasks.cluster import usage
 from tasks.cluster.monitor import UsageSample
-from tasks.core.stage_results import StatisticsResult, TransformResult, WriteResult, total_resources
-from tasks.report import series, stage_markdown, svg
+from tasks.core.stage_results import StatisticsResult, TransformResult, WriteResult, resources_text, total_resources
+from tasks.report import series, svg
+from tasks.report.artifact import stage_markdown
 from tasks.report.box_graph import graph
-from tasks.report.phrases import resources_text
 from tests.tasks.cluster.test_monitor import sample
 
 
@@ -61,12 +62,12 @@ def test_a_worker_that_was_seen_once_has_no_rate() -> None:
 
 @pytest.mark.promise("The report shows the bytes of each way")
 def test_bytes_between_workers_are_told_by_transport() -> None:
-    assert series.moved(workers()) == {"tcp": 16_000.0}
-    assert series.moved(workers(1)) == {}
+    assert usage.moved(workers()) == {"tcp": 16_000.0}
+    assert usage.moved(workers(1)) == {}
     found = workers()
     first = found[min(found)]
     first["samples"][-1] = first["samples"][-1]._replace(lent=5_000, lent_on_host=1_000)
-    assert series.moved(found) == {"cuda ipc": 5_000.0, "host memory": 1_000.0, "tcp": 10_000.0}
+    assert usage.moved(found) == {"cuda ipc": 5_000.0, "host memory": 1_000.0, "tcp": 10_000.0}
     rows = series.worker_rows(found, 1.0)
     assert [row["sent"] for row in rows] == ["5.0 kB (cuda ipc), 1.0 kB (host memory), 2.0 kB (tcp)", "8.0 kB (tcp)"]
 
@@ -99,32 +100,32 @@ def gpu(uuid: str, energy: list[int | None], begin: float = 100.0, **more: Any) 
 @pytest.mark.promise("A GPU or a process that several workers share counts once", "flows/OPERATIONS.md#what-a-run-took")
 def test_workers_that_share_a_gpu_or_a_process_count_it_once() -> None:
     two_of_one = {"a": gpu("GPU-0", [10, 20, 30], pid=1), "b": gpu("GPU-0", [10, 21, 29], pid=2)}
-    assert series.resources(two_of_one) == {"core_seconds": 4.0, "gpu_seconds": 2.0, "energy_joules": 20.0}
+    assert usage.resources(two_of_one) == {"core_seconds": 4.0, "gpu_seconds": 2.0, "energy_joules": 20.0}
     of_two = {"a": gpu("GPU-0", [10, 20, 30]), "b": gpu("GPU-1", [10, 20, 34])}
-    assert series.resources(of_two) == {"core_seconds": 2.0, "gpu_seconds": 4.0, "energy_joules": 44.0}
+    assert usage.resources(of_two) == {"core_seconds": 2.0, "gpu_seconds": 4.0, "energy_joules": 44.0}
 
 
 def test_the_energy_of_a_lost_worker_and_of_that_in_its_place_is_of_one_gpu() -> None:
     both = {"a": gpu("GPU-0", [10, 20, 30], pid=1), "b": gpu("GPU-0", [70, 90], begin=105.0, pid=2)}
-    assert series.resources(both) == {"core_seconds": 3.0, "gpu_seconds": 6.0, "energy_joules": 80.0}
+    assert usage.resources(both) == {"core_seconds": 3.0, "gpu_seconds": 6.0, "energy_joules": 80.0}
 
 
 def test_a_counter_that_starts_again_with_its_driver_counts_from_zero() -> None:
     cases = {17: [1000, 1010, 2, 7], 80: [100, 150, 0, 30], 50: [100, 130, 125, 150], 5: [None, 10, None, 15]}
     for joules, readings in cases.items():
-        assert series.resources({"a": gpu("GPU-0", readings)})["energy_joules"] == joules
+        assert usage.resources({"a": gpu("GPU-0", readings)})["energy_joules"] == joules
 
 
 def test_energy_that_one_gpu_does_not_offer_is_not_known_of_all() -> None:
     mixed = {"a": gpu("GPU-0", [10, 20]), "b": gpu("GPU-1", [None, None])}
-    assert series.resources(mixed) == {"core_seconds": 1.0, "gpu_seconds": 2.0}
+    assert usage.resources(mixed) == {"core_seconds": 1.0, "gpu_seconds": 2.0}
     assert [row["energy"] for row in series.gpu_rows(mixed)] == ["10.0 J", ""]
 
 
 def test_workers_without_gpus_have_core_seconds_and_nobody_seen_has_nothing() -> None:
-    assert series.resources(workers()) == {"core_seconds": 4.0}
-    assert series.resources({}) == series.resources({"a": worker([])}) == {}
-    assert series.resources(workers(), price_per_hour=36.0) == {"core_seconds": 4.0, "cost": 0.04}
+    assert usage.resources(workers()) == {"core_seconds": 4.0}
+    assert usage.resources({}) == usage.resources({"a": worker([])}) == {}
+    assert usage.resources(workers(), price_per_hour=36.0) == {"core_seconds": 4.0, "cost": 0.04}
 
 
 def test_a_sum_is_of_all_stages_that_take_something_and_of_none_where_one_does_not_know() -> None:

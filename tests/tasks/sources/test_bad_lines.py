@@ -29,13 +29,13 @@ from tasks.core.settings import Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.manifest import Manifest
-from tasks.report.sampling import of_source
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.formats import FORMATS, jsonl
 from tasks.sources.formats.readable_lines import DelimitedSieve
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
+from tasks.sources.sampling import of_source
 from tasks.stages import ingest
 from tasks.storage.files import expand
 from tasks.workflow import Workflow

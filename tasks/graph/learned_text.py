@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,24 @@ from tasks.engines.convert.python_values import rows_listed
 from tasks.graph.binding import Bound, Step
 from tasks.ops.base import Learned
 
+TABLE_ROWS = 20
+
 
 def learned_steps(bound: Bound, values: Mapping[str, Any]) -> dict[str, Step]:
     """The steps that learned something, by key, in the order of the graph."""
     return {s.key: s for s in bound.steps.values() if isinstance(s.op, Learned) and s.key in values}
+
+
+def learned_tables(steps: Iterable[Any], values: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What the learned steps have to show, by title: the first rows of each."""
+    tables = {}
+    for step in steps:
+        rows = step.op.report(values[step.key])
+        if rows:
+            few = len(step.unit) <= 4
+            columns = ", ".join(step.unit) if few else f"{step.unit[0]} .. {step.unit[-1]} ({len(step.unit):,} columns)"
+            tables[f"{type(step.op).__name__} of {columns}"] = rows[:TABLE_ROWS]
+    return tables
 
 
 def is_vocabulary(fitted: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.dataset import Dataset
-from tasks.report import sampling
+from tasks.sources import sampling
 
 
 def test_rows_of_parquet_are_from_several_places(tmp_path: Path) -> None:

@@ -1,53 +1,12 @@
-"""Numbers to text: amounts, rates, a stage in a line, rows as a Markdown table."""
+"""Markdown of texts and rows that come from people's data."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.core.stage_results import RESOURCES, StageResult
-from tasks.core.units import rate
 from tasks.errors import visible
-
-TABLE_ROWS = 20
-
-
-def samples_path(staging: Path, result: StageResult) -> Path:
-    """Where the samples of a stage's workers wait for the report."""
-    return staging / "samples" / f"{result.title.replace(' ', '-')}.json"
-
-
-def stage_line(result: StageResult) -> str:
-    """One sentence on a stage."""
-    per_second = rate(result.rows, result.seconds)
-    text = f"{result.title}: {result.rows:,} rows in {result.seconds:.2f} s, {per_second}"
-    if result.halved:
-        text += f", halved {result.halved:,} times for lack of memory"
-    if result.failed_casts:
-        text += f", casts failed in {sum(failed['rows'] for failed in result.failed_casts):,} rows"
-    return text + (" (already done, not run again)" if result.reused else "")
-
-
-def resources_text(taken: Mapping[str, float]) -> str:
-    """What a stage or a run took, in words; `taken` has names of RESOURCES."""
-    texts = ("{:,.1f} core seconds", "{:,.1f} GPU seconds", "{:,.1f} J ({:,.2f} Wh)", "cost {:,.4g}")
-    named = [(name, text) for name, text in zip(RESOURCES, texts, strict=True) if name in taken]
-    return ", ".join(text.format(taken[name], taken[name] / 3600) for name, text in named)
-
-
-def learned_tables(steps: Iterable[Any], values: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """What the learned steps have to show, by title: the first rows of each."""
-    tables = {}
-    for step in steps:
-        rows = step.op.report(values[step.key])
-        if rows:
-            few = len(step.unit) <= 4
-            columns = ", ".join(step.unit) if few else f"{step.unit[0]} .. {step.unit[-1]} ({len(step.unit):,} columns)"
-            tables[f"{type(step.op).__name__} of {columns}"] = rows[:TABLE_ROWS]
-    return tables
-
 
 # What Markdown or HTML takes for its own: neither underscores within words nor parentheses without brackets.
 MARKUP = re.compile(
