@@ -55,8 +55,8 @@ def contract(
 
       rowmill contract out/nightly > contract.yaml
     """
-    from tasks.gate.contract import proposed
-    from tasks.gate.earlier_outputs import read_profile
+    from tasks.gate.contract_values import proposed
+    from tasks.profile.output_profile import read_profile
     from tasks.storage.own_files import SPLITS
 
     folder = _output(out)
@@ -90,10 +90,10 @@ def _side(folder: Path, root: Path) -> Any:
     """What is compared of an output."""
     from tasks.core.schema import Schema
     from tasks.gate.comparison import Side
-    from tasks.gate.earlier_outputs import read_profile
     from tasks.graph.learned_text import is_vocabulary, learned_steps
     from tasks.graph.saved_workflow import load_fitted
     from tasks.manifest import Manifest
+    from tasks.profile.output_profile import read_profile
 
     manifest = Manifest.load(folder)
     saved = load_fitted(root, look=True)
@@ -138,7 +138,7 @@ def _show(result: Any, every: bool) -> None:
 
 def _show_distributions(result: Any, every: bool) -> None:
     """Print the cells of distributions: of each column, or of the five that moved most the five largest changes."""
-    from tasks.gate.contract import percent
+    from tasks.gate.contract_values import percent
 
     chosen = result.distributions if every else [one for one in result.distributions if one.jensen_shannon > 0][:5]
     for one in chosen:

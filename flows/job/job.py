@@ -18,12 +18,12 @@ from flows.job.yaml_lines import Lines, parse_yaml
 from infra import bounded_yaml
 from infra.clusters.model import Cluster
 from tasks import ops
+from tasks.core.contract import Contract, make_contract
 from tasks.core.schema import Tags
 from tasks.core.settings import NO_BASE, Checks, Output, Refitting, Run, S, Section, Source, collector_file, some_path
 from tasks.core.strict_json import encoded
 from tasks.engines.expression.syntax import parse
 from tasks.errors import JobError, RowmillError, mistakes, near, place_text
-from tasks.gate.contract import Contract, make_contract
 from tasks.graph.node import Node, graph_to_json, topological
 from tasks.graph.saved_workflow import read_fitted
 from tasks.job.apply_fitted import applying_request

@@ -25,13 +25,13 @@ from tasks.core.schema import ROW, Schema
 from tasks.core.versions import rowmill_version
 from tasks.engines.expression.syntax import parse
 from tasks.gate.notes import GateNote
-from tasks.gate.output_profile import ColumnProfile, Profile
 from tasks.graph.column_lineage import INDIRECT, ColumnLineage, ColumnOrigin
 from tasks.graph.saved_workflow import load_fitted
 from tasks.job.publication import paths_of, sources_of
 from tasks.job.request import Request
 from tasks.job.run_date import parse_run_date
 from tasks.manifest import Manifest
+from tasks.profile.output_profile import ColumnProfile, Profile
 from tasks.storage.files import is_remote, local_path
 from tasks.storage.own_files import SPLITS, VERSION, described_by
 

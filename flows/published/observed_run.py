@@ -13,11 +13,10 @@ from flows.published.collector_files import collector_files
 from tasks.cluster import monitor, usage
 from tasks.cluster.monitor import samples_path
 from tasks.core.stage_results import StageResult
-from tasks.gate.earlier_outputs import read_profile
 from tasks.gate.notes import GateNote, read_gate, read_note
-from tasks.gate.output_profile import Profile
 from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import Request
+from tasks.profile.output_profile import Profile, read_profile
 from tasks.storage.sidecars import Sidecar, check_sidecars
 
 WAIT_SECONDS = 0.9  # that the end of a run waits for its collectors

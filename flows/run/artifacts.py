@@ -68,7 +68,7 @@ def complete(progress: ProgressArtifact) -> None:
     later(lambda: _complete(progress))
 
 
-def later(write: Callable[[], None], key: str = "") -> None:
+def later(write: Callable[[], object], key: str = "") -> None:
     """Have a thread write artifacts soon; it is done when the block of `all_shown` ends.
 
     Artifacts of one key are written in their order: the server shows the newest.

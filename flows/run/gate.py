@@ -26,12 +26,12 @@ from tasks.gate.decide import GateDecision, decide, judge
 from tasks.gate.earlier_outputs import MOST_NIGHTS, Past, PastNights, good_versions
 from tasks.gate.locate import with_files
 from tasks.gate.notes import GateNote, digest_of, read_note, write_note
-from tasks.gate.output_profile import Profile
 from tasks.gate.question import FORMAT, GateStage, Question, ask, now, read_question
 from tasks.gate.verdict import Finding, Verdict
 from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import PlanOf, Request, output_slug
 from tasks.job.run_date import is_pattern
+from tasks.profile.output_profile import Profile
 from tasks.report.verdict_section import verdict_markdown, verdict_rows
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.storage.documents import dumped

@@ -669,6 +669,7 @@ class Check(Section):
 
 WITHOUT_FIGURE = ("constant", "swapped", "duplicated", "columns", "contract")  # checks that hold or do not
 OF_ROWS = ("rows", "duplicated", "repeated")
+OF_STEPS = ("out_of_vocabulary", "unmatched", "failed_casts")
 
 
 class Checks(Section):

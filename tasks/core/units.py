@@ -80,6 +80,7 @@ def rate(rows: float, seconds: float) -> str:
     return f"{rows / seconds:,.0f} rows/s" if seconds > 0 else "-"
 
 
+HOUR = 3_600_000_000  # microseconds
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 

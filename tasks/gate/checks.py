@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.core.settings import Check, Checks
-from tasks.gate.contract import Contract, percent, shown
+from tasks.core.contract import Contract
+from tasks.core.settings import OF_STEPS, Check, Checks
+from tasks.gate.contract_values import percent, shown
 from tasks.gate.distances import Array, in_cells, jensen_shannon, quantile_cells
 from tasks.gate.distributions import Cells, Moved, References, cells_of, listed, moved, newcomers, references, vanished
 from tasks.gate.earlier_outputs import Past
@@ -36,19 +37,9 @@ from tasks.gate.expected_range import (
     predict,
     rows_text,
 )
-from tasks.gate.figures import (
-    OF_STEPS,
-    Key,
-    Scale,
-    family,
-    figures_of,
-    noise_of,
-    scale_of,
-    share_below,
-    value_texts,
-)
-from tasks.gate.output_profile import Association, ColumnProfile, Profile
+from tasks.gate.figures import Key, Scale, family, figures_of, noise_of, scale_of, share_below, value_texts
 from tasks.gate.verdict import Finding, Level
+from tasks.profile.output_profile import Association, ColumnProfile, Profile
 
 CHANCE = 0.01  # of a false alarm in a plain night, all checks but `rows` together
 DRIFT = 0.25  # standard deviations by which the values of a column move a night: its bins are not compared then

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema
 from tasks.engines.convert.python_values import rows_listed
-from tasks.gate.contract import shown
+from tasks.gate.contract_values import shown
 from tasks.gate.distances import jensen_shannon, psi, shares
 from tasks.gate.distributions import cells_of
 from tasks.gate.figures import SHARES, family, figures_of, value_texts
-from tasks.gate.output_profile import ColumnProfile, Profile
+from tasks.profile.output_profile import ColumnProfile, Profile
 
 Cells = tuple[str, ...]  # of a row of a table
 MOST_CELLS = 24  # of a distribution that is shown

@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
+from tasks.core.contract import Contract
 from tasks.core.settings import Checks
 from tasks.gate.checks import NightChecks
-from tasks.gate.contract import Contract, check_values
+from tasks.gate.contract_values import check_values
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.expected_range import WINDOW
 from tasks.gate.notes import GateNote
-from tasks.gate.output_profile import Profile
 from tasks.gate.question import GateStage
 from tasks.gate.verdict import Finding, Outcome, Verdict, outcome
+from tasks.profile.output_profile import Profile
 
 LEVELS = {"stop": 0, "ask": 1, "warn": 2}
 

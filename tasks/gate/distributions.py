@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.engines.hashing import murmur3
-from tasks.gate.contract import percent
+from tasks.gate.contract_values import percent
 from tasks.gate.distances import DISTANCES, Array, Distance, in_cells, noise, quantile_cells, shares
 from tasks.gate.expected_range import TREND, WeekdayCalendar, limit, predict
 from tasks.gate.figures import family, shown
-from tasks.gate.output_profile import BUCKETS, TOP, ColumnProfile, bin_edges
+from tasks.profile.output_profile import BUCKETS, TOP, ColumnProfile, bin_edges
 
 MOST_NAMES = 400  # values that are cells of their own
 FREQUENT = 20  # of them are cells of a PSI

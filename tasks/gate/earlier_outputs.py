@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tasks.errors import RowmillError
 from tasks.gate.figures import Key, figures_of
-from tasks.gate.output_profile import PROFILE, Profile
+from tasks.profile.output_profile import PROFILE, Profile, read_profile
 from tasks.storage import own_files
 from tasks.storage.atomic import read_json
 from tasks.storage.own_files import MANIFEST, SPLITS
@@ -82,12 +82,6 @@ def versions_of(output: Path) -> list[Path]:
         return [output]
     versions = reversed(own_files.versions_of(output))
     return [path for path in versions if any((path / place / MANIFEST).is_file() for place in ("", SPLITS[0]))]
-
-
-def read_profile(folder: Path) -> Profile | None:
-    """The profile of an output's folder; None without one, DataError for one that is damaged."""
-    path = folder / PROFILE
-    return Profile.from_json(read_json(path), path) if path.is_file() else None
 
 
 def _day(manifest: object) -> date | None:

@@ -18,7 +18,7 @@ from statistics import median
 
 import numpy as np
 
-from tasks.gate.contract import percent
+from tasks.gate.contract_values import percent
 from tasks.gate.distances import Array, t_limit
 
 WINDOW = 35  # newest nights that a prediction looks at

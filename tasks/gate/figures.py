@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from tasks.gate.contract import percent, shown
-from tasks.gate.output_profile import MINUS_INFINITY, PLUS_INFINITY, ColumnProfile, Profile, bin_edges, bin_of
+from tasks.core.settings import OF_STEPS
+from tasks.core.units import HOUR
+from tasks.gate.contract_values import percent, shown
+from tasks.profile.output_profile import MINUS_INFINITY, PLUS_INFINITY, ColumnProfile, Profile, bin_edges, bin_of
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-HOUR = 3_600_000_000  # microseconds
-OF_STEPS = ("out_of_vocabulary", "unmatched", "failed_casts")
 SHARES = ("nulls", "repeated", *OF_STEPS)
 
 

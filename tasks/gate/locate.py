@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tasks import engines
+from tasks.core.contract import Contract
 from tasks.core.plan import Piece, Plan
 from tasks.core.schema import ROW
 from tasks.engines.algorithms import column_sketch
@@ -17,13 +18,13 @@ from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.expression.interpreter import true_rows
 from tasks.engines.expression.syntax import parse
 from tasks.errors import RowmillError
-from tasks.gate.column_figures import column_profile
-from tasks.gate.contract import Contract, check_values
+from tasks.gate.contract_values import check_values
 from tasks.gate.distances import jensen_shannon, noise
 from tasks.gate.distributions import cells_of
 from tasks.gate.figures import figures_of
-from tasks.gate.output_profile import ColumnProfile, Profile
 from tasks.gate.verdict import Finding, Verdict
+from tasks.profile.column_figures import column_profile
+from tasks.profile.output_profile import ColumnProfile, Profile
 from tasks.sources.reader import read_pieces
 
 MOST_ROWS = 1 << 22  # that are read at once

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tasks.gate.output_profile import Profile
 from tasks.gate.question import FORMAT, Answered, GateStage, Question
 from tasks.gate.verdict import Finding, Verdict, outcome
+from tasks.profile.output_profile import Profile
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.documents import Form, Number, dumped, parsed
 from tasks.storage.own_files import GATE

@@ -12,15 +12,15 @@ from typing import Any
 from tasks.core.dtypes import parse_dtype
 from tasks.core.plan import RETYPED, Plan
 from tasks.errors import DataError
-from tasks.gate.column_figures import column_profiles
-from tasks.gate.distances import associations
-from tasks.gate.output_profile import PROFILE, Profile, StepProfile
 from tasks.graph import row_sample
 from tasks.graph.binding import Bound, Step
 from tasks.graph.evaluation import titled
 from tasks.graph.failed_casts import Record
 from tasks.graph.seen import Seen
 from tasks.job.request import Request
+from tasks.profile.associations import associations
+from tasks.profile.column_figures import column_profiles
+from tasks.profile.output_profile import PROFILE, Profile, StepProfile
 from tasks.storage.atomic import read_json, write_text
 from tasks.storage.checksum import digest
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core import versions
+from tasks.core.contract import Contract, make_contract
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import OPTION, PARSED, File, Plan
 from tasks.core.schema import ROW, Schema
@@ -18,7 +19,6 @@ from tasks.core.settings import Checks, FlowName, Output, Run, Source
 from tasks.core.strict_json import decoded
 from tasks.core.versions import rowmill_version
 from tasks.errors import DataError
-from tasks.gate.contract import Contract, make_contract
 from tasks.graph.node import Node, graph_from_json, graph_to_json, side_paths
 from tasks.graph.row_rules import Division, RowSet
 from tasks.job.fingerprints import fingerprint, own_code, users_code

@@ -15,11 +15,11 @@ import pyarrow as pa
 from tasks.cluster import usage
 from tasks.core.stage_results import RESOURCES, StageResult, StatisticsResult, TransformResult, resources_text
 from tasks.core.units import amount, rate
-from tasks.gate.earlier_outputs import read_profile
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import sentence
 from tasks.graph.learned_text import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
 from tasks.manifest import dated_lines
+from tasks.profile.output_profile import read_profile
 from tasks.report import diagram, profile_section, series, svg, verdict_section
 from tasks.report.growth_section import growth
 from tasks.sources import sampling

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import dtype_name, is_list, kind_of
 from tasks.core.schema import Schema
 from tasks.engines.convert.python_values import listed, stored_type, value_of
-from tasks.gate.output_profile import ColumnProfile, Profile
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.learned_text import distinct_values
+from tasks.profile.output_profile import ColumnProfile, Profile
 
 BINS, TOP, LONG = 24, 5, 40  # bars of a histogram, top values, characters of a value that is shown
 EXACT = 2.0**53  # up to which float64 holds every whole number

@@ -9,9 +9,9 @@ from typing import Any
 
 from tasks.core.markdown import escaped, markdown_table
 from tasks.gate.notes import GateNote, read_gate
-from tasks.gate.output_profile import ColumnProfile, Profile, bin_edges
 from tasks.gate.question import GateStage
 from tasks.gate.verdict import Finding, Verdict
+from tasks.profile.output_profile import ColumnProfile, Profile, bin_edges
 from tasks.report.svg import COLOURS, GRID, INK, MUTED, data_url
 
 ROWS, PLOTS, BARS = 100, 8, 24  # findings of a table, columns that are drawn, bars of a plot

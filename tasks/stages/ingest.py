@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 from tasks.cluster.parallelism import sizing
 from tasks.cluster.pool import Pool
+from tasks.core.contract import Contract, check_contract
 from tasks.core.dtypes import dtype_name
 from tasks.core.plan import PARSED, Block, File, Plan
 from tasks.core.schema import Schema
+from tasks.core.settings import OF_STEPS
 from tasks.core.stage_results import IngestResult
 from tasks.errors import DataError, JobError, NoInputError, near
-from tasks.gate.contract import Contract, under_contract
-from tasks.gate.figures import OF_STEPS
 from tasks.graph.binding import Bound
 from tasks.graph.row_rules import Division, RowRules
 from tasks.job.apply_fitted import adapted, adopt, base_schema, bound_of, differences_of, missing_labels, null_types
@@ -386,9 +386,9 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
 def under_rules(plan: Plan, contract: Contract, split: str) -> tuple[Plan, list[str]]:
     """The plan of a split under a contract, and a sentence for each column that it has a rule for; a DataError for what
     it freezes."""
-    allowed = under_contract(plan.schema, contract, f"source.{split or 'path'}")
+    allowed = check_contract(plan.schema, contract, f"source.{split or 'path'}")
     plan = with_missing(replace(plan, schema=allowed.schema), contract.missing_rules)
-    return plan, [finding.text for finding in allowed.findings]
+    return plan, [note.text for note in allowed.notes]
 
 
 def _parsed(plan: Plan, folder: Path, columns: Sequence[str], pool: Pool) -> Plan:

@@ -16,7 +16,7 @@ from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes, row_width
 from tasks.core.settings import Output, Run
-from tasks.gate.question import refuse_open
+from tasks.core.wings import from_wing
 from tasks.graph.failed_casts import warn
 from tasks.graph.node import Node, graph_to_json
 from tasks.graph.partition_work import StateFolder, Work
@@ -79,7 +79,8 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
     started, staging = time.perf_counter(), Staging(output.path, run.scratch)
     staging.check(output.on_existing)
     with staging.locked():
-        refuse_open(staging)
+        if refuse_open := from_wing("tasks/gate", "question", "refuse_open"):
+            refuse_open(staging)
         staging.check(output.on_existing)
         staging.reset()
         for folder in (staging.new, staging.notes):

@@ -36,13 +36,13 @@ from flows.run import session
 from flows.run.samples import SamplesPlugin
 from infra.clusters import local
 from infra.clusters.model import OF_CLASS, Cluster
+from tasks.core.contract import make_contract
 from tasks.core.settings import OF_ROWS, WITHOUT_FIGURE, Check, Checks, Source
 from tasks.dataset import Dataset
 from tasks.errors import RowmillError
-from tasks.gate.contract import make_contract
 from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
-from tasks.gate.output_profile import Profile, StepProfile
+from tasks.profile.output_profile import Profile, StepProfile
 from tasks.workflow import Workflow
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import Shop, profile_of

@@ -23,13 +23,14 @@ import pytest
 from flows.commands.discard import discarded, restored
 from flows.job.job import make_application, make_job
 from flows.run.base import BasePlugin
+from tasks.core.contract import make_contract
 from tasks.core.settings import Checks
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.gate.contract import make_contract
 from tasks.gate.decide import judge
-from tasks.gate.earlier_outputs import good_versions, read_profile
+from tasks.gate.earlier_outputs import good_versions
 from tasks.loading import loader
+from tasks.profile.output_profile import read_profile
 from tasks.storage.discarded import is_discarded
 from tasks.storage.retention import removed_nights
 from tasks.workflow import Workflow

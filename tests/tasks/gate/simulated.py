@@ -14,16 +14,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.core.contract import Contract, make_contract
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import ROW
 from tasks.core.settings import Checks
-from tasks.gate.contract import Contract, make_contract
 from tasks.gate.decide import judge
-from tasks.gate.distances import associations
 from tasks.gate.earlier_outputs import Past
-from tasks.gate.output_profile import ColumnProfile, Profile, StepProfile
 from tasks.gate.verdict import Verdict
 from tasks.graph.row_sample import ROWS
+from tasks.profile.associations import associations
+from tasks.profile.output_profile import ColumnProfile, Profile, StepProfile
 
 FIRST = date(2026, 9, 7)  # a Monday
 UNREAD = ("note", "remark")  # columns of a source that a job does not read

@@ -16,16 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tasks.core.contract import make_contract
 from tasks.core.settings import Check, Checks
 from tasks.engines.hashing import murmur3
 from tasks.errors import DataError, JobError
-from tasks.gate.contract import make_contract
 from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.figures import figures_of
 from tasks.gate.notes import read_gate
-from tasks.gate.output_profile import ColumnProfile, Profile, StepProfile
 from tasks.gate.verdict import Finding, Verdict, outcome
+from tasks.profile.output_profile import ColumnProfile, Profile, StepProfile
 from tasks.storage.documents import dumped, parsed
 from tests.examples import nightly_but
 from tests.tasks.gate.simulated import FIRST, SHOPS_OF_ROWS, Shop, profile_of

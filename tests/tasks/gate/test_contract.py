@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from flows.job.job import make_job
+from tasks.core.contract import apply_contract, check_contract, make_contract
 from tasks.core.schema import Column, Schema
 from tasks.errors import DataError, JobError
-from tasks.gate.contract import check_values, make_contract, proposed, under_contract, with_contract
-from tasks.gate.output_profile import ColumnProfile, Profile
+from tasks.gate.contract_values import check_values, proposed
+from tasks.profile.output_profile import ColumnProfile, Profile
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import profile_of
 
@@ -57,45 +58,45 @@ RULES = {"columns": {"price": {"type": "float64"}, "kind": {"type": "string"}}}
 
 
 def test_new_columns_evolve_freeze_or_are_left_out() -> None:
-    schema, findings = with_contract(SCHEMA, make_contract(RULES))
+    schema, findings = apply_contract(SCHEMA, make_contract(RULES))
     assert [*schema] == ["price", "kind", "extra"]
     assert [finding.text for finding in findings] == [
         "column 'extra' (int64) is not in the contract: it is accepted as it is"
     ]
-    schema, findings = with_contract(SCHEMA, make_contract({**RULES, "new_columns": "discard_column"}))
+    schema, findings = apply_contract(SCHEMA, make_contract({**RULES, "new_columns": "discard_column"}))
     assert [*schema] == ["price", "kind"]
-    assert (findings[0].level, findings[0].text[-18:]) == ("warn", "ct: it is left out")
+    assert (findings[0].action, findings[0].text[-18:]) == ("discard_column", "ct: it is left out")
     frozen = r"column 'extra' \(int64\) is not in the contract: the contract forbids that \(freeze\)"
     with pytest.raises(DataError, match=frozen):
-        under_contract(SCHEMA, make_contract({**RULES, "new_columns": "freeze"}), "source.path")
+        check_contract(SCHEMA, make_contract({**RULES, "new_columns": "freeze"}), "source.path")
 
 
 def test_columns_of_another_type() -> None:
     rules = {"columns": {"price": {"type": "int64"}, "kind": {"type": "string"}, "extra": {"type": "number"}}}
     with pytest.raises(DataError, match="column 'price' is float64, the contract says int64"):
-        under_contract(SCHEMA, make_contract(rules), "source.path")
-    schema, findings = with_contract(SCHEMA, make_contract({**rules, "retyped_columns": "discard_column"}))
+        check_contract(SCHEMA, make_contract(rules), "source.path")
+    schema, findings = apply_contract(SCHEMA, make_contract({**rules, "retyped_columns": "discard_column"}))
     assert [*schema] == ["kind", "extra"]
     assert [finding.column for finding in findings] == ["price"]
     rules["columns"]["price"]["retyped"] = "evolve"
-    schema, findings = with_contract(SCHEMA, make_contract(rules))
+    schema, findings = apply_contract(SCHEMA, make_contract(rules))
     assert [*schema] == ["price", "kind", "extra"]
-    assert findings[0].level == "warn"
+    assert findings[0].action == "evolve"
     nothing = Schema([Column("price", pa.null()), Column("kind", pa.string()), Column("extra", pa.int8())])
-    assert with_contract(nothing, make_contract(rules))[1] == ()  # a column of nulls only has no type yet
+    assert apply_contract(nothing, make_contract(rules))[1] == ()  # a column of nulls only has no type yet
 
 
 def test_missing_columns_are_named_with_near_ones() -> None:
     rules = {"columns": {"prise": {}}, "new_columns": "evolve"}
     with pytest.raises(DataError, match=r"the source has no column 'prise' \(did you mean 'price'\)"):
-        under_contract(SCHEMA, make_contract(rules), "source.path")
+        check_contract(SCHEMA, make_contract(rules), "source.path")
     rules["columns"]["prise"]["missing"] = "evolve"
-    assert [f.level for f in with_contract(SCHEMA, make_contract(rules))[1]] == ["warn"] * 4
+    assert [note.action for note in apply_contract(SCHEMA, make_contract(rules))[1]] == ["evolve"] * 4
 
 
 def test_rowmills_own_columns_are_not_looked_at() -> None:
     schema = Schema([Column("__row__", pa.int64())])
-    assert [*with_contract(schema, make_contract({"new_columns": "discard_column"}))[0]] == ["__row__"]
+    assert [*apply_contract(schema, make_contract({"new_columns": "discard_column"}))[0]] == ["__row__"]
 
 
 def test_nulls_ranges_and_domains_over_all_rows() -> None:
@@ -182,8 +183,8 @@ def test_a_proposed_contract_holds_for_what_it_was_made_of() -> None:
     text = proposed(profile_of(table), "v0001")
     contract = make_contract(yaml.safe_load(text))
     schema = Schema.from_arrow(table.schema)
-    assert [*with_contract(schema, contract)[0]] == [*schema]
-    assert with_contract(schema, contract)[1] == ()
+    assert [*apply_contract(schema, contract)[0]] == [*schema]
+    assert apply_contract(schema, contract)[1] == ()
     assert check_values(profile_of(table), contract, "stop")[0] == []
     assert contract.columns["kind"].values == ["a", "b", "yes"]
     assert set(contract.columns["x"].values or ()) == {-3.5, 0.0, 199.0, 4.25} or contract.columns["x"].range == [

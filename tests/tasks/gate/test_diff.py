@@ -17,11 +17,11 @@ from rowmill.cli import app
 from typer.testing import CliRunner
 
 from flows.job.job import make_job
+from tasks.core.contract import make_contract
 from tasks.core.schema import Column, Schema
 from tasks.gate.comparison import Side, difference
-from tasks.gate.contract import make_contract
 from tasks.gate.earlier_outputs import good_versions
-from tasks.gate.output_profile import Association, ColumnProfile, Profile, StepProfile
+from tasks.profile.output_profile import Association, ColumnProfile, Profile, StepProfile
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import profile_of
 

@@ -10,17 +10,8 @@ from scipy.spatial.distance import jensenshannon
 
 from tasks.core.schema import ROW
 from tasks.gate import distances
-from tasks.gate.distances import (
-    associations,
-    in_cells,
-    jensen_shannon,
-    l_infinity,
-    noise,
-    psi,
-    quantile_cells,
-    shares,
-    t_limit,
-)
+from tasks.gate.distances import in_cells, jensen_shannon, l_infinity, noise, psi, quantile_cells, shares, t_limit
+from tasks.profile.associations import associations
 
 RNG = np.random.default_rng(7)
 PAIRS = [(RNG.integers(0, 50, n), RNG.integers(0, 50, n) + RNG.integers(0, 2, n)) for n in (2, 3, 17, 1024)]

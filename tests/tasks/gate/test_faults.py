@@ -24,7 +24,7 @@ from flows.job.job import make_job
 from tasks.core.settings import Checks
 from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
-from tasks.gate.output_profile import Association, ColumnProfile, Profile
+from tasks.profile.output_profile import Association, ColumnProfile, Profile
 from tests.examples import nightly_but
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import FIRST, Shop, profile_of

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.core.contract import Contract, make_contract
 from tasks.core.plan import Plan
 from tasks.core.settings import Checks
 from tasks.dataset import Dataset
 from tasks.gate import locate
-from tasks.gate.contract import Contract, make_contract
 from tasks.gate.decide import judge
 from tasks.gate.locate import with_files
 from tasks.gate.verdict import Finding, Verdict

@@ -25,14 +25,14 @@ from tasks.dataset import Dataset
 from tasks.engines.algorithms import column_sketch
 from tasks.engines.hashing import murmur3
 from tasks.errors import DataError
-from tasks.gate.column_figures import column_profile, column_profiles
 from tasks.gate.locate import files_where
-from tasks.gate.output_profile import ColumnProfile, Profile, StepProfile, bin_edges, bin_of
 from tasks.graph import row_sample
 from tasks.graph.seen import Seen, added, unpacked
 from tasks.job import profiles
 from tasks.job.output_check import damages
 from tasks.manifest import Manifest
+from tasks.profile.column_figures import column_profile, column_profiles
+from tasks.profile.output_profile import ColumnProfile, Profile, StepProfile, bin_edges, bin_of
 from tasks.stages import ingest
 from tasks.stages import statistics as statistics_stage
 from tasks.storage.documents import parsed

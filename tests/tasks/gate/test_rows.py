@@ -10,7 +10,7 @@ import pytest
 from tasks.core.settings import Check, Checks
 from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
-from tasks.gate.output_profile import Profile
+from tasks.profile.output_profile import Profile
 from tests.bench import gate_nights
 from tests.tasks.gate.simulated import (
     AGAIN,

@@ -18,14 +18,15 @@ import yaml
 from flows.job.job import make_job
 from flows.preview.job_preview import preview
 from infra.clusters.model import Cluster
+from tasks.core.contract import make_contract
 from tasks.core.settings import Checks
 from tasks.errors import JobError
-from tasks.gate.contract import make_contract, proposed
+from tasks.gate.contract_values import proposed
 from tasks.gate.decide import judge
-from tasks.gate.distances import cramers_v
 from tasks.gate.earlier_outputs import Past
-from tasks.gate.output_profile import Association, Profile
 from tasks.gate.verdict import Verdict
+from tasks.profile.associations import cramers_v
+from tasks.profile.output_profile import Association, Profile
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import FIRST, LabelledShop, Shop, profile_of
 

@@ -19,10 +19,10 @@ from flows.job.job import make_application, make_job
 from flows.job.refit_job import make_refit
 from flows.job.run_calendar import published
 from tasks.cluster.local_pool import LocalPool
+from tasks.core.contract import make_contract
 from tasks.dataset import Dataset
 from tasks.errors import DataError, HostError, JobError
 from tasks.gate import earlier_outputs as history
-from tasks.gate.contract import make_contract
 from tasks.job.base_version import learned_on_top_of, newest_good, other_ids_text, set_aside
 from tasks.job.request import Request
 from tasks.loading import loader

@@ -13,8 +13,8 @@ import pytest
 from flows.job.job import make_job
 from tasks import ops
 from tasks.core.schema import Schema
-from tasks.gate.earlier_outputs import read_profile
 from tasks.graph.binding import Bound
+from tasks.profile.output_profile import read_profile
 from tasks.report import profile_section as profile
 from tasks.workflow import Workflow
 from tests.stages import run_stages

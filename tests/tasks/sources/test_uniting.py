@@ -19,11 +19,11 @@ from flows.preview.job_preview import preview
 from flows.preview.preview_text import sections
 from tasks import engines, ops
 from tasks.cluster.local_pool import LocalPool
+from tasks.core.contract import make_contract
 from tasks.core.settings import Source
 from tasks.core.stage_results import IngestResult
 from tasks.dataset import Dataset
 from tasks.errors import DataError
-from tasks.gate.contract import make_contract
 from tasks.manifest import Manifest
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator
 
 from tasks.core.strict_json import encoded
+from tasks.storage.atomic import read_json
 from tasks.storage.documents import Count, Figure, Form, Number, TypeName, Value, dumped, parsed
 from tasks.storage.own_files import PROFILE
 
@@ -256,3 +257,9 @@ def _value(ordered: int) -> float:
     bits = ordered ^ SIGN if ordered & SIGN else ~ordered & 0xFFFFFFFFFFFFFFFF
     value: float = struct.unpack("<d", struct.pack("<Q", bits))[0]
     return value
+
+
+def read_profile(folder: Path) -> Profile | None:
+    """The profile of an output's folder; None without one, DataError for one that is damaged."""
+    path = folder / PROFILE
+    return Profile.from_json(read_json(path), path) if path.is_file() else None

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type
+from tasks.core.units import HOUR
 from tasks.engines.algorithms import column_sketch
 from tasks.engines.algorithms.arrow_arrays import one_array, raw
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.moments import deviation
 from tasks.engines.hashing import murmur3
 from tasks.engines.hashing.canonical import canonical_bits
-from tasks.gate.figures import HOUR
-from tasks.gate.output_profile import BUCKETS, ColumnProfile
+from tasks.profile.output_profile import BUCKETS, ColumnProfile
 
 
 def column_profile(
