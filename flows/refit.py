@@ -10,9 +10,9 @@ from prefect import flow
 from flows.job.form import with_form
 from flows.job.parameters import job_data
 from flows.job.refit_job import Refit, make_refit
+from flows.nights.run_dates import date_of_this_run
 from flows.preview.dry_run import show_preview
 from flows.run.artifacts import write_markdown
-from flows.run.nights import date_of_this_run
 from flows.run.run_names import run_name
 from flows.run.session import on_cluster, run_flow
 

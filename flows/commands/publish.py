@@ -63,7 +63,7 @@ def discard_night(out: Path, scratch: Path | None = None, who: str | None = None
     name = f"{who or _somebody()}{f': {why}' if why else ''}"
     if _taken_by_run(question, "discard", name):
         return
-    from flows.run.gate import put_question
+    from flows.gate.judging import put_question
     from tasks.errors import GateStoppedError
 
     with staging.locked():
@@ -137,7 +137,7 @@ def _taken_by_run(question: Question, answer: Answer, who: str) -> bool:
     check_first_answer(question, answer)
     if question.deployment is None or question.answer is not None:
         return False
-    from flows.run.questions import answer_of_form
+    from flows.gate.questions import answer_of_form
     from infra.orchestration.server import ensure_server, flow_run_url
     from tasks.gate.question import Answered, already, too_late
 

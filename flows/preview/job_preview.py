@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from flows.job.files_beside import check_files_beside
 from flows.job.job import Application, Job
 from flows.job.refit_job import AnyJob, Refit
 from flows.job.run_history import Guess, guess
-from flows.published.collector_files import check_files_beside
 from flows.sample import make_sample
 from infra.clusters.expected import ExpectedWorkers, expected
 from infra.clusters.model import Cluster

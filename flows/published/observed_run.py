@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from flows.published.collector_files import collector_files
+from flows.job.files_beside import collector_files
 from tasks.cluster import monitor, usage
 from tasks.cluster.monitor import samples_path
 from tasks.core.stage_results import StageResult

@@ -12,31 +12,31 @@ from distributed import Client
 from prefect import get_run_logger
 from prefect.context import FlowRunContext
 
+from flows.gate.judging import GatePlugin
+from flows.gate.questions import QuestionPlugin
 from flows.job import run_history
 from flows.job.dates import DateOf
 from flows.job.deployed import check_lasting
+from flows.job.files_beside import check_files_beside
 from flows.job.job import absolute
 from flows.job.ready_by import deadline
 from flows.job.refit_job import AnyJob
 from flows.job.run_calendar import TRAIN_LATER
-from flows.published.collector_files import check_files_beside
+from flows.nights.base import BasePlugin
+from flows.nights.late import ready_in_time
+from flows.nights.run_dates import EmptySourcePlugin, RunDatePlugin, run_in_order
 from flows.published.observed_run import ObservedRun
 from flows.published.observers import CollectorsPlugin
 from flows.published.outbox import deliver
 from flows.report.plugins import ReportPlugin, StagePagesPlugin
 from flows.run.artifacts import all_shown
-from flows.run.base import BasePlugin
-from flows.run.gate import GatePlugin
 from flows.run.installed_plugins import installed_plugins
-from flows.run.late import ready_in_time
 from flows.run.links import LinksPlugin, flow_run_id, links_of_this_run
 from flows.run.listeners import work_in
-from flows.run.nights import EmptySourcePlugin, RunDatePlugin, run_in_order
-from flows.run.questions import QuestionPlugin
-from flows.run.samples import SamplesPlugin
 from flows.run.signs_of_life import signs_of_life
 from flows.run.stages import run_stage, stages_of_this_run
 from flows.run.worker_imports import worker_imports
+from flows.sample.plugin import SamplesPlugin
 from infra.clusters.encryption import security_of
 from infra.clusters.local import prepare
 from infra.clusters.resolve import resolved, stage_engines

@@ -1,6 +1,6 @@
 """The decision of the gate: from a night's profile to findings and a verdict, and to what becomes of the run.
 
-`flows/run/gate.py` acts on the decision.
+`flows/gate/judging.py` acts on the decision.
 """
 
 from __future__ import annotations

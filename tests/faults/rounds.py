@@ -144,7 +144,7 @@ class Rounds:
 def run_stages(job: dict[str, Any]) -> dict[str, Any]:
     """A run of a job in this process, without Prefect and without a cluster."""
     from flows.job.job import make_job
-    from flows.run.base import BasePlugin
+    from flows.nights.base import BasePlugin
     from tasks.cluster.local_pool import LocalPool
     from tasks.run.plugin import NothingToDoError
     from tasks.run.run import execute_on, run

@@ -17,8 +17,8 @@ import pytest
 from flows.job.dates import of_this_moment
 from flows.job.job import load_job, make_application, make_job
 from flows.job.run_calendar import published
+from flows.nights.run_dates import date_of_this_run
 from flows.preprocess import preprocess
-from flows.run.nights import date_of_this_run
 from tasks.core.settings import Run
 from tasks.errors import DataError, JobError, RowmillError
 from tasks.job.run_date import RunDate, parse_run_date, run_date_at
@@ -143,7 +143,7 @@ def today(monkeypatch: pytest.MonkeyPatch, day: str) -> None:
             return of_this_moment(run)
         return run_date_at(datetime.fromisoformat(f"{day}T02:00:00+00:00").astimezone(UTC), run.timezone, "started")
 
-    monkeypatch.setattr("flows.run.nights.date_of_this_run", date_of)
+    monkeypatch.setattr("flows.nights.run_dates.date_of_this_run", date_of)
 
 
 @pytest.mark.promise(

@@ -33,7 +33,7 @@ from flows.preprocess import preprocess
 from flows.preview.job_preview import preview
 from flows.refit import refit
 from flows.run import session
-from flows.run.samples import SamplesPlugin
+from flows.sample.plugin import SamplesPlugin
 from infra.clusters import local
 from infra.clusters.model import OF_CLASS, Cluster
 from tasks.core.contract import make_contract

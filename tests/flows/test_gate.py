@@ -22,9 +22,9 @@ from prefect.exceptions import ObjectNotFound
 
 from flows.commands.console import ASKED, STOPPED
 from flows.commands.discard import discarded, restored
-from flows.job.nights_table import judged_of
-from flows.run import questions
-from flows.run.questions import form_text
+from flows.gate import questions
+from flows.gate.questions import form_text
+from flows.nights.table import judged_of
 from tasks.core.markdown import escaped
 from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestionError
 from tasks.gate.question import Question, answered, read_question, write_question

@@ -207,7 +207,7 @@ def test_events_that_wait_stay_over_a_clean_and_the_next_run(
     tmp_path: Path, run_here: Any, api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     days(tmp_path)
-    monkeypatch.setattr("flows.run.gate.deliver", lambda targets: [])  # the server is away
+    monkeypatch.setattr("flows.gate.judging.deliver", lambda targets: [])  # the server is away
     monkeypatch.setattr("infra.orchestration.server.use_running_server", lambda: False)
     with pytest.raises(GateStoppedError):
         run_here(job_of(tmp_path, BAD, "stop"))

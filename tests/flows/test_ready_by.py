@@ -14,8 +14,8 @@ import pytest
 from flows.job import run_history as history
 from flows.job.job import make_job
 from flows.job.ready_by import StageProgress, deadline, forecast
+from flows.nights import late
 from flows.preprocess import preprocess
-from flows.run import late
 from tasks.core.settings import Run
 from tests.flows.runs import key_of, run_on
 from tests.infra.elsewhere import until

@@ -17,7 +17,7 @@ import pytest
 
 from flows.job.job import load_job, make_job
 from flows.preprocess import preprocess
-from flows.run.samples import make_samples
+from flows.sample.plugin import make_samples
 from tasks.errors import JobError
 from tests.flows.runs import call, have_stages_here, rows_of
 from tests.flows.test_recipes import ids, run_recipe, source_of

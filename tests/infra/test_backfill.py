@@ -24,8 +24,8 @@ from prefect.events import Event
 
 from flows.commands import backfill
 from flows.job.access import CLUSTERS, SWITCHES
-from flows.job.nights_table import nights_text
 from flows.job.run_calendar import Calendar, DeployedJob, deployed, published
+from flows.nights.table import nights_text
 from flows.published import outbox
 from flows.published.events import published as published_events
 from infra.orchestration.deployment_file import FILE, read_file

@@ -260,7 +260,7 @@ def test_a_run_that_will_be_late_is_told(api: Any, heard: list[Any]) -> None:
     from prefect import flow, tags
     from prefect.context import FlowRunContext
 
-    from flows.run.late import tell
+    from flows.nights.late import tell
 
     name, limit = unique("late"), datetime(2026, 11, 22, 6, tzinfo=UTC)
     text = "the run will be late: it is expected to end at 07:10, and run.ready_by is 06:00 (UTC)"

@@ -22,7 +22,7 @@ import pytest
 
 from flows.commands.discard import discarded, restored
 from flows.job.job import make_application, make_job
-from flows.run.base import BasePlugin
+from flows.nights.base import BasePlugin
 from tasks.core.contract import make_contract
 from tasks.core.settings import Checks
 from tasks.dataset import Dataset

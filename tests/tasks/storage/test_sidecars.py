@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from flows.job.files_beside import check_files_beside, collector_files
 from flows.job.job import make_job
 from flows.preview.job_preview import preview
-from flows.published.collector_files import check_files_beside, collector_files
 from tasks.core.settings import Run
 from tasks.errors import JobError
 from tasks.report.html import reports_of

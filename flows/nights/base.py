@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from flows.job.job import Application, Job
 from flows.job.refit_job import AnyJob, Refit
-from flows.run.nights import has_date
+from flows.nights.run_dates import has_date
 from tasks.core.stage_results import StageResult
 from tasks.core.versions import rowmill_version
 from tasks.errors import JobError

@@ -22,9 +22,9 @@ from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.states import Cancelled, Completed, State
 
+from flows.gate.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer
 from flows.job.dates import DateOf
 from flows.job.job import Application, Job
-from flows.job.nights_table import NIGHTS, NO_DATA, nights_text
 from flows.job.refit_job import AnyJob, Refit
 from flows.job.run_calendar import (
     BACKFILL,
@@ -37,10 +37,10 @@ from flows.job.run_calendar import (
     roots_of,
 )
 from flows.job.run_history import rates_by_run
+from flows.nights.table import NIGHTS, NO_DATA, nights_text
 from flows.published.outbox import deliver
 from flows.run.artifacts import write_markdown
 from flows.run.links import flow_run_id
-from flows.run.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer
 from flows.run.run_names import show_date
 from tasks.core.markdown import escaped
 from tasks.core.settings import Run

@@ -19,9 +19,9 @@ from prefect.input.run_input import Keyset, keyset_from_base_key
 from prefect.states import Scheduled
 from pydantic import Field
 
+from flows.gate.judging import put_question, stop_unanswered
 from flows.job.refit_job import AnyJob
 from flows.published.outbox import deliver
-from flows.run.gate import put_question, stop_unanswered
 from flows.run.links import flow_run_id
 from flows.run.listeners import folder_of_work
 from flows.run.stopping import stop_workers
