@@ -36,8 +36,9 @@ from tasks.errors import GiveUpError, JobError
 from tasks.manifest import Manifest
 from tasks.stages.ingest import _planned
 from tests.clusters import IMPORTS, ON_LOOPBACK, ThreadWorker, make_cluster, start_threads
+from tests.conftest import python_path
 from tests.faults.jobs import BLOCK, digests, make_data, make_job
-from tests.infra.elsewhere import DASK, ROOT, commands_with, environment, eventually, processes, run_job
+from tests.infra.elsewhere import DASK, commands_with, environment, eventually, processes, run_job
 from tests.infra.own_cluster import OwnCluster
 from tests.stages import run_stages
 
@@ -74,7 +75,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def section(name: str, folder: Path, **more: Any) -> dict[str, Any]:
     """A cluster of dask-jobqueue with workers of one thread, whose jobs find this rowmill."""
     arguments = {"cores": 1, "memory": "1500MB", "python": sys.executable, "shared_temp_directory": str(folder),
-                 "job_script_prologue": [f"export PYTHONPATH={ROOT}"], "local_directory": str(folder),
+                 "job_script_prologue": [f"export PYTHONPATH={python_path()}"], "local_directory": str(folder),
                  "interface": "lo", "nanny": False}  # fmt: skip
     return {"kind": "class", "cluster_class": f"dask_jobqueue.{name}", "cluster_kwargs": arguments, **more}
 
@@ -336,17 +337,16 @@ def test_workers_of_any_class_are_set_up_also_those_that_join_later(tmp_path: Pa
                 "shuffle": dask.config.get("dataframe.shuffle.method"),
                 "transfers": TaskResult in dask_serialize._lookup}  # fmt: skip
 
-    plain = {"PYTHONPATH": str(ROOT)}
     arguments = {"n_workers": 0, "protocol": "tcp", "host": "127.0.0.1"}
     opened = RunningCluster()
     asked = Cluster(cluster_class="distributed.LocalCluster", cluster_kwargs=arguments)
     by_class.open_class(opened, asked, IMPORTS)
     command = [*DASK, "worker", opened.scheduler_address, "--nthreads", "1", "--dashboard-address", "127.0.0.1:0",
                "--no-nanny"]  # fmt: skip
-    with Client(opened, set_as_default=False) as client, processes([command], tmp_path, **plain):
+    with Client(opened, set_as_default=False) as client, processes([command], tmp_path):
         client.wait_for_workers(1, timeout=240)
         opened.on_workers(client)
-        with processes([command], tmp_path, **plain):
+        with processes([command], tmp_path):
             client.wait_for_workers(2, timeout=240)
             seen = list(client.run(of_worker).values())
     opened.close()
