@@ -10,11 +10,10 @@ from prefect import flow
 from flows.job.form import with_form
 from flows.job.job import Application, make_application
 from flows.job.parameters import job_data
-from flows.nights.run_dates import date_of_this_run
-from flows.preview.dry_run import show_preview
-from flows.run.artifacts import write_markdown
+from flows.run.dry_run import show_dry_run
 from flows.run.run_names import run_name
 from flows.run.session import on_cluster, run_flow
+from flows.run.work_of_job import date_of_this_run
 
 
 @flow(name="apply", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
@@ -31,7 +30,7 @@ def apply(
     """Transform new data with what was learned before, shuffle and write them."""
     make = partial(make_application, job_data(locals()))
     if dry_run:
-        show_preview(make(date_of_this_run), write_markdown, "apply")
+        show_dry_run(make(date_of_this_run), "apply")
         return []
     folders: list[str] = run_flow(make, "apply")
     return folders

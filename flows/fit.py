@@ -9,11 +9,10 @@ from prefect import flow
 from flows.job.form import with_form
 from flows.job.job import Job
 from flows.job.parameters import job_maker
-from flows.nights.run_dates import date_of_this_run
-from flows.preview.dry_run import show_preview
-from flows.run.artifacts import write_markdown
+from flows.run.dry_run import show_dry_run
 from flows.run.run_names import run_name
 from flows.run.session import on_cluster, run_flow, without_valid
+from flows.run.work_of_job import date_of_this_run
 
 
 @flow(name="fit", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
@@ -35,7 +34,7 @@ def fit(
     """Learn what a job learns and save it as a fitted workflow, which `apply` and Workflow.load take."""
     make = job_maker(locals())
     if dry_run:
-        show_preview(without_valid(make(date_of_this_run)), write_markdown, "fit")
+        show_dry_run(without_valid(make(date_of_this_run)), "fit")
         return ""
     done = run_flow(make, "fit")
     if not isinstance(done, list):

@@ -10,11 +10,10 @@ from prefect import flow
 from flows.job.form import with_form
 from flows.job.job import Job
 from flows.job.parameters import job_maker
-from flows.nights.run_dates import date_of_this_run
-from flows.preview.dry_run import show_preview
-from flows.run.artifacts import write_markdown
+from flows.run.dry_run import show_dry_run
 from flows.run.run_names import run_name
 from flows.run.session import on_cluster, run_flow
+from flows.run.work_of_job import date_of_this_run
 
 
 @flow(
@@ -38,7 +37,7 @@ def preprocess(
     """Turn raw interaction logs into shuffled, encoded, committed training data."""
     make = job_maker(locals())
     if dry_run:
-        show_preview(make(date_of_this_run), write_markdown, "preprocess")
+        show_dry_run(make(date_of_this_run), "preprocess")
         return []
     folders: list[str] = run_flow(make, "preprocess")
     return folders

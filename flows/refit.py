@@ -10,11 +10,10 @@ from prefect import flow
 from flows.job.form import with_form
 from flows.job.parameters import job_data
 from flows.job.refit_job import Refit, make_refit
-from flows.nights.run_dates import date_of_this_run
-from flows.preview.dry_run import show_preview
-from flows.run.artifacts import write_markdown
+from flows.run.dry_run import show_dry_run
 from flows.run.run_names import run_name
 from flows.run.session import on_cluster, run_flow
+from flows.run.work_of_job import date_of_this_run
 
 
 @flow(name="refit", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
@@ -32,7 +31,7 @@ def refit(
     """Learn from new rows on top of what an output has learned, and write them: ids stay, new values are appended."""
     make = partial(make_refit, job_data(locals()))
     if dry_run:
-        show_preview(make(date_of_this_run), write_markdown, "refit")
+        show_dry_run(make(date_of_this_run), "refit")
         return []
     folders: list[str] = run_flow(make, "refit")
     return folders

@@ -9,9 +9,9 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool
 from tasks.core.stage_results import StageResult
 from tasks.job.request import PlanOf, Request
-from tasks.report.html import ReportWriter
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.run.run import execute_on, run
+from tasks.stages.commit import RunReport
 
 
 class Results(RunPlugin):
@@ -40,8 +40,10 @@ def run_stages(
     return results.all
 
 
-def report_of(request: Request) -> ReportWriter:
+def report_of(request: Request) -> RunReport:
     """What writes the report of a run, as the flow makes it."""
+    from tasks.report.html import ReportWriter
+
     sections = request.sections
     job = {name: sections[name] for name in ("source", "output", "run")} | {"graph": request.graph}
     staging = request.staging

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.commands.console import terminal
-from flows.commands.publish import announced
+from flows.run.announcements import send_waiting
 from tasks.errors import JobError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def clean(
         console.print(f"{verb:<8} {text}", soft_wrap=True, markup=False)
 
     work = leftovers(paths or [])
-    for line in announced(paths or [], dry_run):
+    for line in send_waiting(paths or [], dry_run):
         console.print(line, soft_wrap=True, markup=False)
     for leftover in work:
         what = f"{leftover.folders[0]}, {amount(leftover.nbytes)}, {_age(leftover.seconds)} old"

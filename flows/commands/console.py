@@ -16,6 +16,7 @@ from rich.segment import Segment
 from rich.text import Text
 from rich.traceback import Traceback
 
+from tasks.core.wings import absent_wing
 from tasks.errors import GateAskedError, GateStoppedError, RowmillError, visible
 
 
@@ -102,6 +103,9 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(say_failure(error, f"rowmill {command.__name__}")) from None
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
+        except ModuleNotFoundError as error:
+            absent = absent_wing(error, f"rowmill {command.__name__}")
+            raise typer.Exit(say_failure(absent or error, f"rowmill {command.__name__}")) from None
         except Exception as error:
             raise typer.Exit(say_failure(error, f"rowmill {command.__name__}")) from None
 

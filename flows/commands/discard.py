@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.commands.console import terminal
-from flows.commands.publish import Scratch, Who, announced, discard_night
+from flows.commands.publish import Scratch, Who, discard_night
+from flows.run.announcements import send_waiting
 from tasks.errors import JobError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def discard(
     if undo:
         for line in restored(out, who):
             console.print(line, markup=False)
-        announced([out])
+        send_waiting([out])
         return
     if _asks(out, scratch):
         if and_later:
@@ -61,7 +62,7 @@ def discard(
         return
     for line in discarded(out, why, who or "", and_later):
         console.print(line, markup=False)
-    announced([out.resolve().parent if and_later else out])
+    send_waiting([out.resolve().parent if and_later else out])
 
 
 def _asks(out: Path, scratch: Path | None) -> bool:
@@ -160,13 +161,12 @@ def restored(out: Path, who: str | None = None) -> list[str]:
 
 
 def _put_restored(version: Path, known: DiscardMark, who: str | None) -> None:
-    """Put the event of a version that is brought back beside its output. Only this imports Prefect."""
-    from flows.published import events
-    from flows.published.outbox import put_in
+    """Note the event of a version that is brought back beside its output. Only this imports Prefect."""
+    from tasks.core.wings import from_wing
     from tasks.gate.question import somebody
-    from tasks.job.publication import output_root
 
-    put_in(output_root(version), events.restored(version, known, who or somebody()))
+    if note_restored := from_wing("flows/published", "outbox", "note_restored"):
+        note_restored(version, known, who or somebody())
 
 
 def _check_place(version: Path, out: Path) -> None:

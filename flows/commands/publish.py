@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.commands.console import terminal
+from flows.run.announcements import send_waiting
+from tasks.core.wings import need_wing
 from tasks.errors import JobError
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
     """
     from tasks.gate.question import answered
 
-    sent = announced([out])
+    need_wing("flows/gate", "rowmill publish")
+    sent = send_waiting([out])
     for line in sent:
         terminal().print(line, soft_wrap=True, markup=False)
     try:
@@ -70,27 +73,8 @@ def discard_night(out: Path, scratch: Path | None = None, who: str | None = None
         put_question(question, "discarded", GateStoppedError(f"{question.night} was discarded by {name}"))
         answered(staging.folder, "discard", name)
         staging.clean()
-    announced([staging.target])
+    send_waiting([staging.target])
     terminal().print(f"discarded {question.night}: its work is removed", soft_wrap=True, markup=False)
-
-
-def announced(paths: Sequence[Path], dry_run: bool = False) -> list[str]:
-    """Send what waits of the outputs at some paths and below them; return what was done, in lines.
-
-    No server is started for it: without one the events wait.
-    """
-    from flows.published.unsent import outputs_to_announce
-
-    targets = [target for path in paths for target in outputs_to_announce(path)]
-    if not targets or dry_run:
-        return [f"waits    {target}: its events are not sent yet" for target in targets]
-    from infra.orchestration.server import use_running_server
-
-    if not use_running_server():
-        return [f"waits    {target}: no Prefect server runs that could take its events" for target in targets]
-    from flows.published.outbox import deliver
-
-    return [f"sent     {event.event}: {event.payload['text']}" for event in deliver(targets) if "text" in event.payload]
 
 
 def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Question]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from prefect import get_run_logger
 from prefect.context import FlowRunContext
@@ -15,12 +15,12 @@ from prefect.events import emit_event
 
 from flows.job.refit_job import AnyJob
 from flows.job.run_calendar import published
-from flows.published.events import What, output_event
-from flows.published.outbox import deliver, put_in
+from flows.run.announcements import deliver, note_event
 from flows.run.artifacts import later, write_markdown, write_table
 from flows.run.links import flow_run_id
 from tasks.core.redaction import plain_url
 from tasks.core.stage_results import StageResult
+from tasks.core.wings import from_wing
 from tasks.errors import GateAskedError, GateStoppedError, RowmillError
 from tasks.gate.decide import GateDecision, decide, judge
 from tasks.gate.earlier_outputs import MOST_NIGHTS, Past, PastNights, good_versions
@@ -28,11 +28,11 @@ from tasks.gate.locate import with_files
 from tasks.gate.notes import GateNote, digest_of, read_note, write_note
 from tasks.gate.question import FORMAT, GateStage, Question, ask, now, read_question
 from tasks.gate.verdict import Finding, Verdict
+from tasks.gate.verdict_text import verdict_markdown, verdict_rows
 from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import PlanOf, Request, output_slug
 from tasks.job.run_date import is_pattern
 from tasks.profile.output_profile import Profile
-from tasks.report.verdict_section import verdict_markdown, verdict_rows
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.storage.documents import dumped
 
@@ -50,6 +50,8 @@ class Judged(NamedTuple):
 
 class GatePlugin(RunPlugin):
     """Judges the rows of a run when they have been learned from, and again before they are published."""
+
+    place: ClassVar[int] = 80
 
     def __init__(self, job: AnyJob) -> None:
         self.job = job
@@ -203,15 +205,15 @@ def stop_unanswered(question: Question) -> None:
     deliver([Path(question.output)])
 
 
-def put_question(question: Question, what: What, error: RowmillError) -> None:
+def put_question(question: Question, what: str, error: RowmillError) -> None:
     """Put the event of a night of which the gate asks, or asked, beside its output; `deliver` sends it."""
     payload = {"date": question.date, "stage": question.stage, "run": question.run, "until": question.until}
     _put_in(what, question.output, question.of, {**payload, "text": error.what, "why": error.why})
 
 
-def _put_in(what: What, output: str, of: str, payload: Mapping[str, Any]) -> None:
+def _put_in(what: str, output: str, of: str, payload: Mapping[str, Any]) -> None:
     identity = (output, of, payload["stage"], payload["run"])
-    put_in(Path(output), output_event(what, Path(output), identity, payload))
+    note_event(what, Path(output), identity, payload)
 
 
 def _facts(job: AnyJob, stage: GateStage) -> dict[str, Any]:
@@ -279,7 +281,8 @@ def _emit(output: str, findings: Sequence[Finding], more: Mapping[str, Any]) -> 
 def _show(key: str, stage: GateStage, note: GateNote, judged: Judged) -> None:
     """Write the verdict as an artifact of the run: a page with plots, and a table."""
     verdict = note.verdicts[stage]
-    text = verdict_markdown(stage, note, judged.profile, judged.before)
+    draw = from_wing("tasks/report", "verdict_section", "distribution_url")
+    text = verdict_markdown(stage, note, judged.profile, judged.before, draw)
     description = f"The gate after {stage}: {verdict.verdict}, {len(verdict.findings)} finding(s)"
     write_markdown(f"{key}-gate", text, description)
     if rows := verdict_rows(verdict.findings):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from uuid import UUID
 
 from prefect import get_client, get_run_logger
@@ -16,22 +17,24 @@ from prefect.exceptions import ObjectNotFound, Pause, PrefectHTTPStatusError
 from prefect.flow_runs import suspend_flow_run
 from prefect.input import RunInput
 from prefect.input.run_input import Keyset, keyset_from_base_key
-from prefect.states import Scheduled
+from prefect.states import Cancelled, Scheduled, State
 from pydantic import Field
 
 from flows.gate.judging import put_question, stop_unanswered
 from flows.job.refit_job import AnyJob
-from flows.published.outbox import deliver
+from flows.run.announcements import deliver
+from flows.run.flow_plugin import CurrentFlow, Ended, FlowPlugin, NoOutputError
 from flows.run.links import flow_run_id
 from flows.run.listeners import folder_of_work
 from flows.run.stopping import stop_workers
+from flows.run.work_of_job import end_published, output_of, staging_folders, staging_of
 from infra.orchestration.server import ui_url
 from tasks.core.markdown import escaped, markdown_table
-from tasks.errors import GateStoppedError, OpenQuestionError
-from tasks.gate.notes import read_note, write_note
+from tasks.errors import GateAskedError, GateStoppedError, OpenQuestionError
+from tasks.gate.notes import is_stopped, read_note, write_note
 from tasks.gate.question import Question, alone, answered, end_question, read_question, waiting
+from tasks.gate.verdict_text import verdict_rows
 from tasks.job.request import output_slug
-from tasks.report.verdict_section import verdict_rows
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.storage.staging import Staging
 
@@ -42,8 +45,11 @@ SHOWN = 12  # findings in the form
 log = logging.getLogger("rowmill")
 
 
-class DiscardedError(Exception):
+class DiscardedError(NoOutputError):
     """The answer was discard: the work of this run is thrown away."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, Cancelled(message=text))
 
 
 class PublishOrDiscard(RunInput):
@@ -56,8 +62,66 @@ class PublishOrDiscard(RunInput):
 class QuestionPlugin(RunPlugin):
     """Settles what the gate has asked of the work in the staging folder, before a run goes on with it."""
 
+    place: ClassVar[int] = 20
+
+    def __init__(self, job: AnyJob) -> None:
+        self.job = job
+
     def begin(self, run: CurrentRun) -> None:
         settle_question(run.request.staging)
+
+
+class AnswersPlugin(FlowPlugin):
+    """Has a flow run wait for an answer where the gate asks, and go on from the top when it is there.
+
+    A run of a deployment pauses until then: this process ends, and nothing is held meanwhile.
+    """
+
+    place: ClassVar[int] = 10
+
+    def around(self, flow: CurrentFlow, run: Callable[[], Ended]) -> Ended:
+        own = flow.own
+        if has_asked() and not _has_work(own):
+            return _done_by_others(own)
+        while True:
+            try:
+                return run()
+            except GateAskedError:
+                pause_for_answer()
+                raise
+            except OpenQuestionError as error:
+                wait_for_answer(own, error)
+
+    def may_finish(self, staging: Staging) -> bool:
+        if is_stopped(staging.folder):
+            return False
+        question = read_question(staging.folder)
+        if question is None or question.run == flow_run_id():
+            return True
+        if question.is_open:
+            raise waiting(question)
+        if question.is_expired:
+            close_unanswered(staging, question)
+            return False
+        return True
+
+
+def _has_work(own: AnyJob) -> bool:
+    """Whether the work of a run that has asked is still there: its own, or that of a date that it was to finish."""
+    for folder in staging_folders(own):
+        question = read_question(folder)
+        if question is not None and question.run == flow_run_id():
+            return True
+    return (staging_of(own).folder / "plan.json").exists()
+
+
+def _done_by_others(own: AnyJob) -> State[list[str]]:
+    """The state of a run that has asked and whose work is gone when it goes on."""
+    if there := output_of(own):
+        return end_published(own, there)
+    text = "its work is gone: another run has published it, or it was discarded"
+    get_run_logger().warning("%s", text)
+    return Cancelled(message=text)
 
 
 def settle_question(staging: Staging) -> None:
@@ -86,6 +150,7 @@ def settle_question(staging: Staging) -> None:
         staging.clean()
         deliver([staging.target])
         if own:
+            get_run_logger().warning("%s", text)
             raise DiscardedError(text)
         log.warning("%s; its work is removed", text)
         staging.open()

@@ -22,6 +22,7 @@ from tasks.core.contract import Contract, make_contract
 from tasks.core.schema import Tags
 from tasks.core.settings import NO_BASE, Checks, Output, Refitting, Run, S, Section, Source, collector_file, some_path
 from tasks.core.strict_json import encoded
+from tasks.core.wings import check_keys
 from tasks.engines.expression.syntax import parse
 from tasks.errors import JobError, RowmillError, mistakes, near, place_text
 from tasks.graph.node import Node, graph_to_json, topological
@@ -85,6 +86,11 @@ class DatedJob(Section):
         job, dated, written = with_date(self, date_of)
         job._dated, job._written = dated, written
         return job
+
+    def patterns(self, place: str) -> list[str]:
+        """The patterns with a date that the job has at a place, such as `source.path`."""
+        became = self._dated.became if self._dated else {}
+        return [pattern for name, (pattern, _) in became.items() if name.startswith(place)]
 
     def as_written(self) -> dict[str, Any]:
         """The job as plain values, with the patterns that its author wrote."""
@@ -261,6 +267,7 @@ def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) 
     `date_of` says which date its patterns mean.
     """
     check_size(data)
+    check_keys(data)
     fitted = data.get("fitted")
     if not is_pattern(fitted):
         check_fitted(fitted)
@@ -353,7 +360,9 @@ def make_job(data: Mapping[str, Any], lines: Lines | None = None, date_of: DateO
     limit_deployment()
     check_size(data)
     lines = lines or Lines()
-    job: Job = validated(Job, with_recipe(_with_features(with_whole_job(data, lines), lines)), lines)
+    own = _with_features(with_whole_job(data, lines), lines)
+    check_keys(own)  # of the job alone: a recipe names data to try it with
+    job: Job = validated(Job, with_recipe(own), lines)
     try:
         job = job.with_date(date_of)
         graph = job.graph()

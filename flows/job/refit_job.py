@@ -33,6 +33,7 @@ from flows.job.job import (
 )
 from infra.clusters.model import Cluster
 from tasks.core.settings import NO_BASE, Checks, Output, Refitting, Run, Source, some_path
+from tasks.core.wings import check_keys
 from tasks.errors import JobError
 from tasks.graph.node import Node, graph_from_json
 from tasks.job.base_version import BaseVersion, newest_good, why_no_base
@@ -111,6 +112,7 @@ def chosen_base(root: Path) -> BaseVersion:
 def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Refit:
     """The refit of plain values; its base is there. `date_of` says which date its patterns mean."""
     check_size(data)
+    check_keys(data)
     base = data.get("base")
     if isinstance(base, str) and base.strip() and not is_pattern(base):
         check_base(base)

@@ -69,16 +69,6 @@ def rates_by_run() -> dict[str, dict[str, Any]]:
     return {entry["run"]: entry for entry in entries if isinstance(entry.get("run"), str)}
 
 
-def nights_of(request: Request) -> list[dict[str, Any]]:
-    """The recorded figures of earlier runs of this job, on this host and engine, the oldest first: only those in which
-    every stage was done."""
-    here = (job_key(request), request.engine, socket.gethostname())
-    entries = _entries(state_folder() / "rates.jsonl")
-    own = [entry for entry in entries if (entry["job"], entry["engine"], entry["host"]) == here]
-    most = max((len(entry["seconds"]) for entry in own), default=0)
-    return [entry for entry in own if len(entry["seconds"]) == most]
-
-
 def _seconds(results: Sequence[StageResult], stage: str) -> float | None:
     """Seconds of a stage over all splits; None where an earlier start had done the work."""
     own = [result for result in results if result.stage == stage]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import ClassVar
 
 from flows.job.job import Application, Job
 from flows.job.refit_job import AnyJob, Refit
-from flows.nights.run_dates import has_date
 from tasks.core.stage_results import StageResult
 from tasks.core.versions import rowmill_version
 from tasks.errors import JobError
@@ -31,6 +31,8 @@ NO_BASE = "there is no base, and all is learned from source.path"
 class BasePlugin(RunPlugin):
     """Puts the request of a run on top of the newest good version of its base, and looks whether that is still good
     before anything is shuffled, and before the commit."""
+
+    place: ClassVar[int] = 50
 
     def __init__(self, job: AnyJob) -> None:
         self.job = job
@@ -82,7 +84,7 @@ def choose_base(job: AnyJob, run: CurrentRun) -> None:
         log.info("not the base, since discarded: %s", ", ".join(choice.discarded))
     staging, version = request.staging, choice.version
     if version is None:
-        if not isinstance(job, Job) or (os.path.realpath(root) != str(staging.target) and not has_date(job, "base")):
+        if not isinstance(job, Job) or (os.path.realpath(root) != str(staging.target) and not job.patterns("base")):
             raise JobError(
                 "there is no base",
                 where=f"base: {root}",

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+from prefect import get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterExpectedStartTime,
+)
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
-from flows.job.run_calendar import DeployedJob, Night
+from flows.job.run_calendar import DeployedJob, Night, deployed
+from flows.job.run_history import rates_by_run
+from flows.run.artifacts import write_markdown
 from tasks.core.markdown import Markdown, markdown_table
 from tasks.core.settings import STAGES
 from tasks.core.units import amount
-from tasks.errors import DataError
+from tasks.errors import DataError, JobError
 from tasks.job.publication import read_publication
+from tasks.job.run_date import parse_run_date
+from tasks.stages.progress_artifact import fresh_client
 from tasks.storage.atomic import read_json
 from tasks.storage.own_files import CHANGES, GATE, SPLITS, WORKFLOW
 
 NIGHTS = 30  # in the table
 LARGEST_STATE = 64 * 2**20  # bytes of a state.json whose vocabularies are counted
 NO_DATA = "no data"
+RUNS = 200  # of a deployment that the table of nights looks at, as many as the server gives at once
+log = logging.getLogger("rowmill")
 
 
 @dataclass(frozen=True)
@@ -194,3 +211,58 @@ def _number(value: float | None) -> str:
 
 def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:,.1f}"
+
+
+# The artifact
+
+
+def show_nights(outcomes: Mapping[date, str]) -> None:
+    """Write the artifact of the nights of the deployment of the current flow run; nothing without a deployment.
+
+    `outcomes` says of nights without an output how this run ended for them. A server that is away is no reason to fail.
+    """
+    context = FlowRunContext.get()
+    flow_run = context.flow_run if context else None
+    deployment_id = getattr(flow_run, "deployment_id", None)
+    if context is None or context.flow is None or flow_run is None or deployment_id is None:
+        return
+    try:
+        with fresh_client(), get_client(sync_client=True) as client:
+            deployment = client.read_deployment(deployment_id)
+            nights = deployed(f"{context.flow.name}/{deployment.name}", deployment)
+            text = nights_text(nights, _runs_by_night(client, nights), outcomes, rates_by_run())
+        write_markdown(artifact_key(nights.name), text, f"The nights of {nights.name}")
+    except Exception as error:
+        log.warning("the table of nights could not be written: %s", error)
+
+
+def artifact_key(name: str) -> str:
+    """The key of the artifact of a deployment's nights.
+
+    >>> artifact_key("preprocess/Nightly 2")
+    'rowmill-nights-preprocess-nightly-2'
+    """
+    return f"rowmill-nights-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
+
+
+def _runs_by_night(client: Any, nights: DeployedJob) -> dict[date, Any]:
+    """The newest flow run of each night that the server knows, by the night that it is of."""
+    calendar = nights.calendar
+    since = calendar.begin(calendar.back(nights.today(), NIGHTS))
+    expected = FlowRunFilterExpectedStartTime(after_=since, before_=datetime.now(UTC))
+    flow_runs = client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[nights.id])),
+        flow_run_filter=FlowRunFilter(expected_start_time=expected),
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+        limit=RUNS,
+    )
+    runs: dict[date, Any] = {}
+    for run in flow_runs:
+        section = run.parameters.get("run")
+        text = section.get("date") if isinstance(section, Mapping) else None
+        try:
+            moment = parse_run_date(text, calendar.timezone).time if text else run.expected_start_time
+        except JobError:
+            continue
+        runs.setdefault(calendar.night(moment), run)
+    return runs

@@ -15,7 +15,6 @@ from flows.job.files_beside import check_files_beside
 from flows.job.job import Application, Job
 from flows.job.refit_job import AnyJob, Refit
 from flows.job.run_history import Guess, guess
-from flows.sample import make_sample
 from infra.clusters.expected import ExpectedWorkers, expected
 from infra.clusters.model import Cluster
 from tasks.cluster.local_pool import LocalPool
@@ -24,6 +23,7 @@ from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes, row_width
 from tasks.core.schema import Schema
 from tasks.core.settings import FlowName, Source
+from tasks.core.wings import from_wing
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError, GiveUpError, JobError, RowmillError
 from tasks.graph.binding import SOURCE, Bound
@@ -233,7 +233,14 @@ def _data(job: AnyJob, request: Request) -> Iterator[tuple[Request, float]]:
     source = request.source
     paths = [p for p in (source.path, source.valid) if isinstance(p, str)]
     sample = source.sample if isinstance(job, Job) else None
-    if sample is None or "://" in paths[0] or any(c in paths[0] for c in "*?[") or Path(paths[0]).exists():
+    make_sample = from_wing("flows/sample", "write", "make_sample")
+    if (
+        sample is None
+        or make_sample is None
+        or "://" in paths[0]
+        or any(c in paths[0] for c in "*?[")
+        or Path(paths[0]).exists()
+    ):
         yield request, 1.0
         return
     rows = min(sample.rows, SAMPLE_ROWS)

@@ -13,7 +13,13 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from types import ModuleType
+from typing import ClassVar
 
+from prefect.context import FlowRunContext
+
+from flows.job.job import absolute
+from flows.job.ready_by import deadline
+from flows.job.refit_job import AnyJob
 from flows.published.observed_run import WAIT_SECONDS, ObservedRun
 from tasks.core.redaction import plain_url
 from tasks.core.settings import collector_file
@@ -31,12 +37,14 @@ class CollectorsPlugin(RunPlugin):
     written.
     """
 
-    def __init__(self, observe: Callable[[CurrentRun], ObservedRun]) -> None:
-        self.observe = observe
+    place: ClassVar[int] = 40
+
+    def __init__(self, job: AnyJob) -> None:
+        self.job = job
         self.collectors: list[Collector] = []
 
     def begin(self, run: CurrentRun) -> None:
-        self.run = self.observe(run)
+        self.run = observe(self.job, run)
         self.run.check_files()
         try:
             for key in ("lineage", "metrics"):
@@ -61,6 +69,18 @@ class CollectorsPlugin(RunPlugin):
         until = time.monotonic() + WAIT_SECONDS
         for collector in self.collectors:
             collector.close(until)
+
+
+def observe(job: AnyJob, run: CurrentRun) -> ObservedRun:
+    """The current flow run as its collectors hear of it."""
+    context = FlowRunContext.get()
+    request = run.request
+    name = absolute(job.as_written()["output"]["path"])
+    scheduled = context.flow_run.expected_start_time if context and context.flow_run else None
+    flow = context.flow.name if context and context.flow else request.flow
+    ready_by, timezone = request.run.ready_by, request.run.timezone
+    ready = deadline(ready_by, timezone, scheduled) if ready_by and scheduled else None
+    return ObservedRun(request, name, flow, run.run_id, scheduled, ready, run.outputs)
 
 
 class Collector:

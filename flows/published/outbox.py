@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -27,9 +28,9 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 from flows.published import events
 from flows.published.unsent import box_of, is_waiting, read_box, unsent_notes
 from tasks.errors import few
-from tasks.job.publication import Publication, mark_sent
+from tasks.job.publication import Publication, mark_sent, output_root
 from tasks.storage.atomic import write_note
-from tasks.storage.discarded import mark_announced
+from tasks.storage.discarded import DiscardMark, mark_announced
 
 CONNECT_SECONDS = 0.5  # in which a server that lives takes a connection
 ANSWER_SECONDS = 5.0
@@ -94,6 +95,16 @@ def _event_of(target: Path, entry: object) -> Event | None:
     except ValueError:
         return None
     return event if events.is_event_of(target, event) else None
+
+
+def note_event(what: events.What, output: Path, identity: tuple[str, ...], payload: Mapping[str, Any]) -> None:
+    """`put_in` for an event of `flows.published.events.output_event`."""
+    put_in(output, events.output_event(what, output, identity, payload))
+
+
+def note_restored(version: Path, mark: DiscardMark, who: str) -> None:
+    """Note the event of a version that was taken back and is brought back beside its output."""
+    put_in(output_root(version), events.restored(version, mark, who))
 
 
 def put_in(target: Path, event: Event) -> None:

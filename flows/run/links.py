@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from prefect import get_client
@@ -99,6 +99,8 @@ def links(client: Client | None = None, key: str = "preprocess", performance: bo
 
 class LinksPlugin(RunPlugin):
     """Shows the reports of a run at the end, and gives them Dask's own report."""
+
+    place: ClassVar[int] = 92
 
     def before_commit(self, run: CurrentRun) -> None:
         shown = links()

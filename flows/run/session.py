@@ -1,42 +1,33 @@
-"""Runs a job in the current flow run: on its cluster, with what Prefect needs, and with the plugins of a run."""
+"""Runs the jobs of a flow run: on their cluster, with what Prefect needs, and with the plugins of flow and run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 from distributed import Client
 from prefect import get_run_logger
-from prefect.context import FlowRunContext
 
-from flows.gate.judging import GatePlugin
-from flows.gate.questions import QuestionPlugin
 from flows.job import run_history
 from flows.job.dates import DateOf
 from flows.job.deployed import check_lasting
 from flows.job.files_beside import check_files_beside
-from flows.job.job import absolute
-from flows.job.ready_by import deadline
 from flows.job.refit_job import AnyJob
-from flows.job.run_calendar import TRAIN_LATER
-from flows.nights.base import BasePlugin
-from flows.nights.late import ready_in_time
-from flows.nights.run_dates import EmptySourcePlugin, RunDatePlugin, run_in_order
-from flows.published.observed_run import ObservedRun
-from flows.published.observers import CollectorsPlugin
-from flows.published.outbox import deliver
-from flows.report.plugins import ReportPlugin, StagePagesPlugin
 from flows.run.artifacts import all_shown
+from flows.run.empty_sources import EmptySourcePlugin
+from flows.run.flow_plugin import CurrentFlow, Ended, NoOutputError
 from flows.run.installed_plugins import installed_plugins
 from flows.run.links import LinksPlugin, flow_run_id, links_of_this_run
 from flows.run.listeners import work_in
+from flows.run.run_names import show_date
 from flows.run.signs_of_life import signs_of_life
 from flows.run.stages import run_stage, stages_of_this_run
+from flows.run.wings import flow_plugins, run_plugins
+from flows.run.work_of_job import date_of_this_run
 from flows.run.worker_imports import worker_imports
-from flows.sample.plugin import SamplesPlugin
 from infra.clusters.encryption import security_of
 from infra.clusters.local import prepare
 from infra.clusters.resolve import resolved, stage_engines
@@ -45,8 +36,9 @@ from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
 from tasks.core.settings import FlowName, collector_file
 from tasks.core.stage_results import StageResult
+from tasks.errors import RowmillError
 from tasks.job.request import Request
-from tasks.run.plugin import CurrentRun, RunPlugin
+from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
 from tasks.run.run import run
 from tasks.shuffle.memory_exchange import release
 from tasks.stages import reuse, task
@@ -57,11 +49,51 @@ keep_on_without_reader()  # in every process that runs a flow
 
 
 def run_flow(make: Callable[[DateOf], Any], flow: FlowName) -> Any:
-    """Run the job of the current run of a flow; `make` gives the job of a date.
+    """Run the jobs of the current run of a flow; `make` gives the job of a date.
 
-    Returns the folders that are committed, or the state of a run that had nothing to do.
+    Returns the folders that are committed, or the state of a run that has none.
     """
-    return run_in_order(make, lambda job: run_job(job, flow))
+    own = make(date_of_this_run)
+    if own.dated is not None:
+        show_date(own.dated)
+    plugins = flow_plugins()
+    current = CurrentFlow(flow, own, make, plugins, jobs=[own])
+    run_jobs: Callable[[], Ended] = partial(_run_jobs, current)
+    for plugin in reversed(plugins):
+        run_jobs = partial(plugin.around, current, run_jobs)
+    return run_jobs()
+
+
+def _run_jobs(current: CurrentFlow) -> Ended:
+    """Run the jobs of a flow run one after another; the first that fails ends it."""
+    current.errors.clear()
+    folders: list[str] = []
+    ended: Ended = folders
+    for job in current.jobs:
+        _tell_date(job)
+        try:
+            folders += run_job(job, current.flow)
+        except NothingToDoError as end:
+            current.errors.append((job, end))
+            folders += end.outputs
+            ended = end.state if isinstance(end, NoOutputError) and job is current.own else folders
+        except RowmillError as error:
+            current.errors.append((job, error))
+            raise
+    return ended
+
+
+def _tell_date(job: AnyJob) -> None:
+    """Log the date of a job, and what its patterns became."""
+    if job.dated is None:
+        return
+    log = get_run_logger()
+    run_date = job.dated.run_date
+    log.info("the date is %s", run_date.sentence)
+    if run_date.origin == "begun":
+        log.warning("%s was begun by an earlier run but not published: it is finished first", run_date.day)
+    for line in job.dated.lines:
+        log.info("%s", line)
 
 
 def run_job(job: AnyJob, flow: FlowName) -> list[str]:
@@ -80,26 +112,12 @@ def run_job(job: AnyJob, flow: FlowName) -> list[str]:
         result: StageResult = run_stage(getattr(task, stage), job, request, split)
         return result
 
-    source = EmptySourcePlugin(job)
-    plugins = [
-        CommittedPlugin(),
-        ClusterPlugin(job),
-        QuestionPlugin(),
-        RunDatePlugin(job),
-        CollectorsPlugin(lambda current: _observed(job, current)),
-        BasePlugin(job),
-        SamplesPlugin(job),
-        source,
-        StagePagesPlugin(job),
-        ReportPlugin(job),
-        GatePlugin(job),
-        EventsPlugin(job),
-        HistoryPlugin(job),
-        LinksPlugin(),
-        *installed_plugins(get_run_logger()),
-    ]
+    empty_source = EmptySourcePlugin(job)
+    core = [CommittedPlugin(), ClusterPlugin(job), empty_source, HistoryPlugin(job), LinksPlugin()]
+    plugins = sorted([*core, *run_plugins(job)], key=lambda plugin: plugin.place)
+    plugins += installed_plugins(get_run_logger())
     with _in_prefect(request):
-        run(request, source.around(execute), plugins, get_run_logger(), flow_run_id())
+        run(request, empty_source.around(execute), plugins, get_run_logger(), flow_run_id())
     return [*COMMITTED]
 
 
@@ -118,11 +136,10 @@ def _check_places(request: Request) -> None:
 def _in_prefect(request: Request) -> Iterator[None]:
     """What the Prefect server hears of a run besides its stages, and what Prefect's tasks need, while the block runs.
 
-    It surrounds the lock of the output, since a run that waits for that lock lives, and may be late.
+    It surrounds the lock of the output, since a run that waits for that lock lives.
     """
     with (
         signs_of_life(str(request.staging.target)),
-        ready_in_time(request),
         TaskSettings.current(),
         links_of_this_run(),
         all_shown(),
@@ -134,6 +151,8 @@ def _in_prefect(request: Request) -> Iterator[None]:
 class CommittedPlugin(RunPlugin):
     """Notes what a run of this process has committed."""
 
+    place: ClassVar[int] = 0
+
     def committed(self, run: CurrentRun, outputs: Sequence[str]) -> None:
         COMMITTED[:] = outputs
 
@@ -144,6 +163,8 @@ class CommittedPlugin(RunPlugin):
 class ClusterPlugin(RunPlugin):
     """Chooses the engine of each stage by the workers of the cluster, and leaves nothing on a scheduler that the run
     has not started."""
+
+    place: ClassVar[int] = 10
 
     def __init__(self, job: AnyJob) -> None:
         self.cluster = job.cluster
@@ -161,26 +182,10 @@ class ClusterPlugin(RunPlugin):
             release(client, reuse.exchange_prefix(run.request.staging))
 
 
-class EventsPlugin(RunPlugin):
-    """Announces the outputs of a run, with the paths that they are made of."""
-
-    def __init__(self, job: AnyJob) -> None:
-        self.job = job
-
-    def before_commit(self, run: CurrentRun) -> None:
-        contract = getattr(self.job, "contract", None)
-        run.upstream = [str(Path(contract).absolute())] if isinstance(contract, str) else []
-        context = FlowRunContext.get()
-        if context and context.flow_run and TRAIN_LATER in context.flow_run.tags:
-            run.train = "later"
-
-    def committed(self, run: CurrentRun, outputs: Sequence[str]) -> None:
-        if run.request.flow != "fit":
-            deliver([run.request.staging.target])
-
-
 class HistoryPlugin(RunPlugin):
     """Records the speed of a run, for the estimates of later ones."""
+
+    place: ClassVar[int] = 91
 
     def __init__(self, job: AnyJob) -> None:
         self.recipe = getattr(job, "recipe", None)
@@ -192,15 +197,3 @@ class HistoryPlugin(RunPlugin):
 def without_valid(job: Any) -> Any:
     """The job without its validation data, which teach nothing."""
     return job.model_copy(update={"source": job.source.model_copy(update={"valid": None})})
-
-
-def _observed(job: AnyJob, run: CurrentRun) -> ObservedRun:
-    """The current flow run as its collectors hear of it."""
-    context = FlowRunContext.get()
-    request = run.request
-    name = absolute(job.as_written()["output"]["path"])
-    scheduled = context.flow_run.expected_start_time if context and context.flow_run else None
-    flow = context.flow.name if context and context.flow else request.flow
-    ready_by, timezone = request.run.ready_by, request.run.timezone
-    ready = deadline(ready_by, timezone, scheduled) if ready_by and scheduled else None
-    return ObservedRun(request, name, flow, run.run_id, scheduled, ready, run.outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from prefect import get_client
 from prefect.context import FlowRunContext
@@ -21,6 +21,8 @@ MADE_UP = "made-up-data"  # tag of a run; infra/automations.yaml looks at it, to
 
 class SamplesPlugin(RunPlugin):
     """Makes the data that `source.sample` asks for, and tags a run that reads made-up data."""
+
+    place: ClassVar[int] = 60
 
     def __init__(self, job: AnyJob) -> None:
         self.job = job

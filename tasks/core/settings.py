@@ -586,7 +586,7 @@ class Run(Section):
     timezone: str = Field("UTC", description="time zone of {date} and {hour}, such as Europe/Berlin")
     ready_by: ClockTime | None = Field(
         None,
-        description="time of day, such as 06:00, by which a run should be ready; it warns early if it will not be",
+        description="time of day, such as 06:00, by which a run should be ready; it says so if it is not",
     )
     ask_timeout: Seconds = Field(
         72_000.0,

@@ -1,43 +1,19 @@
-"""What the gate found, as a table, as Markdown with plots, and as rows of the HTML report."""
+"""What the gate found, as rows of the HTML report, and the values of a column in two nights as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from tasks.core.markdown import escaped, markdown_table
-from tasks.gate.notes import GateNote, read_gate
-from tasks.gate.question import GateStage
-from tasks.gate.verdict import Finding, Verdict
-from tasks.profile.output_profile import ColumnProfile, Profile, bin_edges
+from tasks.gate.notes import read_gate
+from tasks.gate.verdict import Verdict
+from tasks.gate.verdict_text import accepted_lines, verdict_rows
+from tasks.profile.output_profile import ColumnProfile, bin_edges
 from tasks.report.svg import COLOURS, GRID, INK, MUTED, data_url
 
-ROWS, PLOTS, BARS = 100, 8, 24  # findings of a table, columns that are drawn, bars of a plot
-MARKDOWN = 80_000  # characters
+BARS = 24  # of a plot
 HEIGHT, WIDTH, TOP, BOTTOM = 150, 560, 26, 34
-
-
-def verdict_rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """One row for each finding: column, check, before, now, figure, threshold, what follows, and the files in which it
-    begins."""
-    rows = [
-        {
-            "column": one.column,
-            "check": one.check,
-            "yesterday": shown(one.before),
-            "today": shown(one.now),
-            "figure": shown(one.figure),
-            "threshold": shown(one.threshold),
-            "then": one.level,
-            "begins in": ", ".join(one.files),
-        }
-        for one in findings[:ROWS]
-    ]
-    if len(findings) > ROWS:
-        rows.append(dict.fromkeys(rows[0], "") | {"column": f"and {len(findings) - ROWS:,} more"})
-    return rows
 
 
 def section(folder: Path) -> dict[str, Any]:
@@ -55,47 +31,10 @@ def section(folder: Path) -> dict[str, Any]:
     }
 
 
-def shown(value: object) -> str:
-    """A figure in few digits; "" for none.
-
-    >>> [shown(value) for value in (0.123456, 1234567, None, "a", 2.0)]
-    ['0.1235', '1,234,567', '', 'a', '2']
-    """
-    if value is None:
-        return ""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
-
-
-def verdict_markdown(stage: GateStage, note: GateNote, profile: Profile | None, before: Profile | None) -> str:
-    """The verdict of a stage as Markdown: what was found, who accepted what, and plots of yesterday and today."""
-    verdict = note.verdicts[stage]
-    findings = verdict.findings
-    compared = ", ".join(verdict.compared_with) or "nothing: there is no good version yet"
-    parts = [f"### The gate after {stage}: {verdict.verdict}", f"Compared with {compared}."]
-    if findings:
-        lines = (f"- **{one.level}**: {escaped(one.text)}" for one in findings[:ROWS])
-        parts += ["\n".join(lines), markdown_table(verdict_rows(findings))]
-    parts += [f"{escaped(line)}." for line in accepted_lines(note)]
-    if profile is not None:
-        names = list(dict.fromkeys(one.column for one in findings if one.column in profile.columns))
-        for name in names[:PLOTS]:
-            picture = distribution(profile.columns[name], before.columns.get(name) if before else None)
-            if picture:
-                parts.append(f"![{escaped(name)}]({data_url(picture)})")
-    while len("\n\n".join(parts)) > MARKDOWN and len(parts) > 3:
-        parts.pop()
-    return "\n\n".join(parts) + "\n"
-
-
-def accepted_lines(note: GateNote) -> list[str]:
-    """Who accepted which findings, and when."""
-    return [
-        f"{entry.who} published by hand at {entry.when}: "
-        + ", ".join(f"{one.column} ({one.check})" for one in entry.findings)
-        for entry in note.accepted
-    ]
+def distribution_url(now: ColumnProfile, before: ColumnProfile | None) -> str:
+    """`distribution` as the address of a picture; "" where nothing was counted."""
+    picture = distribution(now, before)
+    return data_url(picture) if picture else ""
 
 
 def distribution(now: ColumnProfile, before: ColumnProfile | None) -> str:

@@ -94,7 +94,9 @@ def call(flow: Any, data: Mapping[str, Any]) -> Any:
     from prefect.states import State
 
     from flows.job.dates import of_this_moment
+    from flows.run.wings import flow_plugins
 
+    flow_plugins()  # imports the wings, so that they are patched, too
     log, run = logging.getLogger("rowmill.call"), str(uuid4())
     log.setLevel(logging.INFO)  # as that of a flow run
     functions: dict[str, Callable[..., Any]] = {

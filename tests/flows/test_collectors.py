@@ -22,8 +22,7 @@ import referencing
 from rowmill.cli import app
 from typer.testing import CliRunner
 
-from flows.published import observers
-from flows.run import session
+from flows.published import observers, wing
 from tasks.errors import GateAskedError, GateStoppedError, GiveUpError, JobError
 from tasks.manifest import Manifest
 from tasks.run.plugin import CurrentRun
@@ -283,13 +282,14 @@ def test_a_collector_that_is_away_or_silent_costs_nothing(
 ) -> None:
     waited: list[float] = []
 
-    class Timed(session.CollectorsPlugin):
+    class Timed(observers.CollectorsPlugin):
         def ended(self, run: CurrentRun, error: BaseException | None) -> None:
             began = time.monotonic()
             super().ended(run, error)
             waited.append(time.monotonic() - began)
 
-    monkeypatch.setattr(session, "CollectorsPlugin", Timed)
+    plugins = [Timed if plugin is observers.CollectorsPlugin else plugin for plugin in wing.PLUGINS]
+    monkeypatch.setattr(wing, "PLUGINS", plugins)
     days(tmp_path)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -313,7 +313,7 @@ def test_without_collectors_nothing_is_imported(tmp_path: Path, prefect_server: 
     packages = ["openlineage", "opentelemetry.sdk", "opentelemetry.exporter", "flows.published"]
     asked = {"job": job_of(tmp_path, GOOD, "warn"), "packages": packages}
     ended = rounds.run(f"{loaded_by_a_run.__module__}:{loaded_by_a_run.__name__}", asked)
-    modules = ["assets", "collector_files", "events", "observed_run", "observers", "outbox", "unsent"]
+    modules = ["assets", "events", "observed_run", "observers", "outbox", "plugins", "unsent", "wing"]
     assert ended.answer == ["flows.published", *(f"flows.published.{name}" for name in modules)], rounds.says()
     assert versions(tmp_path) == {"v0001": GOOD}
 

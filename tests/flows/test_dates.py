@@ -17,8 +17,8 @@ import pytest
 from flows.job.dates import of_this_moment
 from flows.job.job import load_job, make_application, make_job
 from flows.job.run_calendar import published
-from flows.nights.run_dates import date_of_this_run
 from flows.preprocess import preprocess
+from flows.run.work_of_job import date_of_this_run
 from tasks.core.settings import Run
 from tasks.errors import DataError, JobError, RowmillError
 from tasks.job.run_date import RunDate, parse_run_date, run_date_at
@@ -143,7 +143,7 @@ def today(monkeypatch: pytest.MonkeyPatch, day: str) -> None:
             return of_this_moment(run)
         return run_date_at(datetime.fromisoformat(f"{day}T02:00:00+00:00").astimezone(UTC), run.timezone, "started")
 
-    monkeypatch.setattr("flows.nights.run_dates.date_of_this_run", date_of)
+    monkeypatch.setattr("flows.run.session.date_of_this_run", date_of)
 
 
 @pytest.mark.promise(
@@ -309,23 +309,21 @@ def dates(folder: Path) -> dict[str, str]:
     return {path.parent.name: json.loads(path.read_text())["dated"]["date"] for path in found}
 
 
-@pytest.mark.promise("The same command given again after midnight continues with the date that it had begun")
-def test_the_same_command_after_midnight_keeps_its_date(
-    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.promise("A command that is rerun after midnight finishes the date that it began, then does its own")
+def test_the_same_command_after_midnight_finishes_its_date_and_does_the_next(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     day_of(tmp_path, "2026-11-21")
     day_of(tmp_path, "2026-11-22")
     today(monkeypatch, "2026-11-22")
     begin(run, nightly(tmp_path), monkeypatch)
     today(monkeypatch, "2026-11-23")
-    [out] = run(nightly(tmp_path))
+    first, second = run(nightly(tmp_path))
 
-    assert rows_of(out)["day"].to_pylist() == ["2026-11-21"] * 3
-    assert dates(tmp_path / "out") == {"v0001": "2026-11-22"}
-    assert Manifest.load(out).data["dated"]["origin"] == "begun"
-    assert "2026-11-23 was not run: this command finished 2026-11-22, which was begun earlier" in caplog.text
-    run(nightly(tmp_path))
+    assert rows_of(first)["day"].to_pylist() == ["2026-11-21"] * 3
+    assert rows_of(second)["day"].to_pylist() == ["2026-11-22"] * 3
     assert dates(tmp_path / "out") == {"v0001": "2026-11-22", "v0002": "2026-11-23"}
+    assert [Manifest.load(out).data["dated"]["origin"] for out in (first, second)] == ["begun", "started"]
 
 
 @pytest.mark.promise("is named and finished before the next one")
@@ -407,7 +405,10 @@ def test_a_job_without_a_date_does_not_throw_away_a_night(
 
 
 @pytest.mark.promise("`was begun and not published, cannot be finished`")
-def test_a_night_that_cannot_be_finished_is_named(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("The next run passes it over", "flows/NIGHTS.md#dates-in-paths")
+def test_a_night_that_cannot_be_finished_is_named_and_passed_over(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     source = day_of(tmp_path, "2026-11-21")
     day_of(tmp_path, "2026-11-22")
     begin(run, nightly(tmp_path, date="2026-11-22"), monkeypatch)
@@ -416,8 +417,35 @@ def test_a_night_that_cannot_be_finished_is_named(tmp_path: Path, run: Any, monk
         run(nightly(tmp_path, date="2026-11-23"))
 
     assert "the run of 2026-11-22, which was begun and not published, cannot be finished" in str(caught.value)
-    assert "rowmill clean --older-than 0" in str(caught.value)
+    assert "then run it with --date 2026-11-22, or abandon it: rowmill clean --older-than 0" in str(caught.value)
     assert not (tmp_path / "out").exists()
+    run(nightly(tmp_path, date="2026-11-23"))
+    assert "the work of 2026-11-22, which is passed over, gives way to this run" in caplog.text
+    assert dates(tmp_path / "out") == {"v0001": "2026-11-23"}
+
+
+@pytest.mark.promise("The next run passes it over")
+def test_a_night_of_another_folder_that_is_passed_over_keeps_its_work(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = day_of(tmp_path, "2026-11-21")
+    day_of(tmp_path, "2026-11-22")
+
+    def of(day: str) -> dict[str, Any]:
+        data = nightly(tmp_path, date=day)
+        return {**data, "output": {**data["output"], "path": f"{tmp_path}/out/{{date}}", "on_existing": "fail"}}
+
+    begin(run, of("2026-11-22"), monkeypatch)
+    (source / "a.parquet").rename(tmp_path / "a.parquet")
+    with pytest.raises(JobError, match="cannot be finished"):
+        run(of("2026-11-23"))
+    run(of("2026-11-23"))
+    text = "2026-11-22 was begun and not published, and is passed over: run it with --date 2026-11-22"
+    assert text in caplog.text
+    (tmp_path / "a.parquet").rename(source / "a.parquet")
+    run(of("2026-11-22"))
+    there = sorted(path.name for path in (tmp_path / "out").iterdir() if not path.name.startswith("."))
+    assert there == ["2026-11-22", "2026-11-23"]
 
 
 # Days without data

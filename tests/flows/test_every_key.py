@@ -191,7 +191,7 @@ RUN: dict[str, Seen | str] = {
     "keep_partials": BASE + "test_a_base_that_was_saved_without_partials_is_refused",
     "date": Seen("2026-11-22", [[9, "o"]], {"source": {"path": "{date}.csv"}}, other="2026-11-23"),
     "timezone": DATES + "test_a_scheduled_run_has_the_date_of_its_schedule_and_keeps_it",
-    "ready_by": "tests/flows/test_ready_by.py::test_a_run_says_once_that_it_will_be_late_and_which_stage_grew",
+    "ready_by": "tests/flows/test_ready_by.py::test_a_run_whose_time_is_over_says_so_once",
     "ask_timeout": "tests/flows/test_gate.py::test_a_run_that_nobody_answers_in_time_fails",
     "if_empty": DATES + "test_a_day_without_data_may_be_skipped",
     "lineage": "tests/flows/test_collectors.py::test_a_run_is_told_by_its_begin_and_its_end",

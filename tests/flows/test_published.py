@@ -20,10 +20,9 @@ import pytest
 from rowmill.cli import app
 from typer.testing import CliRunner
 
-from flows.published import outbox
+from flows.published import outbox, plugins
 from flows.published.outbox import deliver
 from flows.published.unsent import outputs_to_announce
-from flows.run import session
 from infra.orchestration import deployments
 from infra.orchestration.server import ensure_server
 from tasks.errors import GateAskedError, GateStoppedError
@@ -64,7 +63,7 @@ def run_until_killed(job: dict[str, Any], when: str) -> None:
     ensure_server()
     have_stages_here(pytest.MonkeyPatch())
     if when == "before":  # after the rename, before the event
-        vars(session)["deliver"] = die
+        plugins.EventsPlugin.committed = die  # type: ignore[method-assign]
     else:  # after the event, before the mark
         vars(outbox)["mark_sent"] = die
     run_any(preprocess, job)
@@ -187,7 +186,7 @@ def test_a_dead_server_costs_no_byte_and_less_than_a_second(
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     days(tmp_path)
-    monkeypatch.setattr("flows.run.session.deliver", lambda targets: [])
+    monkeypatch.setattr("flows.published.plugins.EventsPlugin.committed", lambda *_: None)
     [out] = run_here(job_of(tmp_path, GOOD, "warn"))
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with socket.socket() as silent:  # it is bound and never listens; then one whose queue is full

@@ -198,7 +198,6 @@ FUNCTION, TYPES = "\n\ndef planted():\n    {}\n", "\n\nif TYPE_CHECKING:\n    {}
 # By contract: a module, and an import that the contract forbids there, hidden as well as one can.
 PLANTED = {
     "tasks, from top to ground": ("tasks/core/units.py", FUNCTION.format("from tasks.storage import files")),
-    "the core knows no gate, no flows": ("tasks/learning/growth.py", TYPES.format("from tasks.gate import verdict")),
     "the core knows no run dates, no versions": (
         "tasks/shuffle/parts.py",
         FUNCTION.format("from tasks.manifest import chosen_versions"),

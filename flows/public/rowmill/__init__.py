@@ -134,6 +134,10 @@ def __getattr__(name: str) -> object:
         try:
             value = getattr(importlib.import_module(_MODULE_OF[name]), name)
         except ModuleNotFoundError as error:
+            from tasks.core.wings import absent_wing
+
+            if absent := absent_wing(error, f"rowmill.{name}"):
+                raise absent from None
             if error.name != "torch":
                 raise
             do = "pip install 'rowmill[torch]'"

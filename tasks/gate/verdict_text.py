@@ -1,0 +1,85 @@
+"""What the gate found, as rows of a table and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tasks.core.markdown import escaped, markdown_table
+from tasks.gate.notes import GateNote
+from tasks.gate.question import GateStage
+from tasks.gate.verdict import Finding
+from tasks.profile.output_profile import ColumnProfile, Profile
+
+Draw = Callable[[ColumnProfile, ColumnProfile | None], str]  # of today and of yesterday
+ROWS, PLOTS = 100, 8  # findings of a table, columns that are drawn
+MARKDOWN = 80_000  # characters
+
+
+def verdict_rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """One row for each finding: column, check, before, now, figure, threshold, what follows, and the files in which it
+    begins."""
+    rows = [
+        {
+            "column": one.column,
+            "check": one.check,
+            "yesterday": shown(one.before),
+            "today": shown(one.now),
+            "figure": shown(one.figure),
+            "threshold": shown(one.threshold),
+            "then": one.level,
+            "begins in": ", ".join(one.files),
+        }
+        for one in findings[:ROWS]
+    ]
+    if len(findings) > ROWS:
+        rows.append(dict.fromkeys(rows[0], "") | {"column": f"and {len(findings) - ROWS:,} more"})
+    return rows
+
+
+def verdict_markdown(
+    stage: GateStage, note: GateNote, profile: Profile | None, before: Profile | None, draw: Draw | None = None
+) -> str:
+    """The verdict of a stage as Markdown: what was found, who accepted what, and plots of yesterday and today.
+
+    `draw` gives the address of the picture of a column's values, "" for none; without it there are no plots.
+    """
+    verdict = note.verdicts[stage]
+    findings = verdict.findings
+    compared = ", ".join(verdict.compared_with) or "nothing: there is no good version yet"
+    parts = [f"### The gate after {stage}: {verdict.verdict}", f"Compared with {compared}."]
+    if findings:
+        lines = (f"- **{one.level}**: {escaped(one.text)}" for one in findings[:ROWS])
+        parts += ["\n".join(lines), markdown_table(verdict_rows(findings))]
+    parts += [f"{escaped(line)}." for line in accepted_lines(note)]
+    if profile is not None and draw is not None:
+        names = list(dict.fromkeys(one.column for one in findings if one.column in profile.columns))
+        for name in names[:PLOTS]:
+            picture = draw(profile.columns[name], before.columns.get(name) if before else None)
+            if picture:
+                parts.append(f"![{escaped(name)}]({picture})")
+    while len("\n\n".join(parts)) > MARKDOWN and len(parts) > 3:
+        parts.pop()
+    return "\n\n".join(parts) + "\n"
+
+
+def accepted_lines(note: GateNote) -> list[str]:
+    """Who accepted which findings, and when."""
+    return [
+        f"{entry.who} published by hand at {entry.when}: "
+        + ", ".join(f"{one.column} ({one.check})" for one in entry.findings)
+        for entry in note.accepted
+    ]
+
+
+def shown(value: object) -> str:
+    """A figure in few digits; "" for none.
+
+    >>> [shown(value) for value in (0.123456, 1234567, None, "a", 2.0)]
+    ['0.1235', '1,234,567', '', 'a', '2']
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
