@@ -23,7 +23,6 @@ from tasks.core.units import amount
 from tasks.engines.convert.python_values import rows_listed
 from tasks.errors import DataError, HostError, JobError, near
 from tasks.graph.binding import Step
-from tasks.graph.changes import read_changes
 from tasks.graph.column_lineage import ColumnLineage
 from tasks.graph.learned_text import (
     distinct_values,
@@ -36,6 +35,7 @@ from tasks.graph.learned_text import (
 )
 from tasks.graph.refit_history import history_lines, read_files
 from tasks.graph.saved_workflow import SavedWorkflow, fitted_folder, load_fitted, read_fitted
+from tasks.graph.state import load_changes
 from tasks.job.output_check import damages
 from tasks.job.publication import read_publication
 from tasks.manifest import Manifest, base_of, dated_lines, fitted_of, folders_of, manifest_of, no_output, outputs
@@ -246,7 +246,7 @@ def _show_history(folder: Path, console: Console) -> None:
     data = read_fitted(place)
     for line in history_lines(place, data):
         console.print(line, markup=False, soft_wrap=True)
-    rows = growth_rows(read_changes(place).get("steps", {}))
+    rows = growth_rows(load_changes(place).get("steps", {}))
     if rows:
         table = text_table("on top of the base", "operator", "columns", "mode", "what")
         for row in rows:
@@ -443,15 +443,6 @@ def _show_installed(console: Console) -> None:
         print_table(table, console)
     for refusal in failed:
         console.print(f"\n{refusal}", style="red", markup=False, soft_wrap=True)
-
-
-def operators_markdown() -> str:
-    rows = [
-        f"| {name} | {on_refit(cls)} | "
-        f"{', '.join(f'`{p}`' for p in cls.model_fields)} | {docstring_of(cls).summary.replace('|', chr(92) + '|')} |"
-        for name, cls in operators().items()
-    ]
-    return "\n".join(["| operator | learns, on refit | parameters | what it does |", "|---|---|---|---|", *rows])
 
 
 def show_operator(name: str, console: Console | None = None) -> None:

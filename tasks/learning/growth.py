@@ -16,11 +16,11 @@ from tasks.cluster.pool import Pool
 from tasks.engines.convert.frame_sizes import nbytes
 from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound, Step
-from tasks.graph.changes import Mode
 from tasks.graph.evaluation import explained, titled
 from tasks.graph.state import State
 from tasks.learning.large_table_types import Chain
 from tasks.learning.partials import Observed, whole_of
+from tasks.learning.refit_modes import Mode
 from tasks.ops.base import Grown, Learned, RefitDate
 from tasks.ops.keyed import Keyed
 

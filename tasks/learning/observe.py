@@ -21,7 +21,6 @@ from tasks.core.versions import VALUE_RULES
 from tasks.engines.algorithms.moments import Moments
 from tasks.errors import DataError
 from tasks.graph.binding import SOURCE, Bound, Step
-from tasks.graph.changes import Mode
 from tasks.graph.evaluation import explained, titled
 from tasks.graph.failed_casts import Record, records
 from tasks.graph.partition_work import Work, block_offsets
@@ -33,7 +32,7 @@ from tasks.learning.finalize import conclude
 from tasks.learning.growth import Base, change_of, frozen_values, working_here
 from tasks.learning.handles import Handles
 from tasks.learning.partials import Observed, Partial, Phase, join_siblings, merge, with_size
-from tasks.learning.refit_modes import behind, changed_tables
+from tasks.learning.refit_modes import Mode, behind, changed_tables
 from tasks.ops.base import Learned
 from tasks.ops.continuous import Normalize
 from tasks.ops.keyed import Keyed

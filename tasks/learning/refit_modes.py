@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -12,7 +13,6 @@ from tasks.errors import JobError, few, near
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.evaluation import titled
 from tasks.graph.matching import learned_steps
-from tasks.learning.growth import Mode
 from tasks.ops.base import Learned
 
 WORDS = ("freeze", "merge")  # what a setting may say of a step
@@ -20,6 +20,21 @@ APPENDED = "ids stay, new values are appended"
 MERGED = "equal to a fit of all rows"
 # Sentences of `changes.json`, which stay as they were written: to them the rows of a refit are a night.
 ON_DISK = "ids do not move, and rows of earlier nights were learned under the ids that they have on disk"
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What a refit does with a learned step.
+
+    mode: "merged" (as learned from all rows), "appended" (ids stay, new values are appended), "frozen" (as it was) or
+        "new" (learned from these rows alone, since the base does not have the step).
+    why: the reason, in one clause; "" where it needs none.
+    behind: the keys of the learned steps on which its inputs depend.
+    """
+
+    mode: Literal["merged", "appended", "frozen", "new"]
+    why: str = ""
+    behind: tuple[str, ...] = ()
 
 
 def modes(

@@ -14,11 +14,11 @@ from tasks.core.redaction import job_text, redacted
 from tasks.core.schema import ROW, Schema
 from tasks.core.stage_results import StageResult
 from tasks.graph.binding import Bound
-from tasks.graph.changes import read_changes
 from tasks.graph.learned_text import growth_rows
 from tasks.graph.node import Node
 from tasks.graph.refit_history import batch_rows, history_lines
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
+from tasks.graph.state import load_changes
 from tasks.manifest import Manifest, folders_of
 from tasks.report import page
 from tasks.report.profile_section import ColumnSummary
@@ -138,7 +138,7 @@ def _nights(folder: Path) -> tuple[list[str], list[dict[str, Any]], list[dict[st
     """What a report says of the nights that a fitted workflow has learned: lines, the last nights, what the last refit
     changed by step."""
     data = read_fitted(folder)
-    return history_lines(folder, data), batch_rows(data), growth_rows(read_changes(folder).get("steps", {}))
+    return history_lines(folder, data), batch_rows(data), growth_rows(load_changes(folder).get("steps", {}))
 
 
 def _subject(final: Node, schema: Schema, manifest: Manifest) -> tuple[Node, Schema]:

@@ -22,7 +22,6 @@ from tasks.core.schema import Schema
 from tasks.core.stage_results import StatisticsResult
 from tasks.errors import DataError
 from tasks.graph.binding import Bound, Step
-from tasks.graph.changes import Mode
 from tasks.graph.failed_casts import largest
 from tasks.graph.learned_text import growth_rows, learned_tables
 from tasks.graph.matching import Matched, learned_steps
@@ -35,7 +34,7 @@ from tasks.job.request import PlanOf, Request
 from tasks.job.split_work import work_of
 from tasks.learning import observe
 from tasks.learning.growth import Base
-from tasks.learning.refit_modes import modes
+from tasks.learning.refit_modes import Mode, modes
 from tasks.ops.base import Learned, RefitDate
 from tasks.stages.cache_policy import cached_for_transform
 from tasks.stages.progress import Progress, RowCounter, no_progress

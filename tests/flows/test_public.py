@@ -20,9 +20,9 @@ import rowmill
 from rowmill import Dataset, Workflow
 
 import tasks.ops
-from flows.commands.reference import COMMAND, STUB, stub
 from tests.commands import unchanged
 from tests.conftest import python_path
+from tests.reference import COMMAND, STUB, stub
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = ROOT / "flows" / "public"

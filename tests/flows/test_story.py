@@ -23,8 +23,8 @@ from flows.preprocess import preprocess
 from flows.sample import make_nights
 from tasks.dataset import Dataset
 from tasks.errors import DataError, GateStoppedError
-from tasks.graph.changes import read_changes
 from tasks.graph.saved_workflow import load_fitted
+from tasks.graph.state import load_changes
 from tests.flows.runs import call, have_stages_here, run_flow
 
 MANUAL = (Path(__file__).resolve().parents[2] / "flows" / "NIGHTS.md").read_text()
@@ -80,7 +80,7 @@ def test_a_nightly_job_from_the_first_day_to_the_thirtieth(
     at_server = partial(run_flow, cluster=cluster)
     assert run(DAY.search(first)[1], at_server) == out / "v0001"  # type: ignore[index]
     assert run(DAY.search(second)[1], at_server) == out / "v0002"  # type: ignore[index]
-    changes = read_changes(out / "v0002" / "_workflow")
+    changes = load_changes(out / "v0002" / "_workflow")
     assert changes["base"] == "v0001"
     diff(*(Path(name) for name in compared.split()[2:]))
     assert "ids moved" in capsys.readouterr().out
@@ -110,7 +110,7 @@ def test_a_nightly_job_from_the_first_day_to_the_thirtieth(
     discarded(Path(path), why)
     assert (out / "_latest").read_text().strip() == "v0028"
     assert run(DAY.search(again)[1], here) == out / "v0030"  # type: ignore[index]
-    assert read_changes(out / "v0030" / "_workflow")["base"] == "v0028"
+    assert load_changes(out / "v0030" / "_workflow")["base"] == "v0028"
 
     nights = [vocabularies(out / f"v{number:04d}") for number in (*range(1, 29), 30)]
     for earlier, later in pairwise(nights):

@@ -439,9 +439,7 @@ def new(
 
 @app.command(rich_help_panel=JOBS)
 @reported
-def schema(
-    keys: Annotated[bool, typer.Option("--keys", help="a table of all keys, as Markdown, instead")] = False,
-) -> None:
+def schema() -> None:
     """Print the JSON Schema of a job, with which editors complete keys, operators and choices, and mark mistakes.
 
     A job names it in its first line, as a draft of rowmill new does.
@@ -452,10 +450,9 @@ def schema(
     """
     import json
 
-    from flows.commands.reference import keys_table
     from flows.job.json_schema import job_schema
 
-    print(keys_table() if keys else json.dumps(job_schema(), indent=1))
+    print(json.dumps(job_schema(), indent=1))
 
 
 @app.command(rich_help_panel=OUTPUTS)
@@ -600,11 +597,6 @@ def ops(
     name: Annotated[
         str | None, typer.Argument(help="an operator, or module:Name of one of your own", show_default=False)
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="the table as Markdown")] = False,
-    page: Annotated[bool, typer.Option("--page", help="the reference page of all, as Markdown")] = False,
-    expressions: Annotated[
-        bool, typer.Option("--expressions", help="the page of the language of expressions, as Markdown")
-    ] = False,
 ) -> None:
     """List the operators, or explain one: what it computes, its parameters and their defaults, an example.
 
@@ -620,17 +612,7 @@ def ops(
     from flows.commands.launch import importable
 
     importable(Path.cwd())
-    if page:
-        from flows.commands.reference import reference_page
-
-        print(reference_page())
-    elif expressions:
-        from flows.commands.reference import expressions_page
-
-        print(expressions_page())
-    elif markdown:
-        print(commands_inspect.operators_markdown())
-    elif name is None:
+    if name is None:
         commands_inspect.show_operators()
     else:
         commands_inspect.show_operator(name)

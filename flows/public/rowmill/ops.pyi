@@ -1,4 +1,4 @@
-# The names of rowmill.ops for type checkers and editors, made by: python -m flows.commands.reference
+# The names of rowmill.ops for type checkers and editors, made by: python -m tests.reference
 
 from tasks.ops.base import Context as Context
 from tasks.ops.base import Learned as Learned

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.errors import DataError, JobError
-from tasks.graph.changes import read_changes
-from tasks.graph.state import Saving, State, check_saved, copy_saved, saved_files
+from tasks.graph.state import Saving, State, check_saved, copy_saved, load_changes, saved_files
 from tests.learning import close
 
 STATE = State(
@@ -216,17 +215,17 @@ def test_what_a_refit_changed_lies_beside_the_state(tmp_path: Path) -> None:
     check_saved(tmp_path / "t", digest)
     loaded = State.load(tmp_path / "t")
     assert close(loaded.changes["1/Categorify/a"], step)
-    assert read_changes(tmp_path / "t")["rows"] == {"old": 3, "new": 4}
+    assert load_changes(tmp_path / "t")["rows"] == {"old": 3, "new": 4}
     assert loaded.save(tmp_path / "u") == digest
     assert {p.name for p in saved_files(tmp_path / "t")} == {p.name for p in (tmp_path / "t").iterdir()}
     text = (tmp_path / "t" / "changes.json").read_text()
     (tmp_path / "t" / "changes.json").write_text(text.replace("v0006", "v0007"))
     with pytest.raises(DataError, match=r"(?s)changes\.json is damaged.*its digest differs"):
-        read_changes(tmp_path / "t")
+        load_changes(tmp_path / "t")
     with pytest.raises(DataError, match=r"changes\.json is damaged"):
         check_saved(tmp_path / "t")
     STATE.save(tmp_path / "of a fit")
-    assert read_changes(tmp_path / "of a fit") == {}
+    assert load_changes(tmp_path / "of a fit") == {}
 
 
 def test_infinities_are_saved_as_strict_json_that_a_person_can_read(tmp_path: Path) -> None:

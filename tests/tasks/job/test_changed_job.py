@@ -16,7 +16,7 @@ from flows.job.job import make_application, make_job
 from flows.preview.job_preview import preview
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.graph.changes import read_changes
+from tasks.graph.state import load_changes
 from tasks.job.base_version import newest_good
 from tasks.loading import loader
 from tasks.workflow import Workflow
@@ -111,7 +111,7 @@ def test_nights_with_changes_between_them(tmp_path: Path, engine: str) -> None:
         np.testing.assert_allclose(rows[f"TE_k_{target}"], means[rows["k"].to_pylist()], rtol=1e-12)
         assert rows[target].to_pylist() == of[target]
 
-    steps = read_changes(tmp_path / "out/v0005/_workflow")["steps"]
+    steps = load_changes(tmp_path / "out/v0005/_workflow")["steps"]
     assert {(one["op"], *one["columns"]): one["mode"] for one in steps.values()} == {
         ("Categorify", "c"): "appended", ("Categorify", "k"): "appended", ("TargetEncoding", "k"): "new",
     }  # fmt: skip

@@ -18,9 +18,8 @@ from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import from_any
 from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound
-from tasks.graph.changes import read_changes
 from tasks.graph.node import as_node
-from tasks.graph.state import State, copy_saved, save_refit_tables
+from tasks.graph.state import State, copy_saved, load_changes, save_refit_tables
 from tasks.learning import large_table_types, large_tables
 from tasks.learning.growth import Base
 from tasks.learning.refit_modes import modes
@@ -401,7 +400,7 @@ def test_a_refit_goes_on_after_save_and_load(engine: str, tmp_path: Path) -> Non
     assert straight.state is not None
     assert close(again.state.values, straight.state.values)
     assert close(again.changes["steps"], straight.changes["steps"])
-    assert close(read_changes(tmp_path / "2")["steps"], straight.changes["steps"])
+    assert close(load_changes(tmp_path / "2")["steps"], straight.changes["steps"])
     assert again.state.rows == 5
     assert again.refit(Dataset(second, engine=engine), night=DAY).changes["rows"] == {"old": 5, "new": 2}
 

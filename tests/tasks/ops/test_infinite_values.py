@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from flows.commands.inspect import operators
-from flows.commands.reference import of_infinities
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import DataError
@@ -17,6 +16,7 @@ from tasks.ops.base import Operator
 from tasks.ops.docstrings import docstring_of
 from tasks.workflow import Workflow
 from tests.frames import to_list
+from tests.reference import of_infinities
 from tests.tasks.ops.fitting import transformed
 
 INF = math.inf

@@ -1,7 +1,7 @@
 """Reference pages as Markdown, made of docstrings, parameters and models: operators, expressions, keys of a job.
 
-`python -m flows.commands.reference` writes the files that are made of the operators: two pages, the tables of names of
-NVTabular, and the names for type checkers.
+`python -m tests.reference` writes them: two pages, the tables of names of NVTabular, the table of keys of a job, and
+the names for type checkers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import flows
 import tasks
-from flows.commands.inspect import NEEDED, needed, operators, operators_markdown, parameters_of, refit_rule
+from flows.commands.inspect import NEEDED, needed, on_refit, operators, parameters_of, refit_rule
 from flows.job.json_schema import Schema, job_schema
 from tasks.core.nvtabular import DIFFERENCES, WRITE
 from tasks.engines.expression import syntax
@@ -25,7 +25,7 @@ from tasks.engines.expression.functions import FUNCTIONS, GROUPS, Example, Funct
 from tasks.ops.base import Learned, Operator
 from tasks.ops.docstrings import docstring_of
 
-COMMAND = "python -m flows.commands.reference"
+COMMAND = "python -m tests.reference"
 HEAD = f"""<!-- made by: {COMMAND} -->
 # Operators
 
@@ -87,6 +87,15 @@ TASKS = {
     "check lists: ids and weights of one length, shortest and longest": "EqualLengths, ValueCount",
     "regress a target on every pair of columns": "PairwiseRegression",
 }
+
+
+def operators_markdown() -> str:
+    rows = [
+        f"| {name} | {on_refit(cls)} | "
+        f"{', '.join(f'`{p}`' for p in cls.model_fields)} | {docstring_of(cls).summary.replace('|', chr(92) + '|')} |"
+        for name, cls in operators().items()
+    ]
+    return "\n".join(["| operator | learns, on refit | parameters | what it does |", "|---|---|---|---|", *rows])
 
 
 def reference_page() -> str:
@@ -295,10 +304,20 @@ def nvtabular_page() -> str:
 PAGE = Path(tasks.__file__).resolve().parent / "ops" / "README.md"
 EXPRESSIONS_PAGE = PAGE.parent / "EXPRESSIONS.md"
 NVTABULAR_PAGE = PAGE.parent / "NVTABULAR.md"
+KEYS_PAGE = Path(flows.__file__).resolve().parent / "KEYS.md"
+KEYS_BEGIN = "| key | default | takes | meaning |"
 STUB = Path(flows.__file__).resolve().parent / "public" / "rowmill" / "ops.pyi"
 WRITTEN = {PAGE: reference_page, EXPRESSIONS_PAGE: expressions_page, NVTABULAR_PAGE: nvtabular_page, STUB: stub}
+
+
+def with_keys(page: str) -> str:
+    """The page of keys with its table anew."""
+    before, rest = page.split(KEYS_BEGIN)
+    after = rest.partition("\n\n")[2]
+    return f"{before}{keys_table()}\n\n{after}"
 
 
 if __name__ == "__main__":
     for path, text in WRITTEN.items():
         path.write_text(text() + "\n")
+    KEYS_PAGE.write_text(with_keys(KEYS_PAGE.read_text()))
