@@ -51,7 +51,7 @@ from tasks.job.source_rules import (
     with_weight,
 )
 from tasks.job.text_order import check_text_order
-from tasks.manifest import LEFT_OUT, chosen_versions, of_begun_ids
+from tasks.manifest import LEFT_OUT, chosen_versions
 from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
@@ -76,6 +76,7 @@ from tasks.sources.reading_rules import ROWS, Fit, differences, with_values
 from tasks.sources.uniting import uniting_notes, without_unused
 from tasks.storage.files import check_unchanged, is_remote, local_path
 from tasks.storage.files_being_read import open_outputs
+from tasks.storage.output import PublishedOutput, of_begun_ids
 from tasks.storage.sidecars import check_sidecars
 
 if TYPE_CHECKING:
@@ -309,7 +310,8 @@ class Dataset(KnownFromNVTabular):
 
     def _with_common_columns(self, plan: Plan) -> Plan:
         """The plan with the columns that all versions have, with the same ids; a warning names the others."""
-        common, begun = without_unused(plan, ()), of_begun_ids([Path(version) for version in self.source])
+        common = without_unused(plan, ())
+        begun = of_begun_ids([PublishedOutput.around(Path(version)) for version in self.source])
         common = replace(common, schema=Schema(c for c in common.schema.columns if c.name not in begun))
         if apart := [name for name in plan.schema if name not in common.schema]:
             log.warning(LEFT_OUT, Path(self.source[-1]).parent, ", ".join(apart))

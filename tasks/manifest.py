@@ -17,7 +17,7 @@ from tasks.core.merlin import merlin_text
 from tasks.core.schema import Schema
 from tasks.errors import DataError, JobError, near
 from tasks.storage.allowed_roots import check_path
-from tasks.storage.atomic import read_json, read_record
+from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
 from tasks.storage.documents import (
     DIGEST,
@@ -34,14 +34,11 @@ from tasks.storage.documents import (
     seal,
 )
 from tasks.storage.files import local_folder
+from tasks.storage.output import PublishedOutput, of_begun_ids, of_other_ids
 from tasks.storage.own_files import (
-    CHANGES,
-    FITTED,
     MANIFEST,
     SPLITS,
-    WORKFLOW,
     current,
-    described_by,
     versions_of,
 )
 
@@ -303,99 +300,32 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
                 do="remove that folder, or name the others",
             )
         else:
-            chosen.append(version)
+            chosen.append(PublishedOutput(version))
     if not chosen:
         do = "name other versions, or bring one back: rowmill discard OUT/VERSION --undo"
         raise JobError("all of these versions were discarded", where=str(folder), why=f"versions is {text!r}", do=do)
-    other, newest = of_other_ids(chosen), chosen[-1].name
-    alike = [version for version in chosen if version not in other]
-    for version in other:
-        if version.name in text.split(".."):
+    other = of_other_ids(chosen)
+    newest = chosen[-1].name
+    alike = [one for one in chosen if one not in other]
+    for left_out in other:
+        if left_out.name in text.split(".."):
             raise JobError(
-                f"{version.name} has other ids than {newest}",
+                f"{left_out.name} has other ids than {newest}",
                 where=str(folder),
                 why=f"{newest} was not learned on top of it: the same id means another value in each",
-                do=f"read it alone, versions={version.name!r}, or what goes together, "
+                do=f"read it alone, versions={left_out.name!r}, or what goes together, "
                 f"versions='{alike[0].name}..{newest}'",
             )
-        log.warning("%s has other ids than %s, which was not learned on top of it: it is left out", version, newest)
-    return [version / split if split else version for version in alike]
-
-
-def manifest_of(version: Path) -> dict[str, Any]:
-    """What the manifest of a version, or of its train, says; {} where there is none that can be read."""
-    described = described_by(version)
-    return read_record(described) if described and described.name == MANIFEST else {}
-
-
-def base_of(version: Path) -> tuple[str, str]:
-    """(name, digest of the state) of the base of a version; ("", "") for one without a base."""
-    manifest = manifest_of(version)
-    if not manifest:
-        changes = read_json(_workflow_of(version) / CHANGES)
-        return (str(changes.get("base", "")), "") if isinstance(changes, dict) else ("", "")
-    note = manifest.get("base")
-    return (str(note.get("version", "")), str(note.get("state", ""))) if isinstance(note, dict) else ("", "")
-
-
-def state_of(version: Path) -> str:
-    """The digest of the state that a version has learned; empty if it cannot be read."""
-    return str(fitted_of(version).get("state", ""))
-
-
-def is_state(noted: str, state: str) -> bool:
-    """Whether a note of a base means a state; a digest that cannot be read may be any."""
-    return not noted or not state or noted == state
-
-
-def has_ids(version: Path) -> bool:
-    """Whether a version has learned ids; one that does not say so counts as if it had."""
-    nights = (fitted_of(version).get("history") or {}).get("nights")
-    return not nights or bool(nights[-1].get("ids", True))
-
-
-def of_other_ids(versions: Sequence[Path]) -> list[Path]:
-    """Those of the versions (the oldest first) whose ids are not those of the newest one, since it was not learned on
-    top of them and not applied from what they, or a later one, have learned.
-
-    A workflow names the states that it was learned on top of; one of an earlier rowmill, its base alone.
-    """
-    other, bases, states = list[Path](), dict[str, str](), set[str]()
-    for version in reversed(versions):
-        state, (base, base_state) = state_of(version), base_of(version)
-        is_ancestor = version.name in bases and is_state(bases[version.name], state)
-        if version == versions[-1] or state in states or is_ancestor:
-            states |= {state, *map(str, fitted_of(version).get("ancestors", ()))}
-            bases |= {base: base_state} if base else {}
-        elif has_ids(version):
-            other.append(version)
-    return other[::-1]
-
-
-def _workflow_of(version: Path) -> Path:
-    return version if (version / FITTED).exists() else version / WORKFLOW
-
-
-def fitted_of(version: Path) -> dict[str, Any]:
-    """What the `workflow.json` of a version says; {} where there is none that can be read."""
-    return read_record(_workflow_of(version) / FITTED)
-
-
-def of_begun_ids(versions: Sequence[Path]) -> set[str]:
-    """The columns of the newest of the versions (the oldest first; of a split, its folders) whose ids began after the
-    oldest one: where that has the column, it was dropped and came back since, and the same id means another value."""
-    roots = [path if (path / WORKFLOW).exists() else path.parent for path in versions]
-    fitted = fitted_of(roots[-1])
-    states = list(fitted.get("ancestors", ()))
-    oldest = min([states.index(state) for path in roots if (state := state_of(path)) in states], default=len(states))
-    return {name for name, since in fitted.get("ids_since", {}).items() if oldest < since}
+        text = "%s has other ids than %s, which was not learned on top of it: it is left out"
+        log.warning(text, left_out.path, newest)
+    return [one.path / split if split else one.path for one in alike]
 
 
 def common_columns(manifests: Sequence[Manifest]) -> Schema:
     """The columns that all versions have in one type, integers or floats of any size, and with the same ids, as the
     last one has them; a warning names the others."""
     *before, newest = [manifest.schema for manifest in manifests]
-    begun = of_begun_ids([Path(manifest.path) for manifest in manifests])
+    begun = of_begun_ids([PublishedOutput.around(Path(manifest.path)) for manifest in manifests])
     common = [
         c
         for c in newest.columns

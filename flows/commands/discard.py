@@ -129,8 +129,8 @@ def restored(out: Path, who: str | None = None) -> list[str]:
     that is damaged. Those who have heard that it was taken back hear of it."""
     from tasks.errors import DataError
     from tasks.job.base_version import broken
-    from tasks.manifest import manifest_of, of_other_ids
     from tasks.storage.discarded import is_discarded, read_mark, unmark
+    from tasks.storage.output import PublishedOutput, of_other_ids
     from tasks.storage.own_files import VERSION, versions_of
     from tasks.storage.staging import Staging
 
@@ -152,9 +152,9 @@ def restored(out: Path, who: str | None = None) -> list[str]:
     if VERSION.fullmatch(version.name):
         lines += repointed(Staging(version.parent))
         good = _good(version.parent)
-        if version in of_other_ids(good):
+        if PublishedOutput(version) in of_other_ids([*map(PublishedOutput, good)]):
             text = f"{good[-1].name} was learned without it: readers of several versions leave it out"
-            day = (manifest_of(version).get("dated") or {}).get("date")
+            day = (PublishedOutput(version).manifest.get("dated") or {}).get("date")
             more = f"; run its night again (--date {day}) to have its rows there: a backfill takes it as made"
             lines.append(text + (more if day else ""))
     return lines
@@ -171,23 +171,24 @@ def _put_restored(version: Path, known: DiscardMark, who: str | None) -> None:
 
 def _check_place(version: Path, out: Path) -> None:
     """A JobError for a version whose base is discarded, or with which readers would have the rows of its date twice."""
-    from tasks.manifest import base_of, manifest_of, of_other_ids
     from tasks.storage.discarded import is_discarded
+    from tasks.storage.output import PublishedOutput, of_other_ids
     from tasks.storage.own_files import versions_of
 
-    base = version.parent / base_of(version)[0]
+    output = PublishedOutput(version)
+    base = version.parent / output.base.version
     if base != version.parent and is_discarded(base):
         raise JobError(
             f"{base.name} is discarded, and {version.name} was learned on top of it",
             where=str(out),
             do=f"bring that back first: rowmill discard {Path(out).parent / base.name} --undo",
         )
-    dated = manifest_of(version).get("dated")
+    dated = output.manifest.get("dated")
     good = [one for one in versions_of(version.parent) if one == version or not is_discarded(one)]
-    if not dated or version in of_other_ids(good):  # readers of several versions leave it out
+    if not dated or output in of_other_ids([*map(PublishedOutput, good)]):  # readers of several versions leave it out
         return
     for other in good:
-        if other != version and manifest_of(other).get("dated") == dated:
+        if other != version and PublishedOutput(other).manifest.get("dated") == dated:
             raise JobError(
                 f"{other.name} has the rows of {dated['date']}, too",
                 where=str(out),

@@ -38,7 +38,7 @@ from tasks.graph.saved_workflow import SavedWorkflow, fitted_folder, load_fitted
 from tasks.graph.state import load_changes
 from tasks.job.output_check import damages
 from tasks.job.publication import read_publication
-from tasks.manifest import Manifest, base_of, dated_lines, fitted_of, folders_of, manifest_of, no_output, outputs
+from tasks.manifest import Manifest, dated_lines, folders_of, no_output, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.docstrings import docstring_of
 from tasks.ops.installed import classes_of, entries
@@ -48,6 +48,7 @@ from tasks.sources.formats.bounds import validated
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.discarded import discarded_line, is_discarded, read_mark
 from tasks.storage.documents import damaged
+from tasks.storage.output import PublishedOutput
 from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, VERSION, WORKFLOW, current, splits_of
 from tasks.storage.sample_data import made_up_text
 
@@ -344,7 +345,9 @@ def _with_bases(folder: Path) -> Iterator[Path]:
     """Yield the folder of a version, then that of its base, and so on."""
     while True:
         yield folder
-        name, note = base_of(folder)[0], manifest_of(folder).get("base")
+        output = PublishedOutput(folder)
+        name = output.base.version
+        note = output.manifest.get("base")
         if not name:
             return
         path = Path(note["path"]) if isinstance(note, dict) and note.get("path") else folder.parent / name
@@ -352,7 +355,8 @@ def _with_bases(folder: Path) -> Iterator[Path]:
 
 
 def _version_lines(folder: Path) -> Iterator[str]:
-    note = manifest_of(folder) or fitted_of(folder)
+    output = PublishedOutput(folder)
+    note = output.manifest or output.fitted
     if not note:
         yield f"{folder}: removed since"
         return

@@ -12,8 +12,9 @@ from tasks.errors import DataError
 from tasks.gate.notes import is_stopped, read_note
 from tasks.gate.question import read_question
 from tasks.job.publication import read_publication, version_name
-from tasks.manifest import Manifest, manifest_of, no_output, outputs
+from tasks.manifest import Manifest, no_output, outputs
 from tasks.storage.discarded import discarded_by, is_discarded, read_mark
+from tasks.storage.output import PublishedOutput
 from tasks.storage.own_files import described_by, read_latest, versions_of
 from tasks.storage.staging import Staging
 
@@ -68,7 +69,8 @@ def announced_text(folder: Path) -> str:
 
 def _row(folder: Path, latest: str | None) -> dict[str, str]:
     name = version_name(folder) or folder.name
-    manifest, publication = manifest_of(folder), read_publication(folder)
+    manifest = PublishedOutput(folder).manifest
+    publication = read_publication(folder)
     manifests = [Manifest.read(one, one) for one in outputs(folder)]
     return {
         "version": f"{name} (_latest)" if name == latest else name,

@@ -19,11 +19,12 @@ from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.graph.state import check_saved
 from tasks.job.output_check import damages
 from tasks.job.request import Request
-from tasks.manifest import Manifest, base_of, fitted_of, has_ids, is_state, manifest_of, outputs, state_of
+from tasks.manifest import Manifest, outputs
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import no_space
 from tasks.storage.checksum import digest
-from tasks.storage.discarded import discarded_by, is_discarded, mark, marked_folder
+from tasks.storage.discarded import discarded_by, mark, marked_folder
+from tasks.storage.output import PublishedOutput
 from tasks.storage.own_files import (
     FITTED,
     MANIFEST,
@@ -32,20 +33,26 @@ from tasks.storage.own_files import (
     described_by,
     lacking,
     splits_of,
-    versions_of,
 )
 from tasks.storage.staging import Staging
 
 
 @dataclass(frozen=True)
 class BaseVersion:
-    """A good version: its name (v0006; that of the folder for an output without versions), its folder, the folder of
-    its fitted workflow, and what `workflow.json` says."""
+    """A good version (v0006; for an output without versions its folder), the folder of its fitted workflow, and what
+    `workflow.json` says, checked."""
 
-    name: str
-    path: Path
+    output: PublishedOutput
     workflow: Path
     data: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.output.name
+
+    @property
+    def path(self) -> Path:
+        return self.output.path
 
     @property
     def rows(self) -> int:
@@ -54,7 +61,7 @@ class BaseVersion:
         history = self.data.get("history")
         if history:
             return int(history["rows"])
-        manifest = manifest_of(self.path)
+        manifest = self.output.manifest
         return int(manifest["rows"]["in"]) if manifest else 0
 
     @property
@@ -67,7 +74,7 @@ class BaseVersion:
     def settings(self) -> dict[str, dict[str, Any]]:
         """What the job that wrote it said of its `output` (without the path), `checks` and `contract`, as far as it is
         noted: in the manifest, or in the `workflow.json` of a fit, which has none."""
-        noted = {**self.data, **manifest_of(self.path)}
+        noted = {**self.data, **self.output.manifest}
         return {
             name: decoded(noted[name]) for name in ("output", "checks", "contract") if isinstance(noted.get(name), dict)
         }
@@ -113,7 +120,7 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
     looked at. A JobError for a folder that is something else, a DataError if no version is good and one of them is
     damaged. A HostError for a version that cannot be read, or has no manifest: whether it is damaged is not known.
     """
-    versions = versions_of(root)
+    versions = PublishedOutput(root).versions
     if not versions:
         if not root.exists() or (root.is_dir() and not any(root.iterdir())):
             return BaseChoice(None)
@@ -124,11 +131,12 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
                 why=f"it has no {MANIFEST}, no {FITTED} and no versions",
                 do="give the output.path of earlier runs; or, in a job for rowmill run, base: none",
             )
-        versions = [root]
-    damaged, discarded = dict[Path, str](), list[str]()
+        versions = (PublishedOutput(root),)
+    damaged: dict[Path, str] = {}
+    discarded: list[str] = []
     for version in reversed(versions):
-        check_path(version, "base")
-        if is_discarded(version):
+        check_path(version.path, "base")
+        if version.is_discarded:
             discarded.append(version.name)
             continue
         try:
@@ -137,11 +145,11 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
         except HostError:
             raise
         except OSError as error:
-            raise _unknown(version, error.strerror or str(error)) from error
+            raise _unknown(version.path, error.strerror or str(error)) from error
         except DataError as error:
             if thorough:
-                check_readable(version)
-            damaged[version] = f"{version.name}: {error.what}" + (f" ({error.why})" if error.why else "")
+                check_readable(version.path)
+            damaged[version.path] = f"{version.name}: {error.what}" + (f" ({error.why})" if error.why else "")
     if damaged:
         raise DataError(
             "no version of the base is good",
@@ -203,29 +211,34 @@ def set_aside(choice: BaseChoice, stops: bool) -> list[str]:
 
 def _night_of(version: Path) -> str:
     """The night of a version by its manifest, its workflow, or its last change where both are damaged."""
-    dated, nights = manifest_of(version).get("dated"), (fitted_of(version).get("history") or {}).get("nights")
+    output = PublishedOutput(version)
+    dated = output.manifest.get("dated")
     if isinstance(dated, dict):
         return str(dated.get("date"))
-    return str(nights[-1]["day"]) if nights else datetime.fromtimestamp(version.stat().st_mtime, UTC).date().isoformat()
+    return (
+        str(output.nights[-1]["day"])
+        if output.nights
+        else datetime.fromtimestamp(version.stat().st_mtime, UTC).date().isoformat()
+    )
 
 
-def _on_discarded(version: Path, root: Path) -> str:
+def _on_discarded(version: PublishedOutput, root: Path) -> str:
     """A sentence on a version that was published while the one below it was taken back; "" for all others."""
-    name, state = base_of(version)
-    below = root / name
-    if version == root or not name or not is_discarded(below) or not is_state(state, state_of(below)):
+    name = version.base.version
+    below = PublishedOutput(root / name)
+    if version.path == root or not name or not below.is_discarded or not version.base.means(below.state):
         return ""
     return (
         f"{version.name} was learned on top of {name}, which is discarded: the ids and counts of {name} go on. "
-        f"To take {version.name} back as well: rowmill discard {version}"
+        f"To take {version.name} back as well: rowmill discard {version.path}"
     )
 
 
 def other_ids_text(request: Request) -> str:
     """The sentence on a run without a base that writes a version next to others, which have other ids; "" without
     such."""
-    versions = versions_of(request.staging.target) if request.output.on_existing == "version" else []
-    earlier = [version.name for version in versions if not is_discarded(version) and has_ids(version)]
+    versions = PublishedOutput(request.staging.target).versions if request.output.on_existing == "version" else ()
+    earlier = [version.name for version in versions if not version.is_discarded and version.has_ids]
     if not earlier:
         return ""
     names = f"{earlier[0]} to {earlier[-1]}" if len(earlier) > 1 else earlier[0]
@@ -260,19 +273,19 @@ def learned_on_top_of(version: Path) -> list[Path]:
     Their manifests say so; those without one, of fitted workflows, in their changes.json, by the name alone. A version
     whose state cannot be read is identified by its name.
     """
-    chain, states = list[Path](), {version.name: state_of(version)}
-    for one in versions_of(version.parent):
-        name, state = base_of(one)
-        if name in states and is_state(state, states[name]):
-            chain.append(one)
-            states[one.name] = state_of(one)
+    chain: list[Path] = []
+    states = {version.name: PublishedOutput(version).state}
+    for one in PublishedOutput(version.parent).versions:
+        if one.base.version in states and one.base.means(states[one.base.version]):
+            chain.append(one.path)
+            states[one.name] = one.state
     return chain
 
 
 def broken(version: Path) -> str:
     """What is damaged of a version, read whole; "" for a good one."""
     try:
-        _checked(version, thorough=True)
+        _checked(PublishedOutput(version), thorough=True)
     except DataError as error:
         return f"{error.what} ({error.why})" if error.why else error.what
     return ""
@@ -286,8 +299,9 @@ def nights_text(data: Mapping[str, Any]) -> str:
     return f"{len(nights):,} night{'s' if len(nights) > 1 else ''} until {nights[-1]['day']}"
 
 
-def _checked(version: Path, thorough: bool) -> BaseVersion:
+def _checked(output: PublishedOutput, thorough: bool) -> BaseVersion:
     """A version with what its fitted workflow says; a DataError that says what is damaged."""
+    version = output.path
     if not described_by(version):
         raise _unknown(version, f"it has neither {MANIFEST} nor {FITTED}")
     for folder in outputs(version):
@@ -307,4 +321,4 @@ def _checked(version: Path, thorough: bool) -> BaseVersion:
     if thorough:
         check_saved(folder, data.get("state"))
         check_history(folder, data)
-    return BaseVersion(version.name, version, folder, data)
+    return BaseVersion(output, folder, data)

@@ -14,8 +14,8 @@ import xxhash
 from tasks.core.plan import File
 from tasks.errors import DataError
 from tasks.job.request import Request
-from tasks.manifest import fitted_of
 from tasks.storage.files import open_binary, reading_error
+from tasks.storage.output import PublishedOutput
 from tasks.storage.own_files import WORKFLOW, versions_of
 
 PART = 2**20  # bytes at the beginning, in the middle and at the end of a file that its digest is made of
@@ -101,7 +101,7 @@ def _version_text(workflow: str, nights: Sequence[Mapping[str, Any]]) -> str:
     """The version of the last of the nights, as the end of a sentence; "" where it is not there."""
     path = Path(workflow)
     versions = versions_of(path.parents[1] if path.name == WORKFLOW else path.parent) if workflow else []
-    of_night = [one for one in versions if (fitted_of(one).get("history") or {}).get("nights") == [*nights]]
+    of_night = [one for one in versions if PublishedOutput(one).nights == [*nights]]
     return f": this night is {of_night[-1].name}" if of_night else ""
 
 

@@ -17,9 +17,9 @@ from tasks.graph.refit_history import read_files
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.job.learned_files import is_last_night, learned_before
 from tasks.job.request import PlanOf, Request
-from tasks.manifest import fitted_of, manifest_of
 from tasks.storage.atomic import read_record
 from tasks.storage.discarded import is_discarded
+from tasks.storage.output import PublishedOutput
 from tasks.storage.own_files import MANIFEST, described_by, versions_of
 
 
@@ -40,7 +40,7 @@ def published_before(request: Request, plans: PlanOf) -> Path | None:
 
 
 def _is_of_date(output: Path, dated: dict[str, Any]) -> bool:
-    noted = {**fitted_of(output), **manifest_of(output)}.get("dated")
+    noted = {**PublishedOutput(output).fitted, **PublishedOutput(output).manifest}.get("dated")
     run_date = noted.get("run_date") if isinstance(noted, dict) else None
     return bool(run_date == dated.get("run_date"))
 
@@ -51,7 +51,7 @@ def _has_work(output: Path, request: Request, plans: PlanOf) -> bool:
         # with refit.all, a run that was cut off earlier looks the same
         return not base.all and not request.changes_features and _has_learned(output, plans, base.again)
     if base is None and request.flow == "fit":
-        return fitted_of(output).get("graph") == request.graph and _has_learned(output, plans)
+        return PublishedOutput(output).fitted.get("graph") == request.graph and _has_learned(output, plans)
     return _is_written_by(output, request, plans)
 
 

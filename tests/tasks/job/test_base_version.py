@@ -27,10 +27,10 @@ from tasks.job.base_version import learned_on_top_of, newest_good, other_ids_tex
 from tasks.job.request import Request
 from tasks.loading import loader
 from tasks.loading.embedding_growth import grow
-from tasks.manifest import of_other_ids
 from tasks.run.run import execute_on, run
 from tasks.storage import own_files
 from tasks.storage.discarded import is_discarded, mark, read_mark
+from tasks.storage.output import PublishedOutput, of_other_ids
 from tasks.storage.own_files import versions_of
 from tasks.storage.retention import drop_versions
 from tasks.storage.staging import Staging
@@ -502,7 +502,7 @@ def test_readers_of_several_versions_take_the_newest_and_its_ancestors(
 
 def test_versions_of_an_earlier_rowmill_and_those_whose_base_is_gone_are_ancestors_too(tmp_path: Path) -> None:
     out = nights(tmp_path, 3)
-    assert [of_other_ids(versions_of(out)), len(fitted_json(out, "v0003")["ancestors"])] == [[], 2]
+    assert [of_other_ids(PublishedOutput(out).versions), len(fitted_json(out, "v0003")["ancestors"])] == [[], 2]
     shutil.rmtree(out / "v0002")
     assert ks(out, "all") == [3, 3, 4, 6]
 
