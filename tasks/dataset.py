@@ -56,6 +56,7 @@ from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
+from tasks.sources.exploded import exploded_text
 from tasks.sources.formats import FORMATS, LAYOUT
 from tasks.sources.frames import (
     FrameFacts,
@@ -133,6 +134,8 @@ class Dataset(KnownFromNVTabular):
         shift-jis or any other text encoding of Python.
     missing: what a column is that some files lack: "error" (default) once it is read, or "null" in the rows of these
         files. Files are united by name, integers and floats, dates and timestamps by the wider type.
+    explode: the column of lists whose elements become rows, each with the other columns of its row. A field of a struct
+        is then `events.aid`. Rows whose list is empty or null are left out; the log counts them.
     max_record_bytes, max_block_bytes: bytes of one line of text, at most (16MiB by default), and of what a reader has
         to decode at once (a quarter of the memory that a process may use).
 
@@ -174,6 +177,7 @@ class Dataset(KnownFromNVTabular):
         comment: str | None = None,
         bad_lines: str | os.PathLike[str] | None = None,
         missing: str | None = None,
+        explode: str | None = None,
         max_record_bytes: int | str | None = None,
         max_block_bytes: int | str | None = None,
         versions: str | None = None,
@@ -213,6 +217,7 @@ class Dataset(KnownFromNVTabular):
             "comment": comment,
             "bad_lines": None if bad_lines is None else os.fspath(bad_lines),
             "missing": missing,
+            "explode": explode,
             "max_record_bytes": max_record_bytes,
             "max_block_bytes": max_block_bytes,
             "schema": dtypes,
@@ -306,6 +311,8 @@ class Dataset(KnownFromNVTabular):
             write_bad_lines(target, [(plan, bad)])
         if bad:
             log.warning("%s", bad_lines_text(bad))
+        if exploded := exploded_text(plan):
+            log.info("%s", exploded)
         return plan
 
     def _with_common_columns(self, plan: Plan) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -41,6 +41,7 @@ from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_order import Estimated, choice_text, choose_files, number_of_files, written_places
 from tasks.shuffle.row_sets import unit_of_numbers
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
+from tasks.sources.exploded import exploded_text
 from tasks.sources.planning import make_plan
 from tasks.sources.uniting import uniting_notes, without_unused
 from tasks.stages.ingest import check_columns, naming_valid, same_schema, under_rules
@@ -156,12 +157,19 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
         differs=differences_of(request, plans[request.plan_names[0]]),
         made_up=_made_up(request, plans, request.source != wanted_source),
         dated=job.dated,
-        united=[text for plan in plans.values() for text in uniting_notes(plan, used)],
+        united=_reading_notes(plans, used),
         contract=list(dict.fromkeys(contract)),
         bad_lines=bad_lines_text([file for plan in plans.values() for file in bad_lines_of(plan)]),
         base="; ".join([base, *(changes.lines if changes else ())]),
         modes=mode_rows(modes_of(request, plans[request.plan_names[0]].schema)),
     )
+
+
+def _reading_notes(plans: Mapping[str, Plan], used: Collection[str]) -> list[str]:
+    """What to know of how the files of all splits are read: lists that become rows, and columns about which files
+    differ."""
+    exploded = [text for plan in plans.values() if (text := exploded_text(plan))]
+    return exploded + [text for plan in plans.values() for text in uniting_notes(plan, used)]
 
 
 def _files(

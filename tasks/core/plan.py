@@ -41,12 +41,28 @@ class File:
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows [start, stop) of one row group, or of a text file the records in bytes [start, stop)."""
+    """Rows [start, stop) of one row group, or of a text file the records in bytes [start, stop).
+
+    Where elements of lists are the rows (`EXPLODED`), the piece is `rows` of the elements in this stored range: those
+    after the first `skip` and before the last `left`.
+    """
 
     file: int
     start: int
     stop: int
     group: int = 0
+    skip: int = 0
+    rows: int | None = None
+    left: int = 0
+
+    @property
+    def stored(self) -> Piece:
+        """The stored range, without regard to the elements of lists in it."""
+        return Piece(self.file, self.start, self.stop, self.group)
+
+    def to_json(self) -> list[int]:
+        stored = [self.file, self.start, self.stop, self.group]
+        return stored if self.rows is None else [*stored, self.skip, self.rows, self.left]
 
 
 @dataclass(frozen=True)
@@ -175,10 +191,7 @@ class Plan:
             "files": [f.to_json() for f in self.files],
             "format": self.format,
             "schema": self.schema.to_json(),
-            "blocks": [
-                [b.first_row, b.rows, b.nbytes, [[p.file, p.start, p.stop, p.group] for p in b.pieces]]
-                for b in self.blocks
-            ],
+            "blocks": [[b.first_row, b.rows, b.nbytes, [piece.to_json() for piece in b.pieces]] for b in self.blocks],
             "partitions": [len(p.blocks) for p in self.partitions],
             "skipped": list(self.skipped),
             "options": {k: v for k, v in self.options.items() if k not in ("storage_options", OPTION, PARSED)},
@@ -336,7 +349,16 @@ SELF = "_"  # in such an expression: the column as it is read
 FIELDS = "fields"  # in a plan's options: columns of its schema that are fields of structs, read in a type of their own
 ADVICE = "advice"  # in a plan's options: by column, what to do about a value that its type, which is of a fit, lacks
 NUMBERED_ROWS = "numbered_rows"  # in a plan's options: `Plan.numbered_rows` where they are not its rows
+# In a plan's options: of the column whose elements are the rows: its name `column`, the type `dtype` of an element, the
+# number `rows` of rows in the files, and how many of these are `empty`, so that they are no row of the plan.
+EXPLODED = "exploded"
 RETYPED = "retyped"  # in a plan's options: by column, the type that it has here, where that of a fit is narrower
+
+
+def stored_names(plan: Plan, names: Iterable[str]) -> list[str]:
+    """The columns of the files in which these columns are: a field of a struct is in the column of the struct."""
+    own = {*plan.schema}.difference(plan.options.get(FIELDS, ()))
+    return list(dict.fromkeys(name if name in own else plan.schema.root(name) or name for name in names))
 
 
 def with_fields(plan: Plan, columns: Sequence[Column]) -> Plan:

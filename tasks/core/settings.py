@@ -373,6 +373,11 @@ class Source(Section):
         description="ingest parses text once and keeps it in scratch files, which later stages read: with "
         "cluster.resources on workers of its own",
     )
+    explode: str | None = Field(
+        None,
+        description="column of lists whose elements become rows, each with the other columns of its row; fields of "
+        "structs are events.aid; rows whose list is empty or null are left out and counted",
+    )
     keys: list[str] = Field([], description="columns by which rows are grouped together before the operators")
     sort_by: list[str] = Field([], description="order of the rows of a key; there is no order without source.keys")
     filter: str | None = Field(None, description="which rows to keep, as an expression: price > 0 and brand != 'none'")
@@ -415,6 +420,15 @@ class Source(Section):
         if self.partition_size is not None and self.part_mem_fraction is not None:
             raise ValueError("partition_size and part_mem_fraction both say how large a partition is: give one of them")
         return self
+
+    @field_validator("explode", mode="before")
+    @classmethod
+    def _one_column(cls, name: object) -> object:
+        if isinstance(name, list):
+            raise ValueError("name one column: the lists of several columns cannot become rows together")
+        if isinstance(name, str) and not name.strip():
+            raise ValueError("name a column of lists, or leave it out")
+        return name
 
     @field_validator("decimal")
     @classmethod

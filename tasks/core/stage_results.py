@@ -102,9 +102,10 @@ class IngestResult(StageResult):
     `made_up` describes look-alike data, `contract` the columns that the contract took or left out; empty texts where
     there is nothing to say. `united` names columns that some files lack or have in a narrower type, or whose numbers
     stay text. `bad_lines` cannot be read and are left out, `bad_lines_of` says of which files. `again` files were
-    learned before. `repeated` rows are left out by `source.unique`, as text for each split. `divided` says where splits
-    begin and how many rows they have, where only a look at all rows tells. `estimate` has the needs of the run as lines
-    of text. `published` is the folder of the output where a run that was cut off has published this work already.
+    learned before. `exploded` says how many rows of the files became how many rows by `source.explode`. `repeated` rows
+    are left out by `source.unique`, as text for each split. `divided` says where splits begin and how many rows they
+    have, where only a look at all rows tells. `estimate` has the needs of the run as lines of text. `published` is the
+    folder of the output where a run that was cut off has published this work already.
     """
 
     stage: str = "ingest"
@@ -123,6 +124,7 @@ class IngestResult(StageResult):
     united: str = ""
     bad_lines: int | None = None
     bad_lines_of: str = ""
+    exploded: str = ""
     repeated: str = ""
     divided: str = ""
     again: int = _not_shown(default=0)
@@ -150,6 +152,8 @@ class IngestResult(StageResult):
             yield logging.WARNING, f"how columns are read: {self.united}"
         if self.bad_lines_of:
             yield logging.WARNING, self.bad_lines_of
+        if self.exploded:
+            yield logging.INFO, self.exploded
         if self.repeated:
             yield logging.INFO, f"source.unique leaves out {self.repeated}: other rows have the same keys"
         if self.divided:

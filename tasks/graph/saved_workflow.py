@@ -55,8 +55,8 @@ with `tasks.workflow.Workflow.load(folder)`.
 SOURCE = """
 ## How its source was read
 
-New data are read in the same way where nothing else is said (`source` in `workflow.json`): null_values, schema, filter,
-strict, keys and sort_by always; delimiter, header and columns where they are of the same format.
+New data are read in the same way where nothing else is said (`source` in `workflow.json`): null_values, schema,
+explode, filter, strict, keys and sort_by always; delimiter, header and columns where they are of the same format.
 
 """
 

@@ -35,6 +35,8 @@ from tasks.engines.expression.interpreter import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.engines.expression.typing import dtype_of
 from tasks.errors import DataError, JobError
+from tasks.sources.element_counts import with_element_rows
+from tasks.sources.exploded import as_elements, with_elements
 from tasks.sources.formats import FORMATS, TEXTS, check_settings, format_of, read_options, with_recognised
 from tasks.sources.formats.bounds import check_columns, check_depth
 from tasks.sources.formats.survey import NUMBER_TEXTS, TYPES, Inspected, line_types
@@ -112,8 +114,16 @@ def make_plan(
         check_columns(len(item.schema), item.file.path)
         check_depth(item.schema, item.file.path)
         check_storable(item.schema, item.file.path)
-    there = {name for item in full for name in item.schema.names}
+    of_files, lists = full, dict[str, str]()
     known = {n: t for n, t in (source.schema_ or {}).items() if n not in folders}
+    if column := source.explode:  # from here on the type of the column is that of its elements
+        _check_explode(column, expressions)
+        inherited = fit is not None and fit.explodes
+        if column in known:
+            lists = {column: known[column]}
+            known[column] = dtype_name(as_elements(parse_dtype(known[column]), column, full[0].file.path, inherited))
+        full = with_elements(full, column, lists.get(column), inherited)
+    there = {name for item in full for name in item.schema.names}
     structs = [Schema.from_arrow(item.schema) for item in full] if any("." in n for n in said_of) else []
     fields = [n for n in said_of if n not in there and any(schema.root(n) for schema in structs)]
     types = {n: known.pop(n) for n in fields if n in known}
@@ -140,17 +150,16 @@ def make_plan(
     schema = Schema([*schema.columns, *(_of_type(schema[n], types.get(n)) for n in fields)])
     computed = {n: (e, schema[n]) for n, e in expressions.items() if n in schema or n not in optional}
     schema = Schema(_made(*computed[c.name]) if c.name in computed else c for c in schema.columns)
-    of_lines = line_types({f.name: f.type for item in full for f in item.schema}, declared)
+    of_lines = line_types({f.name: f.type for item in of_files for f in item.schema}, declared | lists)
     on_host = sorted({n for item in full for n in item.on_host} | whole.on_host | {*computed, *fields})
     on_host += sorted({f.name for item in full for f in item.schema if _is_parsed(f, known, schema)} - {*on_host})
-    blocks = _blocks(full, FORMATS[name].ranged, limits)
-    size = partition_size(source, sum(b.nbytes for b in blocks), sizing)
-    return Plan(
+    units = _units(full)
+    plan = Plan(
         files=tuple(item.file for item in full),
         format=name,
         schema=schema,
-        blocks=blocks,
-        partitions=cut_partitions(blocks, size, even=_by_limit(source, sizing.limit)),
+        blocks=() if source.explode else _blocks(units, FORMATS[name].ranged, limits),
+        partitions=(),
         skipped=skipped,
         options={
             **options,
@@ -171,6 +180,30 @@ def make_plan(
             {n: dtype_name(schema[n].dtype) for n in number_texts},
         ),
     )
+    if source.explode:
+        plan = with_element_rows(plan, source.explode, units, limits, parallel_map)
+        _check_elements(plan, source.explode)
+    size = partition_size(source, plan.nbytes, sizing)
+    return replace(plan, partitions=cut_partitions(plan.blocks, size, even=_by_limit(source, sizing.limit)))
+
+
+def _check_explode(name: str, expressions: Collection[str]) -> None:
+    """A JobError for a column of lists that an expression would change before its elements become rows."""
+    if name in expressions:
+        what = f"the elements of {name!r} become rows, and source.schema has an expression of it"
+        do = "give it a type there, or none; a Lambda computes with the elements"
+        raise JobError(what, where=f"source.schema.{name}", do=do)
+
+
+def _check_elements(plan: Plan, name: str) -> None:
+    """A NoRowsError where all lists are empty or null."""
+    if not plan.blocks:
+        raise NoRowsError(
+            f"no list in column {name!r} has an element",
+            where=_some(plan.files[0].path, len(plan.files)),
+            why="source.explode makes a row of each element, and none of an empty or null list",
+            do="name another column, or leave source.explode out",
+        )
 
 
 def _no_line_is_read(bad_lines: Mapping[str, tuple[int, int, str, list[Any]]]) -> str:
@@ -335,12 +368,16 @@ def shared_out(total: int, threads: int, smallest: int, largest: int) -> int:
     return min(max(total // (4 * threads), smallest), largest)
 
 
-def _blocks(inspected: Sequence[Inspected], ranged: bool, limits: Limits) -> tuple[Block, ...]:
-    units = [
+def _units(inspected: Sequence[Inspected]) -> list[Unit]:
+    """The units of all files, with the numbers of these."""
+    return [
         Unit(replace(unit.piece, file=number), unit.rows, unit.nbytes)
         for number, item in enumerate(inspected)
         for unit in item.units
     ]
+
+
+def _blocks(units: Sequence[Unit], ranged: bool, limits: Limits) -> tuple[Block, ...]:
     if ranged:  # their units are cut by bytes already; many rows in one are no reason to cut again
         return cut_blocks(units, limits.join_below, 2**62, join_bytes=limits.range_bytes)
     return cut_blocks(units, limits.join_below, limits.cut_above, join_bytes=limits.range_bytes)

@@ -17,16 +17,18 @@ import pyarrow as pa
 
 from tasks import engines
 from tasks.core.dtypes import dtype_name, parse_dtype
-from tasks.core.plan import ADVICE, FIELDS, MADE, RETYPED, SELF, Block, Partition, Piece, Plan, runs_of
+from tasks.core.plan import ADVICE, EXPLODED, MADE, RETYPED, SELF, Partition, Piece, Plan, runs_of, stored_names
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
+from tasks.engines.algorithms.exploded_lists import explode
 from tasks.engines.expression import verbs_arrow
 from tasks.engines.expression.interpreter import evaluate
 from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError, near
-from tasks.sources.formats import FORMATS
-from tasks.sources.formats.conform import MisfitError, conform_column, first_fraction, with_fields
+from tasks.sources.exploded import as_stored, stored_runs
+from tasks.sources.formats import FORMATS, rows_of_piece
+from tasks.sources.formats.conform import MisfitError, conform, conform_column, first_fraction, with_fields
 from tasks.sources.frames import Frames
 from tasks.sources.parsed_text import is_parsed, read_parsed
 from tasks.sources.uniting import ABSENT, APART, check_together
@@ -90,9 +92,8 @@ def _rows(source: Plan | FramePlan, partition: Partition, names: Sequence[str], 
     """The rows of a partition; fields of structs are taken out of these."""
     plan = source if isinstance(source, Plan) else source.plan
     pieces = [piece for block in partition.blocks for piece in block.pieces]
-    columns = {*plan.schema}.difference(plan.options.get(FIELDS, ()))
-    fields = [name for name in names if name not in columns]
-    stored = list(dict.fromkeys(name if name in columns else plan.schema.root(name) or name for name in names))
+    stored = stored_names(plan, names)
+    fields = [name for name in names if name not in stored]
     if isinstance(source, Plan):
         table = read_pieces(source, pieces, stored, plain)
     else:
@@ -147,14 +148,16 @@ def _first_fraction(source: Plan | FramePlan, partition: Partition, error: Misfi
     )
     before: Counter[int] = Counter()
     for piece in (piece for block in plan.blocks for piece in block.pieces):
-        rows = piece.stop - piece.start
+        rows = rows_of_piece(plan.format, piece)
+        if rows is None:
+            rows = piece.stop - piece.start
         if not path and row < rows:
             path, row = plan.files[piece.file].path, row + before[piece.file]
             break
         row, before[piece.file] = row - (0 if path else rows), before[piece.file] + rows
     return DataError(
         f"column {name!r} has a value that is not of type {dtype_name(dtype)}: {first[1]}",
-        where=f"{path}, column {name}, row {row + 1:,}",
+        where=f"{path}, column {name}, {'element' if EXPLODED in plan.options else 'row'} {row + 1:,}",
         why=error.why,
         do=plan.options.get(ADVICE, {}).get(name, do),
     )
@@ -162,6 +165,8 @@ def _first_fraction(source: Plan | FramePlan, partition: Partition, error: Misfi
 
 def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], plain: Collection[str] = ()) -> pa.Table:
     """Read pieces of files as one table, in the types of the plan."""
+    if EXPLODED in plan.options:
+        return _read_elements(plan, pieces, columns)
     folders = plan.options.get("folders", {})
     check_together(plan, columns)
     if not folders.keys().isdisjoint(columns):
@@ -182,6 +187,20 @@ def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], pla
         located = type(error)(error.what, where=files, why=error.why, do=error.do)
         located.__dict__ |= {"column": getattr(error, "column", "")}
         raise located from None
+
+
+def _read_elements(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str]) -> pa.Table:
+    """Pieces of a plan whose rows are the elements of lists. Strings of all columns are dictionaries."""
+    name, stored = plan.options[EXPLODED]["column"], as_stored(plan)
+    tables = []
+    for run in stored_runs(pieces):
+        lists = read_pieces(stored, run.pieces, list(dict.fromkeys([*columns, name])))
+        tables.append(explode(lists, name, run.skip, run.left))
+    table = tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
+    if name in columns:
+        elements = conform(table.select([name]), pa.schema([(name, plan.schema[name].dtype)]))
+        table = table.set_column(table.column_names.index(name), name, elements[name])
+    return table.select(list(columns))
 
 
 def _with_folders(
@@ -243,19 +262,21 @@ def read_side_by_side(
     """`read` by all cores of the process at once, by runs of blocks: each is a chunk or several, of a dictionary of its
     own.
 
-    A row group, which is decoded whole, is in one run.
+    A row group, which is decoded whole, is in one run, and so are the elements of a range of bytes.
     """
     if not isinstance(source, Plan):
         return read(source, partition, columns)
     size = max(smallest, partition.nbytes // (2 * len(os.sched_getaffinity(0))))
     ranged = FORMATS[source.format].ranged
-    runs = runs_of(partition.blocks, size, lambda last, block: not ranged and _group(last, -1) == _group(block, 0))
+    runs = runs_of(partition.blocks, size, lambda last, block: _is_read_with(last.pieces[-1], block.pieces[0], ranged))
     if len(runs) < 2:
         return read(source, partition, columns)
     parts = [Partition(partition.number, tuple(run)) for run in runs]
     return pa.concat_tables(_readers().map(lambda part: read(source, part, columns), parts))
 
 
-def _group(block: Block, place: int) -> tuple[int, int]:
-    """The file and row group of a piece."""
-    return block.pieces[place].file, block.pieces[place].group
+def _is_read_with(last: Piece, piece: Piece, ranged: bool) -> bool:
+    """Whether a piece is decoded together with the one before it."""
+    if ranged:
+        return last.stored == piece.stored
+    return (last.file, last.group) == (piece.file, piece.group)

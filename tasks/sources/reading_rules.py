@@ -1,7 +1,7 @@
 """The rules by which a source was read. A fitted workflow keeps them, so that the same text means the same value later.
 
-What decides what a value is (null_values, schema) and which rows count (filter, strict, keys, sort_by) holds for every
-later source. How text is laid out (`Format.layout`) holds for a source of the same format.
+What decides what a value is (null_values, schema, explode) and which rows count (filter, strict, keys, sort_by) holds
+for every later source. How text is laid out (`Format.layout`) holds for a source of the same format.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from tasks.sources.formats import FORMATS, LAYOUT, UNTYPED, format_of, format_se
 from tasks.storage.files import COMPRESSIONS
 
 ROWS = ("filter", "strict", "keys", "sort_by")  # which rows, and which of them together
-VALUES = ("null_values", "schema", *ROWS)
+VALUES = ("null_values", "schema", "explode", *ROWS)
 DEFAULTS: dict[str, Any] = {
     "null_values": [""],
     "schema": {},
+    "explode": None,
     "filter": None,
     "strict": False,
     "keys": [],
@@ -49,6 +50,11 @@ class Fit:
         return {n: t for n, t in (self.reading.get("number_texts") or {}).items() if n not in self.own_types}
 
     @property
+    def explodes(self) -> bool:
+        """Whether it is the fit alone that turns lists into rows."""
+        return "explode" not in self.own and bool(self.reading.get("explode"))
+
+    @property
     def optional(self) -> set[str]:
         """The columns whose types only the fit names: they need not be there."""
         return {*(self.reading.get("schema") or ())} - {*self.own_types}
@@ -68,6 +74,7 @@ def reading_of(
         "by_suffix": None if named == [format] else named,
         **text,
         "schema": source.schema_,
+        "explode": source.explode,
         "number_texts": dict(number_texts or {}),
     }
     return {name: value for name, value in reading.items() if value is not None and value != {}}

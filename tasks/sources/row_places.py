@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from tasks.core.plan import Block, Piece, Plan
+from tasks.core.plan import EXPLODED, Block, Piece, Plan
 from tasks.errors import RowmillError
-from tasks.sources.formats import FORMATS
+from tasks.sources.formats import rows_of_piece
 from tasks.sources.reader import FramePlan, read_pieces
 from tasks.sources.uniting import APART
 
@@ -32,7 +32,10 @@ def _place(plan: Plan, row: int) -> str:
     runs = plan.options.get(RUNS)
     if runs is None:
         place = file_of(plan, row)
-        return f"row {place[1]:,} of {place[0]}, counted from 0" if place else ""
+        if not place:
+            return ""
+        what = f"element {place[1]:,} of {plan.options[EXPLODED]['column']}" if EXPLODED in plan.options else ""
+        return f"{what or f'row {place[1]:,}'} of {place[0]}, counted from 0"
     if not runs:
         return ""
     first, before, paths = runs[bisect_right([run[0] for run in runs], row) - 1]
@@ -45,21 +48,25 @@ def runs_by_file(plan: Plan) -> list[list[Any]]:
     """[first row, rows of the file before it, paths] of each run of rows of one file, for a plan of these rows in
     another order.
 
-    Small files of text that share a block are one run, of which no row knows its number in its file (None).
+    Small files of text that share a block are one run, of which no row knows its number in its file (None). The
+    elements of lists have no such number.
     """
     runs: list[list[Any]] = []
-    ranged = bool(plan.files) and FORMATS[plan.format].ranged
     before: dict[int, int | None] = {}
+    if EXPLODED in plan.options:
+        before = dict.fromkeys(range(len(plan.files)))
     for block in plan.blocks if plan.files else ():
         files = list(dict.fromkeys(piece.file for piece in block.pieces))
         row = block.first_row
-        if ranged and len(files) > 1:
+        counts = [rows_of_piece(plan.format, piece) for piece in block.pieces]
+        if None in counts and len(files) > 1:
             runs.append([row, None, [plan.files[file].path for file in files]])
             before |= dict.fromkeys(files)
             continue
         for file in files:
             paths, earlier = [plan.files[file].path], before.get(file, 0)
-            rows = block.rows if ranged else sum(p.stop - p.start for p in block.pieces if p.file == file)
+            known = [count or 0 for piece, count in zip(block.pieces, counts, strict=True) if piece.file == file]
+            rows = block.rows if len(files) == 1 else sum(known)
             if not runs or runs[-1][2] != paths:
                 runs.append([row, earlier, paths])
             before[file] = None if earlier is None else earlier + rows
@@ -95,8 +102,9 @@ def file_of(plan: Plan, row: int) -> tuple[str, int] | None:
 
 def _rows(plan: Plan, block: Block, piece: Piece) -> int:
     """The number of rows of a piece of a block."""
-    if not FORMATS[plan.format].ranged:
-        return piece.stop - piece.start
+    known = rows_of_piece(plan.format, piece)
+    if known is not None:
+        return known
     if len(block.pieces) == 1:
         return block.rows
     in_files = [name for name in plan.schema if name not in plan.options.get("folders", {})]

@@ -11,10 +11,12 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
-from tasks.core.plan import Block, File, Piece, Plan
+from tasks.core.plan import EXPLODED, Block, File, Piece, Plan, stored_names
 from tasks.core.schema import ROW
+from tasks.engines.algorithms.exploded_lists import explode
+from tasks.sources.exploded import as_stored
 from tasks.sources.formats import FORMATS
-from tasks.sources.formats.conform import conform
+from tasks.sources.formats.conform import conform, with_fields
 from tasks.sources.formats.parquet import source_of
 from tasks.sources.formats.readable_lines import complete
 from tasks.sources.formats.record_ends import Dialect
@@ -52,11 +54,12 @@ def beginning_of(
 ) -> list[pa.Table] | None:
     """The first rows of a block, out of as many of its pieces at most; None where that costs too much."""
     tables: list[pa.Table] = []
+    stored = pa.schema([(name, plan.schema[name].dtype) for name in stored_names(plan, schema.names)])
     for piece in block.pieces[:pieces]:
-        head = _first_rows(plan, piece, block.nbytes, rows, schema)
+        head = _first_rows(plan, piece, block.nbytes, rows, stored)
         if head is None:
             return None
-        tables.append(conform(head, schema))
+        tables.append(conform(with_fields(head, schema.names), schema))
         rows -= head.num_rows
         if rows <= 0:
             break
@@ -64,6 +67,8 @@ def beginning_of(
 
 
 def _first_rows(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa.Schema) -> pa.Table | None:
+    if EXPLODED in plan.options:
+        return _first_elements(plan, piece, nbytes, rows, schema)
     if plan.format == "parquet":
         return _of_parquet(plan.files[piece.file], piece, rows, schema, plan.options)
     if dialect := FORMATS[plan.format].dialect:
@@ -74,6 +79,14 @@ def _first_rows(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa.Sch
     elif nbytes > LARGE:
         return None
     return read_pieces(plan, [piece], schema.names).slice(0, rows)
+
+
+def _first_elements(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa.Schema) -> pa.Table | None:
+    """The first elements of lists in a piece; those of its first rows, which may be fewer."""
+    stored, name = as_stored(plan), plan.options[EXPLODED]["column"]
+    read = pa.schema([(n, stored.schema[n].dtype) for n in dict.fromkeys([*schema.names, name])])
+    lists = _first_rows(stored, piece.stored, nbytes, piece.skip + rows, read)
+    return None if lists is None else explode(lists, name, piece.skip).slice(0, rows).select(schema.names)
 
 
 def _of_parquet(origin: File, piece: Piece, rows: int, schema: pa.Schema, options: Mapping[str, Any]) -> pa.Table:

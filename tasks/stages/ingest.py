@@ -40,6 +40,7 @@ from tasks.shuffle.parts import check_types
 from tasks.shuffle.row_order import number_of_files
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import FileWithBadLines, bad_lines_of, bad_lines_text, target_of, write_bad_lines
+from tasks.sources.exploded import exploded_text
 from tasks.sources.formats import FORMATS, read_options
 from tasks.sources.parsed_text import parsed_file, with_parsed, write_table
 from tasks.sources.planning import (
@@ -111,6 +112,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         united="; ".join(dict.fromkeys(result.grown)),
         bad_lines=sum(file["count"] for file in bad) if request.source.bad_lines != "error" else None,
         bad_lines_of=bad_lines_text(bad),
+        exploded="; ".join(saved.data.get("exploded", ())),
         repeated=_repeated_text(request, saved),
         divided=_divided_text(request, saved),
         again=again,
@@ -252,6 +254,7 @@ def _plan(
         )
         saved.data["learned_files"] = [file for one in planned.values() for file in one.learned]
         saved.data["columns"] = {split: one.columns for split, one in planned.items()}
+        saved.data["exploded"] = [one.exploded for one in planned.values() if one.exploded]
         saved.data["bad_lines"] = {split: files for split, one in planned.items() if (files := one.bad[1])}
         saved.data["users"] = users if request.source.parse_once or any(map(differ, plans.values())) else None
     numbers = _number_of_files(request, saved, pool) if request.flow != "fit" else {}
@@ -315,7 +318,7 @@ class Planned:
     from, `notes` a sentence for each column that the contract has a rule for, `grown` one for each used column about
     which files differ, `columns` the types of all columns of the source. `repeated` are the rows that `source.unique`
     leaves out (path, digest, rows), `division` is what a look at all rows says of the splits; None where there was
-    nothing to look for.
+    nothing to look for. `exploded` is a sentence on the lists that became rows; "" without any.
     """
 
     plan: Plan
@@ -327,6 +330,7 @@ class Planned:
     origins: list[Any] | None = None
     repeated: dict[str, Any] | None = None
     division: Division | None = None
+    exploded: str = ""
 
 
 def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
@@ -357,7 +361,7 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     check_columns(request, bound)  # columns and types, before any row is read
     learns = split == request.plan_names[0] and not request.fitted
     learned = _digested(plan, read_options(source)["storage_options"], pool) if learns else []
-    planned = Planned(plan, bad, learned, notes, uniting_notes(plan, used), types)
+    planned = Planned(plan, bad, learned, notes, uniting_notes(plan, used), types, exploded=exploded_text(plan))
     if (source.parse_once or source.keys) and request.flow != "fit":
         _checked_needs(request, {split: plan}, pool)  # before their scratch files are written
     if source.parse_once:

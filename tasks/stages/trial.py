@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tasks import engines
 from tasks.cluster.local_pool import LocalPool
-from tasks.core.plan import Block, Partition, Piece, Plan, cut_partitions
+from tasks.core.plan import EXPLODED, Block, Partition, Piece, Plan, cut_partitions
 from tasks.core.schema import ROW, Schema
 from tasks.core.settings import Source
 from tasks.engines.convert.libraries import decoded
@@ -161,8 +161,9 @@ def _rows(plan: Plan, columns: list[str], rows: int) -> pa.Table:
 
 
 def _head(plan: Plan, block: Block, rows: int) -> Block:
-    """The first rows of a block, so that no more of it is decoded; of text, the range of bytes that it is."""
-    if FORMATS[plan.format].ranged:
+    """The first rows of a block, so that no more of it is decoded; of text and of elements of lists, the whole block,
+    whose pieces cannot be cut by rows."""
+    if FORMATS[plan.format].ranged or EXPLODED in plan.options:
         return block
     pieces: list[Piece] = []
     for piece in block.pieces:

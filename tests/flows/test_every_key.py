@@ -121,6 +121,8 @@ SOURCE: dict[str, Seen | str] = {
     "max_record_bytes": Seen(4, refused="max_record_bytes"),
     "max_block_bytes": Seen(4, refused="max_block_bytes", name="in.csv.gz"),
     "parse_once": "tests/tasks/stages/test_parse_once.py::test_the_output_is_the_same_and_text_is_read_once",
+    "explode": Seen("a", [[1, "x"], [2, "x"], [3, "z"]], {"source": {"schema": {"a": "list<int64>"}}},
+                    "a,b\n1|2,x\n,y\n3,z\n"),
     "keys": Seen(["b"], text="a,b\n1,x\n2,y\n1,x\n"),
     "sort_by": Seen(["a"], [[2, "x"], [5, "x"]], {"source": {"keys": ["b"]}}, "a,b\n5,x\n2,x\n"),
     "filter": Seen("a > 1", [[2, "y"], [3, "w"]]),

@@ -259,8 +259,9 @@ def apply(
     Columns are found by name and read in the types of the fit; others are not looked at. Values not seen during the fit
     get what their operator gives unknown values (Categorify: an out-of-vocabulary id). Label columns that the new data
     lack are left out and named; any other missing column is an error. The source is read as that of the fit, unless it
-    is set otherwise: null_values, schema, filter, strict, keys and sort_by; delimiter, header and columns where the
-    files have the format of the fit. An interrupted run resumes where it stopped when the same command is given again.
+    is set otherwise: null_values, schema, explode, filter, strict, keys and sort_by; delimiter, header and columns
+    where the files have the format of the fit. An interrupted run resumes where it stopped when the same command is
+    given again.
 
     [bold]Examples[/bold]
 

@@ -16,7 +16,7 @@ import rmm
 
 from tasks.core.dtypes import is_list as is_list_type
 from tasks.core.dtypes import leaf_type
-from tasks.core.plan import File, Partition, Piece, Plan, rows_together
+from tasks.core.plan import EXPLODED, File, Partition, Piece, Plan, rows_together
 from tasks.core.schema import Schema, described
 from tasks.engines.convert import host_files
 from tasks.engines.convert.gpu_types import mark_of
@@ -54,9 +54,10 @@ Run = tuple[list[File], list[list[int]], int, int]  # files, their row groups, r
 
 
 def read_partition(plan: Plan, partition: Partition, columns: Sequence[str]) -> dict[str, Column]:
-    """The columns of a partition of local Parquet files that are read on the device; the host's reader has the rest."""
+    """The columns of a partition of local Parquet files that are read on the device; the host's reader has the rest,
+    and turns lists into rows."""
     names = [name for name in columns if _is_read(plan, name)]
-    if not names or any("://" in f.path for f in plan.files):
+    if not names or EXPLODED in plan.options or any("://" in f.path for f in plan.files):
         return {}
     types = {name: plan.schema[name].dtype for name in names}
     pieces = [piece for block in partition.blocks for piece in block.pieces]

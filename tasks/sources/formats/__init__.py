@@ -114,6 +114,13 @@ LAYOUT = tuple(dict.fromkeys(name for one in FORMATS.values() for name in one.la
 SETTINGS = tuple(dict.fromkeys(name for one in FORMATS.values() for name in one.settings))
 
 
+def rows_of_piece(format: str, piece: Piece) -> int | None:
+    """The number of rows of a piece; None for a range of bytes, which does not tell it unless elements were counted."""
+    if piece.rows is not None:
+        return piece.rows
+    return None if format in FORMATS and FORMATS[format].ranged else piece.stop - piece.start
+
+
 def format_of(files: Sequence[File], name: str = "auto") -> str:
     """The format of all files: as named, or by their suffixes (`.csv.gz` is csv); mixed suffixes are a JobError."""
     if name != "auto":

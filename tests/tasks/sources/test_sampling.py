@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,22 @@ def test_the_first_records_of_text(tmp_path: Path, suffix: str, monkeypatch: pyt
     assert sample is not None
     assert 3 <= sample.num_rows <= 15
     assert sample["x"].to_pylist() == list(range(sample.num_rows))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_fields_of_structs_and_elements_of_lists_are_sampled(tmp_path: Path, suffix: str) -> None:
+    rows = [{"u": n, "item": {"id": n}, "events": [{"aid": n}, {"aid": 10 * n}]} for n in range(3)]
+    if suffix == "jsonl":
+        (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=2)
+    types = {"item.id": "string", "events.aid": "float64"}
+    data = Dataset(str(tmp_path), schema=types, explode="events")
+    sample = sampling.of_source(data.plan, rows=5)
+    assert sample is not None
+    assert sample.select(["u", "item.id", "events.aid"]).to_pydict() == {
+        "u": [0, 0, 1, 1, 2], "item.id": ["0", "0", "1", "1", "2"], "events.aid": [0.0, 0.0, 1.0, 10.0, 2.0]
+    }  # fmt: skip
 
 
 def test_compressed_text_is_not_read_for_a_sample(tmp_path: Path) -> None:
