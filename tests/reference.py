@@ -74,6 +74,8 @@ TASKS = {
     "split text into columns": "SplitText",
     "compute a column, derive a label": "Lambda with an [expression](EXPRESSIONS.md); MapPartitions with a function",
     "filter rows, drop nulls": "Filter, Dropna",
+    "explode lists: one row per element, events of a session": "no operator: "
+    "[`source.explode`](../../flows/KEYS.md#sourceexplode)",
     "deduplicate rows": "no operator: [`source.unique`](../../flows/KEYS.md#sourceunique)",
     "down-sample negatives, with weights": "no operator: [`source.downsample`](../../flows/KEYS.md#sourcedownsample)",
     "negative sampling of items that a user has not seen": "not here: in the training loop",

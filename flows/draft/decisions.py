@@ -66,7 +66,8 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: b
         return Decision(name, f"every value{where} is null")
     is_time = pa.types.is_timestamp(dtype) or pa.types.is_date(dtype)
     if not (is_number(dtype) or pa.types.is_decimal(dtype) or pa.types.is_string(dtype) or is_time):
-        return Decision(name, f"the draft has no operator for {dtype_name(column.dtype)}")
+        hint = "; source.explode makes rows of its elements" if is_list(column.dtype) else ""
+        return Decision(name, f"the draft has no operator for {dtype_name(column.dtype)}{hint}")
     distinct = len(pc.unique(values))
     if distinct == 1 and not nulls and len(sample) > 1:
         if whole:

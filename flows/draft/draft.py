@@ -21,11 +21,12 @@ from tasks.core.dtypes import dtype_name
 from tasks.dataset import Dataset
 from tasks.errors import JobError, near
 from tasks.sources.bad_lines import FileWithBadLines, bad_lines_of, bad_lines_text
+from tasks.sources.exploded import exploded_text
 from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.uniting import uniting_notes
 from tasks.storage.files import refuse_inside
 
-NOTED = ("missing", "bad_lines", "header", "columns", "schema")  # settings with a note of their own
+NOTED = ("missing", "bad_lines", "header", "columns", "schema", "explode")  # settings with a note of their own
 MOST_BAD = 0.01  # of the lines: beyond it the layout is more likely wrong than the lines
 # Values of a label whose name is as often that of a feature: `class` with 133 values is the class of a school.
 MOST_CLASSES = 20
@@ -53,7 +54,7 @@ def draft(dataset: object, label: str | None = None) -> str:
     null elsewhere, and lines that cannot be read stop the job unless `bad_lines` is set: the draft names both, and sets
     nothing. Files that share half of their columns with the others, or less, are another table, and so are those of
     another delimiter or, without a header, of another number of columns; the draft leaves them out, with the entry that
-    joins them.
+    joins them. If one column alone has lists of structs, their elements are the rows (`source.explode`).
     Numbers and times in texts (1.234,50 or 31.01.2026), texts that list values (Comedy|Drama), and numbers that are
     named like a time and count from 1970 or write a day (20260131), are read by an expression. Columns of texts, or of
     numbers whose names end alike, that share half of their values get one vocabulary.
@@ -80,12 +81,12 @@ def draft(dataset: object, label: str | None = None) -> str:
     """
     source = readable(dataset)
     data, sample = source.data, source.sample
-    names = list(data.schema)
+    names = source.columns
     if label is not None and label not in names:
         raise JobError(f"there is no column {label!r}", where="label", do=near(label, names))
     assert sample is not None
     whole = sample.num_rows == data.num_rows
-    target, others = _labels(data, sample, label)
+    target, others = _labels(source, sample, label)
     decisions = [
         Decision(name, others[name])
         if name in others
@@ -137,9 +138,10 @@ def _advice(bad: Sequence[FileWithBadLines], source: Readable) -> str:
     )
 
 
-def _labels(data: Dataset, sample: pa.Table, label: str | None) -> tuple[str | None, dict[str, str]]:
+def _labels(source: Readable, sample: pa.Table, label: str | None) -> tuple[str | None, dict[str, str]]:
     """The label, and why other columns that are named like one are left out."""
-    ranked = sorted((rank, name) for name in data.schema if (rank := label_rank(name)) is not None)
+    data = source.data
+    ranked = sorted((rank, name) for name in source.columns if (rank := label_rank(name)) is not None)
     numbers = [name for _, name in ranked if is_number(data.schema[name].dtype)]
     likely = (name for name in numbers if not is_common_name(name, True) or _has_few_values(sample.column(name)))
     target = label or next(likely, None)
@@ -174,7 +176,7 @@ def _written(
     yield "# yaml-language-server: $schema=job.schema.json"
     yield "# (Editors complete and check the job with that file: rowmill schema > job.schema.json.)"
     yield "# A draft by rowmill new: read it, fix it, then rowmill preview and rowmill run."
-    counted = f"{rows:,} rows, {len(data.schema):,} columns, {len(data.plan.files):,} file(s), names and types"
+    counted = f"{rows:,} rows, {len(seen.columns):,} columns, {len(data.plan.files):,} file(s), names and types"
     bad = bad_lines_of(data.plan)
     left_out = ", without the lines that cannot be read" if bad else ""
     yield f"# {'As read below' if seen.doubt else 'Exact'}: {counted}{left_out}."
@@ -200,6 +202,9 @@ def _written(
             yield f"  # Look at the first line of the first file: {_line(seen.doubt)}."
         elif "columns" in seen.layout:
             yield "  # The first line of the first file has values, no names: here are some, give better ones."
+        if "explode" in seen.layout:
+            yield f"  # {seen.layout['explode']} has lists of structs: each element is a row, the fields are columns."
+            yield f"  # {_line(exploded_text(data.plan))}."
         for other in seen.others:
             yield f"  # {_line(_other_table(other))}."
         yield from (f"  # {_line(note)}." for note in uniting_notes(data.plan, data.schema))

@@ -32,14 +32,15 @@ from flows.draft.header import is_value, names_without_header
 from flows.draft.names import is_label_name
 from flows.draft.other_tables import OtherTable, are_keys, with_keys
 from flows.draft.written_values import null_texts
-from tasks.core.dtypes import schema_advice
-from tasks.core.plan import Block, File, Partition
+from tasks.core.dtypes import is_list, schema_advice
+from tasks.core.plan import EXPLODED, Block, File, Partition
 from tasks.core.schema import Schema
 from tasks.dataset import Dataset
 from tasks.engines.convert import libraries
 from tasks.errors import DataError, NoInputError
 from tasks.sources.bad_lines import bad_lines_of
 from tasks.sources.formats import format_by_suffix
+from tasks.sources.planning import NoRowsError
 from tasks.sources.reader import read
 from tasks.sources.sampling import beginning_of
 from tasks.sources.uniting import ABSENT
@@ -88,6 +89,17 @@ class Readable:
     sample: pa.Table | None = None
     doubt: str = ""
     refused: DataError | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the rows; of structs that were elements of lists their fields."""
+        plan = self.data.plan
+        root = plan.options.get(EXPLODED, {}).get("column")
+        fields = plan.schema[root].dtype if root else pa.null()
+        if not pa.types.is_struct(fields):
+            return list(plan.schema)
+        paths = [f"{root}.{field.name}" for field in fields]
+        return list(dict.fromkeys([*(name for name in plan.schema if name != root), *paths]))
 
 
 def readable(source: object) -> Readable:
@@ -148,7 +160,19 @@ def _planned(source: object, layout: Mapping[str, Any]) -> Readable:
 def _looked_through(seen: Readable) -> Readable:
     """The same data with a sample of its rows. In text, what means null is looked for before types are inferred."""
     data, nulls = _with_nulls(seen.data)
-    return replace(seen, data=data, nulls=tuple(nulls), sample=sampled(data))
+    seen = replace(seen, data=data, nulls=tuple(nulls))
+    return replace(seen, sample=sampled(data, list(dict.fromkeys([*data.schema, *seen.columns]))))
+
+
+def _with_elements(source: object, seen: Readable) -> Readable:
+    """The same with the elements of lists as rows, if one column alone has lists of structs, and any has elements."""
+    lists = [c.name for c in seen.data.schema.columns if is_list(c.dtype) and pa.types.is_struct(c.dtype.value_type)]
+    if len(lists) != 1:
+        return seen
+    try:
+        return _planned(source, {**seen.layout, "explode": lists[0]})
+    except NoRowsError:
+        return seen
 
 
 def _with_nulls(data: Dataset) -> tuple[Dataset, list[str]]:
@@ -166,7 +190,7 @@ def _as_it_fits(source: object, layout: Mapping[str, Any]) -> Readable:
     while True:
         settings = {**layout, "schema": types} if types else layout
         try:
-            return _looked_through(_planned(source, settings))
+            return _looked_through(_with_elements(source, _planned(source, settings)))
         except DataError as error:
             misfits = [name for name in _misfits(source, settings, error) if name not in types]
             if not misfits:

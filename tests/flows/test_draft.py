@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -687,3 +688,32 @@ def test_the_command_prints_what_python_gives(folder: Path) -> None:
     wrong = CliRunner().invoke(app, ["new", "rows.parquet", "--label", "clic"])
     assert wrong.exit_code == 1
     assert "did you mean 'click'?" in wrong.stderr
+
+
+def test_a_list_of_structs_becomes_rows(folder: Path, engine: str) -> None:
+    """Of two such lists none is chosen; one without any element stays a list."""
+    sessions = [
+        {"session": n, "events": [{"aid": n % 5, "type": "cart" if k else "click"} for k in range(n % 3)]}
+        for n in range(60)
+    ]
+    Path("rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in sessions))
+    text = draft("rows.jsonl")
+    assert yaml.safe_load(text)["source"] == {"path": "rows.jsonl", "explode": "events"}
+    assert "# Exact: 60 rows, 3 columns, 1 file(s), names and types." in text
+    assert "  # events has lists of structs: each element is a row, the fields are columns.\n" in text
+    assert "60 rows of the files become 60, one for each element of events; 20 have an empty list or null there" in text
+    assert ops_of(text).keys() == {"session", "events.aid", "events.type"}
+    assert ran(text, folder, engine).num_rows == 60
+
+    two = [{"session": n % 7, "a": [{"x": 1}], "b": [{"x": 2}]} for n in range(60)]
+    Path("two.jsonl").write_text("".join(json.dumps(one) + "\n" for one in two))
+    text = draft("two.jsonl")
+    assert yaml.safe_load(text)["source"] == {"path": "two.jsonl"}
+    reason = "the draft has no operator for list<struct<x: int64>>; source.explode makes rows of its elements"
+    assert f"#   a: {reason}\n#   b: {reason}\n" in text
+
+    pq.write_table(
+        pa.table({"u": [n % 7 for n in range(60)], "x": pa.array([[]] * 60, pa.list_(pa.struct({"y": pa.int64()})))}),
+        "none.parquet",
+    )
+    assert yaml.safe_load(draft("none.parquet"))["source"] == {"path": "none.parquet"}
