@@ -6,6 +6,7 @@ A GPU's partitions are large and few: where the host reads them, the thread of e
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from tasks import engines
 from tasks.core.dtypes import dtype_name, parse_dtype
-from tasks.core.plan import ADVICE, EXPLODED, MADE, RETYPED, SELF, Partition, Piece, Plan, runs_of, stored_names
+from tasks.core.plan import ADVICE, EXPLODED, MADE, RETYPED, SELF, Block, Partition, Piece, Plan, runs_of, stored_names
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
 from tasks.engines.algorithms.exploded_lists import explode
@@ -25,7 +26,7 @@ from tasks.engines.expression import verbs_arrow
 from tasks.engines.expression.interpreter import evaluate
 from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import parse
-from tasks.errors import DataError, near
+from tasks.errors import DataError, RowmillError, near
 from tasks.sources.exploded import as_stored, stored_runs
 from tasks.sources.formats import FORMATS, rows_of_piece
 from tasks.sources.formats.conform import MisfitError, conform, conform_column, first_fraction, with_fields
@@ -201,6 +202,43 @@ def _read_elements(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str]) 
         elements = conform(table.select([name]), pa.schema([(name, plan.schema[name].dtype)]))
         table = table.set_column(table.column_names.index(name), name, elements[name])
     return table.select(list(columns))
+
+
+def file_of(plan: Plan, row: int) -> tuple[str, int] | None:
+    """The path of the file that has a row of the plan, and the number of the row in this file, from 0.
+
+    A block of several small files of text is read once more, since it does not say how many rows each has. None where
+    no file is known: for frames, and for files that cannot be read any more.
+    """
+    if not plan.files or not 0 <= row < plan.rows:
+        return None
+    number = bisect_right([block.first_row for block in plan.blocks], row) - 1
+    block = plan.blocks[number]
+    rest = row - block.first_row
+    try:
+        here = [(piece, _rows_in(plan, block, piece)) for piece in block.pieces]
+        place = 0
+        while rest >= here[place][1]:
+            rest -= here[place][1]
+            place += 1
+        file = here[place][0].file
+        rest += sum(rows for piece, rows in here[:place] if piece.file == file)
+        for earlier in plan.blocks[:number]:
+            rest += sum(_rows_in(plan, earlier, piece) for piece in earlier.pieces if piece.file == file)
+    except (RowmillError, OSError):
+        return None
+    return plan.files[file].path, rest
+
+
+def _rows_in(plan: Plan, block: Block, piece: Piece) -> int:
+    """The number of rows of a piece of a block."""
+    known = rows_of_piece(plan.format, piece)
+    if known is not None:
+        return known
+    if len(block.pieces) == 1:
+        return block.rows
+    in_files = [name for name in plan.schema if name not in plan.options.get("folders", {})]
+    return read_pieces(plan, [piece], [next(n for n in in_files if n not in plan.options.get(APART, ()))]).num_rows
 
 
 def _with_folders(

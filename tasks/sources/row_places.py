@@ -5,11 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from tasks.core.plan import EXPLODED, Block, Piece, Plan
-from tasks.errors import RowmillError
+from tasks.core.plan import EXPLODED, Plan
 from tasks.sources.formats import rows_of_piece
-from tasks.sources.reader import FramePlan, read_pieces
-from tasks.sources.uniting import APART
+from tasks.sources.reader import FramePlan, file_of
 
 RUNS = "runs_by_file"  # in the options of a plan of scratch files: of which file which rows are
 
@@ -72,40 +70,3 @@ def runs_by_file(plan: Plan) -> list[list[Any]]:
             before[file] = None if earlier is None else earlier + rows
             row += rows
     return runs
-
-
-def file_of(plan: Plan, row: int) -> tuple[str, int] | None:
-    """The path of the file that has a row of the plan, and the number of the row in this file, from 0.
-
-    A block of several small files of text is read once more, since it does not say how many rows each has. None where
-    no file is known: for frames, and for files that cannot be read any more.
-    """
-    if not plan.files or not 0 <= row < plan.rows:
-        return None
-    number = bisect_right([block.first_row for block in plan.blocks], row) - 1
-    block = plan.blocks[number]
-    rest = row - block.first_row
-    try:
-        here = [(piece, _rows(plan, block, piece)) for piece in block.pieces]
-        place = 0
-        while rest >= here[place][1]:
-            rest -= here[place][1]
-            place += 1
-        file = here[place][0].file
-        rest += sum(rows for piece, rows in here[:place] if piece.file == file)
-        for earlier in plan.blocks[:number]:
-            rest += sum(_rows(plan, earlier, piece) for piece in earlier.pieces if piece.file == file)
-    except (RowmillError, OSError):
-        return None
-    return plan.files[file].path, rest
-
-
-def _rows(plan: Plan, block: Block, piece: Piece) -> int:
-    """The number of rows of a piece of a block."""
-    known = rows_of_piece(plan.format, piece)
-    if known is not None:
-        return known
-    if len(block.pieces) == 1:
-        return block.rows
-    in_files = [name for name in plan.schema if name not in plan.options.get("folders", {})]
-    return read_pieces(plan, [piece], [next(n for n in in_files if n not in plan.options.get(APART, ()))]).num_rows

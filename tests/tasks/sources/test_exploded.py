@@ -26,8 +26,8 @@ from tasks.errors import DataError, JobError
 from tasks.sources import element_counts
 from tasks.sources.exploded import exploded_text
 from tasks.sources.planning import NoRowsError, make_plan
-from tasks.sources.reader import read, read_side_by_side
-from tasks.sources.row_places import file_of, row_place, runs_by_file
+from tasks.sources.reader import file_of, read, read_side_by_side
+from tasks.sources.row_places import row_place, runs_by_file
 from tests.examples import examples
 
 SESSIONS: list[dict[str, Any]] = [

@@ -20,8 +20,8 @@ from tasks.core.plan import Limits, Plan
 from tasks.core.settings import Source
 from tasks.errors import DataError
 from tasks.sources.planning import make_plan
-from tasks.sources.reader import read
-from tasks.sources.row_places import file_of, runs_by_file
+from tasks.sources.reader import file_of, read
+from tasks.sources.row_places import runs_by_file
 from tests.examples import examples
 
 WRITERS: dict[str, Callable[[pa.Table, Path], Any]] = {
