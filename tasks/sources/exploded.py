@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from tasks.core.dtypes import dtype_name, is_list, kind_of, parse_dtype, plain_type
-from tasks.core.plan import EXPLODED, Piece, Plan
+from tasks.core.plan import EXPLODED, RETYPED, Piece, Plan
 from tasks.core.schema import Column, Schema
 from tasks.errors import JobError, near
 from tasks.sources.formats.survey import Inspected
@@ -76,8 +76,12 @@ def as_stored(plan: Plan) -> Plan:
     """The plan whose rows are those of the files, with the column of lists."""
     known = plan.options[EXPLODED]
     name = known["column"]
-    # The schema may lack the column, as that of a refit does whose base uses only fields of its structs.
-    element = plan.schema[name].dtype if name in {*plan.schema} else parse_dtype(known["dtype"])
+    if name in plan.options.get(RETYPED, {}):  # of text, too, whole numbers written as 7.0 are read in their own type
+        element = parse_dtype(plan.options[RETYPED][name])
+    elif name in {*plan.schema}:
+        element = plan.schema[name].dtype
+    else:  # the schema of a refit whose base uses only fields of the structs
+        element = parse_dtype(known["dtype"])
     others = [column for column in plan.schema.columns if column.name != name]
     options = {option: value for option, value in plan.options.items() if option != EXPLODED}
     return replace(plan, schema=Schema([*others, Column(name, pa.list_(element))]), options=options)

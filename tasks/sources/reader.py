@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -91,18 +90,21 @@ def read(
 
 def _rows(source: Plan | FramePlan, partition: Partition, names: Sequence[str], plain: Collection[str]) -> pa.Table:
     """The rows of a partition; fields of structs are taken out of these."""
-    plan = source if isinstance(source, Plan) else source.plan
     pieces = [piece for block in partition.blocks for piece in block.pieces]
-    stored = stored_names(plan, names)
-    fields = [name for name in names if name not in stored]
     if isinstance(source, Plan):
-        table = read_pieces(source, pieces, stored, plain)
-    else:
-        table = source.frames.read(pieces, stored, partition.inputs)
+        return read_pieces(source, pieces, names, plain)
+    plan = source.plan
+    return _with_fields(plan, source.frames.read(pieces, stored_names(plan, names), partition.inputs), names)
+
+
+def _with_fields(plan: Plan, table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """These columns out of a table that has the columns of structs in place of their fields."""
+    fields = [name for name in names if name not in table.column_names]
     if not fields:
         return table
-    table = with_fields(table, fields)
-    return pa.table({n: conform_column(table[n], plan.schema[n].dtype) if n in fields else table[n] for n in names})
+    types = pa.schema([(name, plan.schema[name].dtype) for name in fields])
+    taken = conform(with_fields(table, fields), types)
+    return pa.table({name: taken[name] if name in fields else table[name] for name in names})
 
 
 def _with_made(
@@ -131,10 +133,11 @@ def _first_fraction(source: Plan | FramePlan, partition: Partition, error: Misfi
     plan, name = source if isinstance(source, Plan) else source.plan, error.column
     if name not in plan.schema:
         return None
-    dtype, row = plan.schema[name].dtype, partition.first_row
+    dtype = plan.schema[name].dtype
     if not pa.types.is_integer(dtype):
         return None
-    schema = Schema([replace(plan.schema[name], dtype=parse_dtype(plan.options.get(RETYPED, {}).get(name, "float64")))])
+    here = replace(plan.schema[name], dtype=parse_dtype(plan.options.get(RETYPED, {}).get(name, "float64")))
+    schema = Schema(here if column.name == name else column for column in plan.schema.columns)
     loose, frames = replace(plan, schema=schema), None if isinstance(source, Plan) else source.frames
     in_own_type = FramePlan(loose, replace(frames, schema=schema)) if frames else loose
     try:
@@ -143,29 +146,23 @@ def _first_fraction(source: Plan | FramePlan, partition: Partition, error: Misfi
         return None
     if first is None:
         return None
-    row += first[0]
-    path, do = (
-        ("the given frame", f"give it one type: frame.astype({{{name!r}: 'float64'}})") if frames else ("", error.do)
-    )
-    before: Counter[int] = Counter()
-    for piece in (piece for block in plan.blocks for piece in block.pieces):
-        rows = rows_of_piece(plan.format, piece)
-        if rows is None:
-            rows = piece.stop - piece.start
-        if not path and row < rows:
-            path, row = plan.files[piece.file].path, row + before[piece.file]
-            break
-        row, before[piece.file] = row - (0 if path else rows), before[piece.file] + rows
+    row, what = partition.first_row + first[0], "element" if EXPLODED in plan.options else "row"
+    path, do = "the given frame", f"give it one type: frame.astype({{{name!r}: 'float64'}})"
+    if not frames:
+        do, place = error.do, file_of(loose, row)
+        path, row = place or ("the source", row)
     return DataError(
         f"column {name!r} has a value that is not of type {dtype_name(dtype)}: {first[1]}",
-        where=f"{path}, column {name}, {'element' if EXPLODED in plan.options else 'row'} {row + 1:,}",
+        where=f"{path}, column {name}, {what} {row + 1:,}",
         why=error.why,
         do=plan.options.get(ADVICE, {}).get(name, do),
     )
 
 
 def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], plain: Collection[str] = ()) -> pa.Table:
-    """Read pieces of files as one table, in the types of the plan."""
+    """Read pieces of files as one table, in the types of the plan; columns may be fields of structs."""
+    if (stored := stored_names(plan, columns)) != [*columns]:
+        return _with_fields(plan, read_pieces(plan, pieces, stored, plain), columns)
     if EXPLODED in plan.options:
         return _read_elements(plan, pieces, columns)
     folders = plan.options.get("folders", {})

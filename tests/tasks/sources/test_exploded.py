@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks import ops
 from tasks.core.plan import LIMITS, Limits, Piece, Plan
 from tasks.core.settings import Source
 from tasks.dataset import Dataset
@@ -28,6 +29,7 @@ from tasks.sources.exploded import exploded_text
 from tasks.sources.planning import NoRowsError, make_plan
 from tasks.sources.reader import file_of, read, read_side_by_side
 from tasks.sources.row_places import row_place, runs_by_file
+from tasks.workflow import Workflow
 from tests.examples import examples
 
 SESSIONS: list[dict[str, Any]] = [
@@ -282,3 +284,20 @@ def test_the_elements_are_counted_a_part_of_a_row_group_after_the_other(
     plan = planned(tmp_path, Limits(cut_above=5), explode="x")
     assert [(piece.start, piece.stop) for piece in asked] == [(0, 5), (5, 10), (10, 12)]
     assert rows(plan, ["x"]) == {"x": [1, 2, 3, 4] * 4}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_whole_numbers_of_the_fit_and_values_that_do_not_fit(kind: str, tmp_path: Path) -> None:
+    def data(name: str, values: list[list[float]]) -> Dataset:
+        path = tmp_path / f"{name}.{kind}"
+        if kind == "jsonl":
+            path.write_text("".join(json.dumps({"x": one}) + "\n" for one in values))
+        else:
+            pq.write_table(pa.table({"x": values}), path)
+        return Dataset(str(path), explode="x", engine="pandas")
+
+    coded = Workflow(["x"] >> ops.Categorify()).fit(data("fit", [[1, 2], [2]]))
+    assert coded.transform(data("whole", [[1.0], [2.0, 9.0]])).head()["x"].tolist() == [4, 3, 2]
+    with pytest.raises(DataError, match=r"column 'x' has a value that is not of type int64: 5\.5") as error:
+        coded.transform(data("part", [[1.0], [2.0, 5.5]])).head()
+    assert error.value.where == f"{tmp_path / 'part'}.{kind}, column x, element 3"

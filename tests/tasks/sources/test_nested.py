@@ -21,6 +21,7 @@ from tasks import ops
 from tasks.dataset import Dataset
 from tasks.engines.algorithms.text_casts import parse_text
 from tasks.errors import DataError, JobError
+from tasks.gate.locate import files_where
 from tasks.job.base_version import newest_good
 from tasks.sources.formats.conform import json_texts
 from tasks.workflow import Workflow
@@ -271,3 +272,35 @@ def test_bytes_of_a_fixed_size_in_a_struct_are_read_as_the_advice_says(tmp_path:
     assert error.value.do == 'if its bytes are text, say so: source.schema: {"item.hash": string}'
     read = Dataset(tmp_path / "in.parquet", engine=engine, schema={"item.hash": "string"})
     assert to_list(coded.fit_transform(read).head()["item.hash"]) == [3, 4, 3]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_field_that_does_not_fit_the_type_of_the_fit_is_named_with_its_file_and_row(
+    kind: str, tmp_path: Path
+) -> None:
+    paths = []
+    for number, ids in enumerate(([1, 2], [3], [4, 5.5])):
+        rows = [{"item": {"id": one}} for one in ids]
+        paths.append(tmp_path / f"{number}.{kind}")
+        if kind == "jsonl":
+            paths[-1].write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            pq.write_table(pa.Table.from_pylist(rows), paths[-1])
+    coded = Workflow(["item.id"] >> ops.Categorify()).fit(Dataset(str(paths[0]), engine="pandas"))
+    later = Dataset([str(paths[0]), str(paths[2])] if kind == "jsonl" else str(paths[2]), engine="pandas")
+    with pytest.raises(DataError, match=r"column 'item\.id' has a value that is not of type int64: 5\.5") as error:
+        coded.transform(later).head()
+    assert error.value.where == f"{paths[2]}, column item.id, row 2"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_the_files_in_which_a_field_changes_are_searched(kind: str, tmp_path: Path) -> None:
+    for number, ids in enumerate(([1, 2], [None, 3])):
+        rows, path = [{"item": {"id": one}} for one in ids], tmp_path / f"{number}.{kind}"
+        if kind == "jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            pq.write_table(pa.Table.from_pylist(rows), path)
+    plan = Dataset(f"{tmp_path}/*.{kind}", engine="pandas").plan
+    where = files_where(plan, "item.id", {0: lambda profile: profile.nulls > 0})
+    assert where.paths == {0: [str(tmp_path / f"1.{kind}")]}
