@@ -59,7 +59,7 @@ def count_elements(stored: Plan, name: str, limits: Limits, unit: Unit) -> Count
     others = [column for column in stored.schema.columns if column.name not in (name, *stored.options.get(APART, ()))]
     varying = [column.name for column in others if _width(column) is None]
     measured = varying if ranged else []  # formats that store columns would decode these for their size alone
-    lengths, of_lists, of_measured = _measure(stored, name, measured, limits, unit.piece)
+    lengths, of_lists, of_measured = _measure(stored, name, measured, limits, unit)
     rows, elements = len(lengths), int(lengths.sum())
     empty = int((lengths == 0).sum())
     if not elements:
@@ -77,13 +77,14 @@ def count_elements(stored: Plan, name: str, limits: Limits, unit: Unit) -> Count
 
 
 def _measure(
-    stored: Plan, name: str, measured: Sequence[str], limits: Limits, piece: Piece
+    stored: Plan, name: str, measured: Sequence[str], limits: Limits, unit: Unit
 ) -> tuple[np.ndarray, int, int]:
-    """The lengths of the lists of a stored range, the decoded bytes of these lists, and those of other columns."""
-    pieces = [piece]
+    """The lengths of the lists of a unit, the decoded bytes of these lists, and those of other columns."""
+    piece, pieces = unit.piece, [unit.piece]
     if not FORMATS[stored.format].ranged:  # a row group may be large: its lists are read a part after the other
-        starts = range(piece.start, piece.stop, limits.cut_above)
-        pieces = [replace(piece, start=start, stop=min(start + limits.cut_above, piece.stop)) for start in starts]
+        rows = min(limits.cut_above, MOST_GROWTH * limits.range_bytes * unit.rows // max(unit.nbytes, 1))
+        starts = range(piece.start, piece.stop, max(rows, 1))
+        pieces = [replace(piece, start=start, stop=min(start + starts.step, piece.stop)) for start in starts]
     lengths, of_lists, of_measured = [np.zeros(0, dtype=np.int64)], 0, 0
     for part in pieces:
         table = read_pieces(stored, [part], [name, *measured])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import math
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import fsspec
 import pandas as pd
 import pyarrow as pa
 import pyarrow.orc as orc
@@ -178,6 +180,7 @@ def test_a_range_of_text_with_many_elements_is_in_several_blocks(tmp_path: Path)
     assert {(piece.start, piece.stop) for block in plan.blocks for piece in block.pieces} == {(0, len("".join(lines)))}
     middle = plan.blocks[30]
     assert middle.pieces[0].rows == middle.rows
+    assert read(plan, plan.alone(middle)).nbytes == pytest.approx(middle.nbytes, rel=0.1)
     assert read(plan, plan.alone(middle), ["x"]).to_pydict() == {"x": [1] * middle.rows}
 
 
@@ -215,6 +218,21 @@ def test_names_of_folders_missing_columns_and_types_of_fields(tmp_path: Path) ->
     with pytest.raises(DataError, match="column 'events' is missing in a file") as error:
         planned(tmp_path)
     assert error.value.where == str(tmp_path / "country=FR" / "z.parquet")
+
+
+def test_files_behind_a_url() -> None:
+    files = fsspec.filesystem("memory")
+    with files.open("/exploded/a.jsonl", "wb") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in SESSIONS).encode())
+    assert rows(planned("memory://exploded/*.jsonl")) == EVENTS
+
+
+def test_compressed_text_is_read_whole_and_divided(tmp_path: Path) -> None:
+    text = "".join(json.dumps({"u": u, "x": [*range(20)]}) + "\n" for u in range(20))
+    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    plan = planned(tmp_path, Limits(join_below=1, cut_above=70), explode="x")
+    assert [block.rows for block in plan.blocks] == [70, 70, 70, 70, 70, 50]
+    assert rows(plan, ["u", "x"]) == {"u": [u for u in range(20) for _ in range(20)], "x": [*range(20)] * 20}
 
 
 def test_lists_in_lists_maps_and_texts_that_are_lists(tmp_path: Path) -> None:
@@ -283,6 +301,10 @@ def test_the_elements_are_counted_a_part_of_a_row_group_after_the_other(
     monkeypatch.setattr(element_counts, "read_pieces", lambda *args: asked.extend(args[1]) or plain(*args))
     plan = planned(tmp_path, Limits(cut_above=5), explode="x")
     assert [(piece.start, piece.stop) for piece in asked] == [(0, 5), (5, 10), (10, 12)]
+    asked.clear()
+    (group,) = make_plan(Source(path=str(tmp_path))).blocks
+    planned(tmp_path, Limits(range_bytes=group.nbytes // 16), explode="x")
+    assert [(piece.start, piece.stop) for piece in asked] == [(0, 3), (3, 6), (6, 9), (9, 12)]
     assert rows(plan, ["x"]) == {"x": [1, 2, 3, 4] * 4}
 
 
