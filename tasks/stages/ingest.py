@@ -254,7 +254,8 @@ def _plan(
         )
         saved.data["learned_files"] = [file for one in planned.values() for file in one.learned]
         saved.data["columns"] = {split: one.columns for split, one in planned.items()}
-        saved.data["exploded"] = [one.exploded for one in planned.values() if one.exploded]
+        exploded = {split: one.exploded for split, one in planned.items() if one.exploded}
+        saved.data["exploded"] = [f"{split}: {text}" if split else text for split, text in exploded.items()]
         saved.data["bad_lines"] = {split: files for split, one in planned.items() if (files := one.bad[1])}
         saved.data["users"] = users if request.source.parse_once or any(map(differ, plans.values())) else None
     numbers = _number_of_files(request, saved, pool) if request.flow != "fit" else {}

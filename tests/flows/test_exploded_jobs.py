@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from flows.job.job import make_application, make_job
 from flows.preview.job_preview import preview
 from flows.preview.preview_text import sections
 from tasks import ops
+from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.local_pool import LocalPool
 from tasks.core import plan
 from tasks.core.plan import Limits
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.job.base_version import newest_good
 from tasks.sources import planning
+from tasks.stages import ingest
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.stages import run_stages
@@ -72,7 +76,7 @@ TRUTH = [(one["session"], one["aid"], one["ts"], one["type"]) for one in EVENTS]
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sources of many blocks, of few elements each."""
     limits = Limits(join_below=7, cut_above=5, range_bytes=300)
-    monkeypatch.setattr(planning.make_plan, "__kwdefaults__", {**planning.make_plan.__kwdefaults__, "limits": limits})
+    monkeypatch.setattr(ingest, "make_plan", partial(planning.make_plan, limits=limits))
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
@@ -196,6 +200,33 @@ def test_a_preview_and_a_report_show_the_new_rows(tmp_path: Path) -> None:
     report = (tmp_path / "out" / "_report.html").read_text()
     assert "events.aid" in report
     assert "could not be sampled" not in report
+
+
+def test_each_split_says_how_many_rows_it_has_and_a_contract_may_leave_out_the_column(tmp_path: Path) -> None:
+    valid = write(tmp_path / "valid.jsonl", [{"session": 1, "events": [{"aid": 1}, {"aid": 2}]}])
+    features = [{"columns": ["session"]}]
+    contract = {"columns": {"session": {"type": "int64"}}, "new_columns": "discard_column"}
+    job = job_of(write(tmp_path / "in.jsonl"), tmp_path / "out", features, source={"valid": valid}, contract=contract)
+    (ingested, *_) = run_stages(make_job(job).request("pandas"))
+    assert ingested.exploded == (
+        f"train: {TEXT}; valid: source.explode: 1 rows of the files become 2, one for each element of events"
+    )
+    assert rows_of(tmp_path / "out" / "valid").to_pydict() == {"session": [1, 1]}
+
+    write(tmp_path / "valid.jsonl", [{"session": 1, "events": []}])
+    job["output"]["path"] = str(tmp_path / "none")
+    with pytest.raises(DataError, match="there are no validation data") as error:
+        run_stages(make_job(job).request("pandas"))
+    assert error.value.why == "source.explode makes a row of each element, and none of an empty or null list"
+
+
+@pytest.mark.system
+def test_workers_of_a_cluster_count_and_make_the_same_rows(tmp_path: Path, client: Any) -> None:
+    source = write(tmp_path / "in.parquet")
+    for name, pool in (("threads", LocalPool(1)), ("workers", DaskPool(client))):
+        run_stages(make_job(job_of(source, tmp_path / name)).request("pandas"), pool=pool)
+    assert written(tmp_path / "workers") == written(tmp_path / "threads")
+    assert sorted(written(tmp_path / "workers")) == sorted(TRUTH)
 
 
 def test_an_error_of_a_value_names_its_element(tmp_path: Path) -> None:
