@@ -194,7 +194,8 @@ def answer_of_form(question: Question) -> PublishOrDiscard | None:
             if error.response.status_code != 404:
                 raise
             return None
-    return PublishOrDiscard(**(json.loads(text) if isinstance(text, str) else text))
+    answer = json.loads(text) if isinstance(text, str) else text
+    return PublishOrDiscard(**answer)
 
 
 def pause_for_answer() -> None:

@@ -44,7 +44,7 @@ def record(request: Request, results: Sequence[StageResult], recipe: str | None 
     done = {name: seconds for name, seconds in stages.items() if seconds is not None}
     if ingest is None or not done:
         return
-    entry = {
+    entry: dict[str, Any] = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "recipe": recipe,
         "job": job_key(request),
@@ -55,8 +55,9 @@ def record(request: Request, results: Sequence[StageResult], recipe: str | None 
         "bytes": ingest.nbytes,
         "seconds": done,
         "resources": total_resources(results),
-        **({"run": run} if run else {}),
     }
+    if run:
+        entry["run"] = run
     try:
         _append(entry)
     except OSError as error:

@@ -58,7 +58,8 @@ def end(run: ObservedRun) -> Callable[[], None]:
     source, inputs = request.source, []
     for path in paths_of(request):
         is_source = path in sources_of(source.path, source.valid) and columns
-        one = _dataset(event.InputDataset, path, **({"schema": _schema(columns)} if is_source else {}))
+        facets = {"schema": _schema(columns)} if is_source else {}
+        one = _dataset(event.InputDataset, path, **facets)
         if [path] == sources_of(source.path) and profile:  # the figures are of all paths together
             one.inputFacets = _quality(profile, run.gate)
         inputs.append(one)

@@ -105,7 +105,9 @@ def end_empty(job: AnyJob, why: str) -> None:
     context = FlowRunContext.get()
     flow_name = context.flow.name if context and context.flow else "preprocess"
     slug = output_slug(Path(job.output.path).absolute())
-    payload = {"reason": reason, "output": job.output.path, **(job.dated.to_json() if job.dated else {})}
+    payload = {"reason": reason, "output": job.output.path}
+    if job.dated:
+        payload |= job.dated.to_json()
     write_markdown(f"{flow_name}-{slug}-skipped", f"{escaped(text)}.", "No data")
     emit_event(SKIPPED, {"prefect.resource.id": f"rowmill.output.{slug}"}, payload=payload)
     raise NoDataError(reason, Completed(message=text, data=[]))

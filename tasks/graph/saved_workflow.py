@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
+from tasks.core.notes import leave_out_empty
 from tasks.core.schema import Schema, Tags
 from tasks.core.versions import rowmill_version, versions
 from tasks.errors import DataError, GiveUpError, HostError, RowmillError, TransientError
@@ -149,12 +150,9 @@ def save_fitted(
         "schema": schema.to_json(),
         "output": bound.output.to_json(),
         "source": dict(notes.source),
-        **({"made_up": made_up} if made_up else {}),
-        **({"dated": dict(notes.dated)} if notes.dated else {}),
-        **({"noted": noted} if (noted := note_operators(bound)) else {}),
+        **leave_out_empty({"made_up": made_up, "dated": dict(notes.dated or {}), "noted": note_operators(bound)}),
         **notes.gate,
-        **({"ancestors": ancestors} if ancestors else {}),
-        **({"ids_since": begun} if begun else {}),
+        **leave_out_empty({"ancestors": ancestors, "ids_since": begun}),
         "state": copy_saved(saved, folder) if saved else state.save(folder),
     }
     if notes.history is not None:

@@ -176,8 +176,9 @@ def result(
         "distinct": size + len(waiting),
         "occurrences": sum(int(raw(one_array(table["count"])).sum()) for table in (values, appended, waiting)),
         "dimension": dimension,
-        **({"rest": waiting} if len(waiting) else {}),
     }
+    if len(waiting):
+        learned["rest"] = waiting
     ids = pa.array(np.arange(first + old_size, first + size))
     change = {
         "old_size": old_size,

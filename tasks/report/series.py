@@ -120,19 +120,19 @@ def worker_rows(workers: Workers, seconds: float) -> list[dict[str, Any]]:
     for address, w in workers.items():
         one = {address: w}
         gpu = highest(one, "device")
-        rows.append(
-            {
-                "worker": names[address],
-                "threads": w["threads"],
-                "rows": int(grown(one, "rows")),
-                "rows/s": round(grown(one, "rows") / max(seconds, 1e-9)),
-                "computed": f"{grown(one, 'cpu'):,.1f} s",
-                "host memory": amount(highest(one, "rss") or 0),
-                **({"GPU memory": amount(gpu)} if gpu is not None else {}),
-                "spilled": amount(max((s.to_host + s.to_disk for s in w["samples"]), default=0)),
-                "sent": _sent_text(one, w["transport"]),
-            }
-        )
+        row = {
+            "worker": names[address],
+            "threads": w["threads"],
+            "rows": int(grown(one, "rows")),
+            "rows/s": round(grown(one, "rows") / max(seconds, 1e-9)),
+            "computed": f"{grown(one, 'cpu'):,.1f} s",
+            "host memory": amount(highest(one, "rss") or 0),
+        }
+        if gpu is not None:
+            row["GPU memory"] = amount(gpu)
+        row["spilled"] = amount(max((s.to_host + s.to_disk for s in w["samples"]), default=0))
+        row["sent"] = _sent_text(one, w["transport"])
+        rows.append(row)
     return rows
 
 

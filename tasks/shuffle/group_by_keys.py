@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -77,6 +77,13 @@ def keyed_plan(
             blocks.append(Block(len(blocks), first, rows, nbytes, (Piece(len(files), 0, rows, 0),)))
             files.append(File(path, bytes_on_disk, 0, name))
             first += rows
+    options: dict[str, Any] = {
+        "keyed": {"keys": list(keys), "sort_by": list(sort_by)},
+        NUMBERED_ROWS: plan.numbered_rows,
+        RUNS: runs_by_file(plan),
+    }
+    if RETYPED in plan.options:
+        options[RETYPED] = plan.options[RETYPED]
     return replace(
         plan,
         files=tuple(files),
@@ -84,12 +91,7 @@ def keyed_plan(
         schema=schema,
         blocks=tuple(blocks),
         partitions=cut_partitions(tuple(blocks), size),
-        options={
-            "keyed": {"keys": list(keys), "sort_by": list(sort_by)},
-            NUMBERED_ROWS: plan.numbered_rows,
-            RUNS: runs_by_file(plan),
-            **({RETYPED: plan.options[RETYPED]} if RETYPED in plan.options else {}),
-        },
+        options=options,
     )
 
 

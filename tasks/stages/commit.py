@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
 from tasks.core.memory_budget import STATE_SHARE_OF_HOST
+from tasks.core.notes import leave_out_empty
 from tasks.core.redaction import plain_url
 from tasks.core.row_sizes import row_width
 from tasks.core.schema import Schema
@@ -264,14 +265,18 @@ def _manifest(
         **total_resources(results),
         stages=stages,
         reading={**plan.reading, **rows_of(request.source)},
-        **({"differs_from_fit": differs} if differs else {}),
-        **({"splits": list(request.splits)} if request.source.split else {}),
-        **({"row_rules": rules} if (rules := _row_rules(request, transformed, saved, written.split)) else {}),
-        **({"united": united} if (united := saved.data.get("united")) else {}),
-        **({"bad_lines": bad} if (bad := _bad_lines(saved, written.split)) else {}),
-        **({"made_up": sample} if (sample := saved.made_up) else {}),
-        **({"left_out": left_out.split(", ")} if left_out else {}),
-        **({"dated": request.dated} if request.dated else {}),
+        **leave_out_empty(
+            {
+                "differs_from_fit": differs,
+                "splits": list(request.splits) if request.source.split else [],
+                "row_rules": _row_rules(request, transformed, saved, written.split),
+                "united": saved.data.get("united"),
+                "bad_lines": _bad_lines(saved, written.split),
+                "made_up": saved.made_up,
+                "left_out": left_out.split(", ") if left_out else [],
+                "dated": request.dated,
+            }
+        ),
         **request.gate_note,
         **base_note(request),
     )
@@ -298,8 +303,7 @@ def _figures(result: StageResult) -> dict[str, Any]:
         "bytes": result.nbytes,
         "retries": result.retries,
         **result.resources,
-        **({"halved": result.halved} if result.halved else {}),
-        **({"failed_casts": list(result.failed_casts)} if result.failed_casts else {}),
+        **leave_out_empty({"halved": result.halved or None, "failed_casts": list(result.failed_casts)}),
     }
 
 

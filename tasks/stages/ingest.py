@@ -145,17 +145,17 @@ def _divided_text(request: Request, saved: PlanOf) -> str:
 
 def _paths(request: Request) -> dict[str, Any]:
     """The path of each split of a job, and that of the rows which steps learn from that the base does not have."""
-    source, more = request.source, request.base and request.base.learn_from
+    source = request.source
     paths = {"train": source.path, "valid": source.valid} if source.valid else {"": source.path}
-    return {**paths, **({LEARN_FROM: more} if more else {})}
+    if request.base and request.base.learn_from:
+        paths[LEARN_FROM] = request.base.learn_from
+    return paths
 
 
 def _made_up_files(listed: Mapping[str, Mapping[str, File]]) -> list[dict[str, Any]]:
     """The look-alike data among the files of each split."""
     return [
-        {**one, **({"of": "valid"} if split == "valid" else {})}
-        for split, files in listed.items()
-        for one in made_up(files)
+        one | {"of": "valid"} if split == "valid" else one for split, files in listed.items() for one in made_up(files)
     ]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.lost_worker import explained_losses
 from tasks.cluster.pool import Pool
+from tasks.core.notes import leave_out_empty
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes, row_width
 from tasks.core.settings import Output, Run
@@ -118,10 +119,9 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
         warn(pieces.failed_casts)
         stages = {
             "transform": _figures(between - started, plan.rows, pieces.nbytes)
-            | ({"failed_casts": pieces.failed_casts} if pieces.failed_casts else {}),
+            | leave_out_empty({"failed_casts": pieces.failed_casts}),
             "shuffle_write": _figures(done - between, pieces.rows_out, sum(r["bytes"] for r in records)),
         }
-        sample = made_up(file.path for file in plan.files)
         data = describe(
             plan.numbered_rows,
             pieces.left_out.get("other_splits"),
@@ -133,10 +133,14 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
             stages=stages,
             fingerprints={"source": plan.fingerprint},
             seconds=round(time.perf_counter() - started, 3),
-            **({"reading": plan.reading} if plan.reading else {}),
-            **({"row_rules": counted(origin.row_rules, pieces.left_out)} if origin.row_rules else {}),
-            **({"made_up": sample} if sample else {}),
-            **({"left_out": list(origin.left_out)} if origin.left_out else {}),
+            **leave_out_empty(
+                {
+                    "reading": plan.reading,
+                    "row_rules": counted(origin.row_rules, pieces.left_out) if origin.row_rules else {},
+                    "made_up": made_up(file.path for file in plan.files),
+                    "left_out": list(origin.left_out),
+                }
+            ),
         )
         if output.metadata_file:
             data["footers"] = write_footers(staging.new, records)

@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.core.notes import leave_out_empty
 from tasks.core.plan import File, Limits, Piece
 from tasks.core.settings import Source
 from tasks.errors import JobError, near
@@ -237,7 +238,7 @@ def read_options(source: Source) -> dict[str, Any]:
         **format_settings(source),
         "header": source.header and source.columns is None,
         "null_values": list(source.null_values),
-        **({} if source.bad_lines == "error" else {"bad_lines": True}),
+        **leave_out_empty({"bad_lines": True if source.bad_lines != "error" else None}),
         "schema": dict(source.schema_ or {}),
         **{name: size for name in BOUNDS if (size := getattr(source, name)) is not None},
         "storage_options": storage(source.storage_options),
