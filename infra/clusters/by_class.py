@@ -13,6 +13,7 @@ import dask.config
 from distributed import Adaptive, Status
 
 from infra.clusters.encryption import security_of
+from infra.clusters.jobs import PLAIN_COMMAND, end, exported
 from infra.clusters.model import exposed, first_workers
 from infra.clusters.reach import engine_of
 from infra.clusters.remote import (
@@ -27,7 +28,6 @@ from infra.clusters.remote import (
     worker_options,
     worker_settings,
 )
-from infra.clusters.slurm import PLAIN_COMMAND, end, exported
 from infra.environment import GPU_ENVIRONMENT, cpu_environment, local_environment
 from infra.workers.failed_starts import cause_of
 from infra.workers.imports import WorkerImports

@@ -9,13 +9,13 @@ import dask.config
 
 from infra.clusters.by_class import open_class
 from infra.clusters.encryption import security_of
-from infra.clusters.kubernetes import open_pods
+from infra.clusters.hosts import open_hosts
+from infra.clusters.jobs import open_queue
 from infra.clusters.local import cpu, cuda
 from infra.clusters.model import Cluster
+from infra.clusters.pods import open_pods
 from infra.clusters.remote import RunningCluster, start
 from infra.clusters.resolve import kind_on_this_host, workers_of
-from infra.clusters.slurm import open_queue
-from infra.clusters.ssh import open_hosts
 from infra.environment import use_settings
 from infra.workers import failed_starts
 from infra.workers.imports import NO_IMPORTS, WorkerImports, preload_settings

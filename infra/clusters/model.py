@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from distributed.utils import get_ip_interface
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -21,6 +19,7 @@ from pydantic import (
 )
 
 from infra.clusters.configurations import configuration
+from infra.clusters.script_texts import AnyPath, PathWord, Word, check_word
 from infra.environment import is_loopback
 from infra.sizes import Amount, Size
 from tasks.errors import mistakes, near
@@ -35,33 +34,6 @@ CLOUDS = {"aws": "aws.EC2", "ec2": "aws.EC2", "azure": "azure.AzureVM", "gcp": "
 # The classes of queues and clouds that are not kinds.
 MANAGERS = {name: f"dask_jobqueue.{start}Cluster" for name, start in (QUEUES | {"oar": "OAR", "moab": "Moab"}).items()}
 MANAGERS |= {name: f"dask_cloudprovider.{start}Cluster" for name, start in CLOUDS.items()}
-
-
-# What becomes part of a job script, or of a command on another host. A line feed there would begin a command, a blank
-# an option of SLURM, a quote would end the text around it.
-WORD = re.compile(r"\w[\w.:@/+=%,-]*")
-PATH_WORD = re.compile(r"[\w.~/][\w.~/:@+=%,-]*")
-PATH = re.compile(r"[^\x00-\x1f\x7f'\"`$\\]+")
-
-
-def check_word(text: str) -> str:
-    """The text; a ValueError if it is more than one word of a script."""
-    return _check_text(text, WORD, "letters, digits and . : @ / + = % , - _")
-
-
-def _check_text(text: str, pattern: re.Pattern[str], takes: str) -> str:
-    if not pattern.fullmatch(text):
-        raise ValueError(f"{text!r} may become part of a script, and takes {takes} only")
-    return text
-
-
-Word = Annotated[str, AfterValidator(check_word)]
-PathWord = Annotated[
-    str, AfterValidator(partial(_check_text, pattern=PATH_WORD, takes="letters, digits and . ~ : @ / + = % , - _"))
-]
-AnyPath = Annotated[
-    str, AfterValidator(partial(_check_text, pattern=PATH, takes="printable characters without quotes, $ and \\"))
-]
 
 
 class Adapt(BaseModel):

@@ -90,7 +90,7 @@ HOOKS = {
         "such a stage is ended as one that stands still",
     ),
     "certificates of Slurm's jobs": Hook(
-        "infra/clusters/slurm.py", "_job_",
+        "infra/clusters/jobs.py", "_job_",
         "the temporary certificates of a cluster are closed, and with that removed", "they stay until the process ends",
     ),
 }  # fmt: skip

@@ -20,7 +20,8 @@ import yaml
 from distributed import Client
 from pydantic import ValidationError
 
-from infra.clusters import kubernetes, resolve
+from infra.clusters import pods as kubernetes
+from infra.clusters import resolve
 from infra.clusters.encryption import security_of
 from infra.clusters.model import Cluster
 from tasks.errors import GiveUpError, JobError

@@ -15,7 +15,7 @@ import dask.config
 import pytest
 from pydantic import ValidationError
 
-from infra.clusters import slurm
+from infra.clusters import jobs as slurm
 from infra.clusters.model import Cluster
 from tasks.errors import GiveUpError, JobError
 from tasks.manifest import Manifest
