@@ -128,7 +128,7 @@ def test_the_words_of_the_glossary_are_defined_where_it_says() -> None:
 
 @pytest.mark.promise("Being defined registers it")
 @pytest.mark.promise("Job, form and schema follow from it", "tasks/README.md#how-to-add-a-source-format")
-@pytest.mark.promise("Kinds on other hosts get an answer made of", "tasks/README.md#how-to-add-a-cluster-kind")
+@pytest.mark.promise("model, form, reference and checks of access follow", "tasks/README.md#how-to-add-a-cluster-kind")
 @pytest.mark.promise("The lists of names", "tasks/README.md#how-to-add-a-stage")
 def test_names_that_the_map_sends_to_stand_in_the_files_beside_them() -> None:
     """The steps of `How to add`: classes, constants and functions in a step stand in one of the files that it links."""

@@ -29,17 +29,13 @@ from tasks.storage.staging import Staging
 
 CLUSTERS = "ROWMILL_ALLOWED_CLUSTERS"
 SWITCHES = "ROWMILL_ALLOWED_CLUSTER_KEYS"
-# Keys of the section `cluster` that open a port to others, or choose who is believed to be a host of the list.
-SWITCH_KEYS = (
-    *("unencrypted", "protocol", "interface", "dashboard", "tls"),
-    *("ssh.user", "ssh.port", "ssh.key", "ssh.known_hosts"),
-)
+# Keys of the section `cluster` that open a port to others; those of a preset are in its file.
+SWITCH_KEYS = ("unencrypted", "protocol", "interface", "dashboard", "tls")
 SAFE = {"protocol": "tls"}  # values that open nothing
 LIMITS = (MODULES, CLUSTERS, SWITCHES)  # that are empty for runs of a deployment unless the host sets them
 PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
 SIGNED = re.compile(r"[?&#](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Signature|sig|(access_)?token)=", re.I)
-CLUSTER_PATHS = ("local_directory", "ca", "cert", "key", "known_hosts", "log_directory", "shared_directory")
-COMMANDS = ("setup", "directives", "python", "template")
+CLUSTER_PATHS = ("local_directory", "tls.ca", "tls.cert", "tls.key")  # those of a preset are in its file
 COLLECTOR_KEYS = {"run.lineage": "OPENLINEAGE_API_KEY", "run.metrics": "OTEL_EXPORTER_OTLP_HEADERS"}
 HELD = "the options (key, secret, ..) are given as JSON in the variable ROWMILL_STORAGE_<NAME> or in a Secret block"
 
@@ -205,42 +201,49 @@ def _written(job: Any) -> Iterator[tuple[str, str]]:
 def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
     """The files and folders that the section `cluster` names, certificates and keys too; not those that the host's
     configuration names."""
-    for place in () if cluster.configuration else ("", "tls", "ssh", "slurm"):
-        section: Any = getattr(cluster, place, None) if place else cluster
-        for name in set(CLUSTER_PATHS) & (section.model_fields_set if section is not None else set()):
-            if path := getattr(section, name):
-                yield ".".join(filter(None, ("cluster", place, name))), expanded(path)
+    if cluster.configuration:
+        return
+    keywords = cluster.preset.keywords if cluster.preset else {}
+    for key in (*CLUSTER_PATHS, *(f"{cluster.kind}.{name}" for name, keyword in keywords.items() if keyword.is_path)):
+        place, _, name = key.rpartition(".")
+        section: Any = getattr(cluster, place) if place else cluster
+        if section is not None and name in section.model_fields_set:
+            yield from ((f"cluster.{key}", expanded(path)) for _, path in _named("", getattr(section, name)) if path)
+
+
+def _limited_by(variable: str, cluster: Cluster) -> list[str]:
+    """The keywords of the cluster's preset whose values a variable of the host has to allow."""
+    keywords = cluster.preset.keywords if cluster.preset else {}
+    return [name for name, keyword in keywords.items() if keyword.limited_by == variable]
 
 
 def _check_no_commands(cluster: Cluster) -> None:
-    """Refuse commands of a SLURM job, another Python, templates of pods, and arguments of a class where the job's
-    functions are limited: arguments are commands, such as job_script_prologue, hosts or images."""
+    """Refuse commands in keywords of a preset, such as lines of a SLURM job, another Python and templates of pods, and
+    arguments of a class, where the job's functions are limited: arguments are commands, such as job_script_prologue,
+    hosts or images."""
     for name in ("cluster_kwargs", "adapt_kwargs"):
         if (arguments := getattr(cluster, name)) and not is_allowed("shell"):
             what, where = "arguments of a cluster class may not be given in a job", f"cluster.{name}: {[*arguments]}"
             why = f"they can run commands, and what users may run is limited by {MODULES} of the host"
             do = f"name a section of the host's file, which is in {CONFIGURATIONS}, as cluster.configuration"
             raise JobError(what, where=where, why=why, do=do)
-    for place in ("ssh", "slurm", "kubernetes"):
-        section = getattr(cluster, place, None)
-        for name in COMMANDS:
-            if getattr(section, name, None) and not is_allowed("shell"):
-                raise JobError(
-                    "a job may not contain commands",
-                    where=f"cluster.{place}.{name}",
-                    why=f"what users may run is limited by {MODULES} of the host",
-                    do=f"leave it out, or ask whoever runs the host to add shell to {MODULES}",
-                )
+    for name in _limited_by(MODULES, cluster):
+        if getattr(cluster.section, name) and not is_allowed("shell"):
+            raise JobError(
+                "a job may not contain commands",
+                where=f"cluster.{cluster.kind}.{name}",
+                why=f"what users may run is limited by {MODULES} of the host",
+                do=f"leave it out, or ask whoever runs the host to add shell to {MODULES}",
+            )
 
 
 def _check_switches(cluster: Cluster) -> None:
     """Refuse keys that open a scheduler to others, whoever lists its host: who reaches one runs code as this user."""
     allowed = allowed_switches()
-    for key in SWITCH_KEYS if allowed is not None else ():
-        section, _, name = key.rpartition(".")
-        place = getattr(cluster, section) if section else cluster
-        value = getattr(place, name, None)
-        if value not in (None, False, SAFE.get(name)) and key not in (allowed or ()):
+    values = {key: getattr(cluster, key) for key in SWITCH_KEYS}
+    values |= {f"{cluster.kind}.{name}": getattr(cluster.section, name) for name in _limited_by(SWITCHES, cluster)}
+    for key, value in values.items():
+        if allowed is not None and value not in (None, False, SAFE.get(key)) and key not in allowed:
             raise JobError(
                 f"a job may not set cluster.{key}",
                 where=f"cluster.{key}",
@@ -253,9 +256,10 @@ def _check_switches(cluster: Cluster) -> None:
 def _elsewhere(cluster: Cluster) -> list[tuple[str, str]]:
     """The schedulers, hosts, images and classes that the section `cluster` names, with the keys that do."""
     named = [("cluster.address", cluster.address), ("cluster.cluster_class", cluster.cluster_class)]
-    named += [("cluster.ssh.hosts", host) for host in getattr(cluster.ssh, "hosts", ())]
-    named += [("cluster.kubernetes.image", getattr(cluster.kubernetes, "image", None))]
-    return [(field, name) for field, name in named if name]
+    for name in _limited_by(CLUSTERS, cluster):
+        value = getattr(cluster.section, name)
+        named += [(f"cluster.{cluster.kind}.{name}", one) for one in (value if isinstance(value, list) else [value])]
+    return [(field, str(name)) for field, name in named if name]
 
 
 def _check_elsewhere(named: Sequence[tuple[str, str]]) -> None:

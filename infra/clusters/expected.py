@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from dask.system import CPU_COUNT
 from distributed import Client
@@ -85,16 +85,17 @@ def _address(cluster: Cluster, engine: str) -> ExpectedWorkers:
 
 
 def _elsewhere(cluster: Cluster, engine: str) -> ExpectedWorkers:
-    """The workers that ssh, SLURM or Kubernetes would start, by the job; hosts over ssh count as equal to this one."""
-    section: Any = getattr(cluster, cluster.kind)
-    workers, processes = first_workers(cluster), max(1, section.gpus)
-    threads = cluster.threads_per_worker or (GPU_THREADS if section.gpus else int(getattr(section, "cores", CPU_COUNT)))
+    """The workers that a preset would start, by job and preset; hosts without a size count as equal to this one."""
+    arguments = cluster.class_arguments
+    workers, processes = first_workers(cluster), max(1, cluster.gpus)
+    cores, memory = arguments.get("cores"), arguments.get("memory")
+    threads = cluster.threads_per_worker or (GPU_THREADS if cluster.gpus else int(cores or CPU_COUNT))
     if cluster.memory_limit:
-        memory = size_in_bytes(cluster.memory_limit, MEMORY_LIMIT)
+        limit = size_in_bytes(cluster.memory_limit, MEMORY_LIMIT)
     else:  # what a host, job or pod has, in equal shares
-        memory = size_in_bytes(getattr(section, "memory", None) or str(MEMORY_LIMIT), MEMORY_LIMIT) // processes
-    where = f"by {cluster.kind}" + (", taken to be like this one" if cluster.kind == "ssh" else "")
-    return _expected(engine, workers, workers * max(1, threads), workers * memory, 0, where)
+        limit = size_in_bytes(str(memory or MEMORY_LIMIT), MEMORY_LIMIT) // processes
+    where = f"by {cluster.kind}" + ("" if cores else ", taken to be like this one")
+    return _expected(engine, workers, workers * max(1, threads), workers * limit, 0, where)
 
 
 def _by_class(cluster: Cluster, engine: str) -> ExpectedWorkers:

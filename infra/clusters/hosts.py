@@ -1,32 +1,21 @@
-"""The kind `ssh`: a scheduler and workers on hosts that answer SSH, by Dask's SSHCluster. Needs the extra `ssh`."""
+"""Clusters on hosts over SSH, as Dask's SSHCluster starts them: checks, certificates and folders on the hosts."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import shlex
 import sys
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import dask.config
-from distributed import SpecCluster, SSHCluster
 from distributed.security import Security
 
-from infra.clusters.encryption import contents_of, protocol_of, security_of
-from infra.clusters.model import Ssh
-from infra.clusters.remote import (
-    CUDA_CLASS,
-    IDLE_SECONDS,
-    LOOPBACK,
-    SAYS_START,
-    RunningCluster,
-    library,
-    worker_options,
-    worker_settings,
-)
-from infra.workers.imports import WorkerImports
+from infra.clusters.encryption import contents_of
+from infra.clusters.remote import RunningCluster, library
 from tasks.errors import GiveUpError
 
 if TYPE_CHECKING:
@@ -34,125 +23,131 @@ if TYPE_CHECKING:
 
     from infra.clusters.model import Cluster
 
+ADVICE = "try by hand: `ssh HOST PYTHON -m dask worker --help`"
 # Answers with what is missing there, one name a line.
 LOOK = """import importlib.util, os, sys
 for name in sys.argv[1].split(): print("" if importlib.util.find_spec(name) else f"the package {name}")
 for path in sys.argv[2:]: print("" if os.path.isfile(path) else f"the file {path}")"""
 
 
-def open_hosts(opened: RunningCluster, cluster: Cluster, imports: WorkerImports) -> None:
-    """Start scheduler and workers, each on its host; GiveUpError names the host that cannot be had, and why."""
-    section = cluster.ssh
-    assert section is not None
-    library("asyncssh", "asyncssh", "ssh")
-    security = opened.security = security_of(cluster)
-    texts, folder = contents_of(security), f"{cluster.local_directory or '/tmp'}/rowmill-ssh-{uuid.uuid4().hex}"
-    files = {name: f"{folder}/{name}.pem" for name in texts} or (cluster.tls.model_dump() if cluster.tls else None)
-    _aside(_everywhere(section, _check, cluster))
-    opened.on_close.append(lambda: _aside(_everywhere(section, _remove, folder)))
-    _aside(_everywhere(section, _place, texts, folder))
-    started = _start_processes(cluster, security, files, folder, imports)
-    opened.on_close.append(started.close)
-    opened.scheduler_address = started.scheduler_address
+@dataclass(frozen=True)
+class Hosts:
+    """The hosts of a cluster: how each is reached, its Python, the folder that rowmill makes there, and where an error
+    says that they are named."""
+
+    connections: dict[str, dict[str, Any]]
+    python: dict[str, str]
+    folder: str
+    place: str
 
 
-def _start_processes(
-    cluster: Cluster, security: Security | None, files: dict[str, str] | None, scratch: str, imports: WorkerImports
-) -> SpecCluster:
-    section = cluster.ssh
-    assert section is not None
-    options = worker_options(cluster, section.gpus, imports) | {"local_directory": scratch}
-    scheduler: dict[str, Any] = {
-        "protocol": f"{protocol_of(cluster, security)}://",
-        "port": 0,
-        "dashboard": cluster.dashboard,
-        "dashboard_address": LOOPBACK,
-        "idle_timeout": f"{IDLE_SECONDS}s",
-    }
-    if cluster.interface:
-        scheduler["interface"] = cluster.interface
-    python = section.python or sys.executable
-    if section.gpus:
-        devices = ",".join(cluster.visible_devices or [str(number) for number in range(section.gpus)])
-        python = f"env CUDA_VISIBLE_DEVICES={devices} {python}"
-    settings = worker_settings(cluster, section.gpus, files, imports) | SAYS_START
-    settings["temporary-directory"] = scratch  # the scheduler's is there, too
-    try:
-        with dask.config.set(settings):
-            return SSHCluster(
-                [section.hosts[0], *section.hosts],
-                connect_options=section.connection(),
-                worker_options=options,
-                scheduler_options=scheduler,
-                remote_python=f"{python} -P",
-                security=security,
-                worker_class=CUDA_CLASS if section.gpus else "distributed.Nanny",
-            )
-    except Exception as error:
-        raise GiveUpError(
-            "the workers could not be started over SSH",
-            where=", ".join(dict.fromkeys(section.hosts)),
-            why=f"{type(error).__name__}: {error}",
-            do="try by hand: `ssh HOST " + (section.python or sys.executable) + " -m dask worker --help`",
-        ) from None
+def is_on_hosts(chosen: Callable[..., Any]) -> bool:
+    """Whether a class starts processes on hosts over SSH, as Dask's SSHCluster does."""
+    return {"hosts", "connect_options", "remote_python"} <= inspect.signature(chosen).parameters.keys()
 
 
-async def _everywhere(section: Ssh, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+def prepare(opened: RunningCluster, cluster: Cluster, security: Security | None) -> Hosts:
+    """Check the hosts, and place temporary certificates there in a folder of this user alone, which is removed when the
+    cluster is closed; GiveUpError names the host that cannot be had, and why."""
+    library("asyncssh", "asyncssh", "ssh", cluster.place)
+    hosts = _hosts_of(cluster)
+    needed = ["infra", "distributed", *(["cudf", "dask_cuda"] if cluster.gpus else [])]
+    paths = list(cluster.tls.model_dump().values()) if cluster.tls else []
+    _aside(_everywhere(hosts, _check, needed, paths))
+    opened.on_close.append(lambda: _aside(_everywhere(hosts, _remove)))
+    _aside(_everywhere(hosts, _place, contents_of(security)))
+    return hosts
+
+
+def _hosts_of(cluster: Cluster) -> Hosts:
+    arguments = cluster.class_arguments
+    names = list(arguments.get("hosts") or [])
+
+    def by_host(value: Any) -> dict[str, Any]:
+        values = value if isinstance(value, list) else [value] * len(names)
+        return dict(zip(names, values, strict=False))
+
+    return Hosts(
+        connections=by_host(arguments.get("connect_options") or {}),
+        python=by_host(arguments.get("remote_python") or sys.executable),
+        folder=f"{cluster.local_directory or '/tmp'}/rowmill-ssh-{uuid.uuid4().hex}",
+        place=cluster.place,
+    )
+
+
+def certificate_files(hosts: Hosts, security: Security | None) -> dict[str, str]:
+    """The files of the temporary certificates that were placed on the hosts; {} where there are none."""
+    return {name: f"{hosts.folder}/{name}.pem" for name in contents_of(security)}
+
+
+def host_arguments(
+    cluster: Cluster, arguments: dict[str, Any], hosts: Hosts, security: Security | None
+) -> dict[str, Any]:
+    """The arguments of the class on hosts that were prepared: certificates for its client, and where workers spill."""
+    spill = {"local_directory": hosts.folder} | dict(arguments.get("worker_options") or {})
+    more: dict[str, Any] = {"worker_options": spill}
+    if security is not None:
+        more["security"] = security
+        more["scheduler_options"] = {"protocol": "tls://"} | dict(arguments.get("scheduler_options") or {})
+    if cluster.preset and cluster.gpus:
+        devices = ",".join(cluster.visible_devices or [str(number) for number in range(cluster.gpus)])
+        more["remote_python"] = f"env CUDA_VISIBLE_DEVICES={devices} {arguments['remote_python']}"
+    return arguments | more
+
+
+async def _everywhere(hosts: Hosts, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
     """A coroutine over a connection to every host, all at once; GiveUpError for the first that cannot be reached."""
-    asyncssh = library("asyncssh", "asyncssh", "ssh")
+    import asyncssh
 
-    async def on(host: str) -> None:
+    async def on(name: str) -> None:
         try:
-            async with asyncssh.connect(host, **section.connection()) as connection:
-                await work(connection, host, *arguments)
+            async with asyncssh.connect(name, **hosts.connections[name]) as connection:
+                await work(connection, name, hosts, *arguments)
         except (OSError, asyncssh.Error) as error:
             why = getattr(error, "reason", "") or str(error) or type(error).__name__
             raise GiveUpError(
                 "a host cannot be reached by SSH",
-                where=f"cluster.ssh: {host}",
+                where=f"{hosts.place}: {name}",
                 why=why,
-                do=f"make `ssh {host} true` work without a password; check user, port, key and known_hosts",
+                do=f"make `ssh {name} true` work without a password; check user, port, key and known_hosts",
             ) from None
 
-    await asyncio.gather(*(on(host) for host in dict.fromkeys(section.hosts)))
+    await asyncio.gather(*(on(name) for name in hosts.connections))
 
 
-async def _check(connection: SSHClientConnection, host: str, cluster: Cluster) -> None:
+async def _check(connection: SSHClientConnection, name: str, hosts: Hosts, needed: list[str], paths: list[str]) -> None:
     """Rowmill is there, and so are the certificates that the job names."""
-    section = cluster.ssh
-    assert section is not None
-    python = section.python or sys.executable
-    needed = "infra distributed" + (" cudf dask_cuda" if section.gpus else "")
-    paths = list(cluster.tls.model_dump().values()) if cluster.tls else []
-    seen = await connection.run(f"{python} -P -c {shlex.quote(LOOK)} {shlex.join([needed, *paths])}")
+    command = hosts.python[name]
+    python = command.removesuffix(" -P")
+    seen = await connection.run(f"{python} -P -c {shlex.quote(LOOK)} {shlex.join([' '.join(needed), *paths])}")
     missing = [line for line in str(seen.stdout).splitlines() if line]
     if seen.exit_status or missing:
         why = f"missing: {', '.join(missing)}" if missing else str(seen.stderr).strip().rpartition("\n")[2]
         raise GiveUpError(
             "a host is not ready for workers",
-            where=f"cluster.ssh: {host}, {python}",
+            where=f"{hosts.place}: {name}, {python}",
             why=why,
-            do="install this rowmill there, or set cluster.ssh.python to the Python that has it",
+            do="install this rowmill there, or name the Python that has it: ssh.python, or remote_python of a class",
         )
 
 
-async def _place(connection: SSHClientConnection, host: str, texts: dict[str, str], folder: str) -> None:
+async def _place(connection: SSHClientConnection, name: str, hosts: Hosts, texts: dict[str, str]) -> None:
     """A folder that only this user can use, for spilled data, with the temporary certificates in it."""
-    command = f"mkdir -p {shlex.quote(folder.rpartition('/')[0])} && mkdir -m 700 {shlex.quote(folder)}"
-    done = await connection.run(command)
+    folder = shlex.quote(hosts.folder)
+    done = await connection.run(f"mkdir -p {shlex.quote(hosts.folder.rpartition('/')[0])} && mkdir -m 700 {folder}")
     if done.exit_status:
         raise GiveUpError(
             "the folder for spilled data cannot be made",
-            where=f"cluster.ssh: {host}, {folder}",
+            where=f"{hosts.place}: {name}, {hosts.folder}",
             why=str(done.stderr).strip(),
             do="set cluster.local_directory to a folder that you can write to there",
         )
-    for name, text in texts.items():
-        await connection.run(f"umask 077 && cat > {shlex.quote(folder)}/{name}.pem", input=text, check=True)
+    for part, text in texts.items():
+        await connection.run(f"umask 077 && cat > {folder}/{part}.pem", input=text, check=True)
 
 
-async def _remove(connection: SSHClientConnection, host: str, folder: str) -> None:
-    await connection.run(f"rm -rf {shlex.quote(folder)}")
+async def _remove(connection: SSHClientConnection, name: str, hosts: Hosts) -> None:
+    await connection.run(f"rm -rf {shlex.quote(hosts.folder)}")
 
 
 def _aside(work: Coroutine[Any, Any, None]) -> None:

@@ -1,32 +1,19 @@
-"""The kind `slurm`: each worker is a job in a queue of SLURM, by dask-jobqueue. Needs the extra `slurm`."""
+"""Clusters whose workers are jobs in a queue, by dask-jobqueue: arguments, scratch folders, early refusals."""
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 import shutil
 import subprocess
-import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dask.config
 
-from infra.clusters.encryption import protocol_of, security_of
-from infra.clusters.model import Slurm, first_workers
-from infra.clusters.remote import (
-    CUDA_COMMAND,
-    LOOPBACK,
-    RunningCluster,
-    library,
-    nested,
-    worker_arguments,
-    worker_settings,
-)
+from infra.clusters.remote import CUDA_COMMAND, log, nested, worker_arguments
 from infra.paths import expanded
-from infra.workers.imports import NO_IMPORTS, WorkerImports
+from infra.workers.imports import WorkerImports
 from tasks.errors import GiveUpError, JobError
 
 if TYPE_CHECKING:
@@ -34,70 +21,66 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 30
 PLAIN_COMMAND = "distributed.cli.dask_worker"  # the default of dask-jobqueue
+LOGS = "log_directory"  # which a job of dask-jobqueue makes
+SLURM, HTCONDOR = "sbatch", "condor_submit"  # commands that submit
 
 
-def open_queue(opened: RunningCluster, cluster: Cluster, imports: WorkerImports) -> None:
-    """Start a scheduler in this process and submit jobs for its workers; GiveUpError when SLURM refuses them."""
-    library("dask_jobqueue", "dask-jobqueue", "slurm")
-    if shutil.which("sbatch") is None:
-        raise GiveUpError(
-            "SLURM's commands are not here",
-            where="cluster.kind = slurm",
-            why="no sbatch in PATH",
-            do="run rowmill on a login node of the cluster",
-        )
-    jobs = make(cluster, imports)
-    opened.on_close.append(partial(end, jobs))
-    opened.scheduler_address, opened.security, opened.scaled = jobs.scheduler_address, jobs.security, jobs
-    opened.delay = partial(_queue, jobs.job_name)
-    _ask_first(jobs.job_script())
-    if cluster.adapt:
-        jobs.adapt(minimum=first_workers(cluster), maximum=cluster.adapt.maximum)
-    else:
-        jobs.scale(first_workers(cluster))
+def is_of_jobs(chosen: Any) -> bool:
+    """Whether a class submits jobs: one of dask-jobqueue, or derived from one."""
+    return getattr(chosen, "job_cls", None) is not None
 
 
-def make(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
-    """The cluster of dask-jobqueue: a scheduler in this process, and no job yet."""
-    from dask_jobqueue import SLURMCluster
+def check_command(chosen: Any, where: str) -> None:
+    """A GiveUpError where the queue's command is not on this host."""
+    submit = getattr(getattr(chosen, "job_cls", None), "submit_command", None)
+    if submit and shutil.which(submit) is None:
+        why, do = f"no {submit} in PATH", "run rowmill where jobs are submitted to the queue, such as a login node"
+        raise GiveUpError(f"{submit} is not here", where=where, why=why, do=do)
 
-    section = cluster.slurm
-    assert section is not None
-    security, processes = security_of(cluster), max(1, section.gpus)
-    settings = worker_settings(cluster, section.gpus, imports=imports)
-    arguments = [
-        *worker_arguments(cluster, section.gpus, imports, "interface", "local_directory"),
-        '--local-directory "$rowmill_scratch"',
-    ]
-    extra = [f"--gres=gpu:{section.gpus}"] if section.gpus else []
-    scheduler = {
-        "protocol": f"{protocol_of(cluster, security)}://",
-        "security": security,
-        "port": 0,
-        "dashboard": cluster.dashboard,
-        "dashboard_address": LOOPBACK,
-    }
-    return SLURMCluster(
-        job_name="rowmill",
-        queue=section.queue,
-        account=section.account,
-        walltime=section.walltime,
-        cores=section.cores,
-        memory=section.memory,
-        processes=processes,
-        python=f"{section.python or sys.executable} -P",
-        worker_command=CUDA_COMMAND if section.gpus else PLAIN_COMMAND,
-        worker_extra_args=arguments,
-        job_extra_directives=[*extra, *([] if section.log_directory else ["--output=/dev/null"]), *section.directives],
-        job_script_prologue=[*section.setup, *_own_scratch(cluster), exported(settings)],
-        log_directory=section.log_directory,
-        interface=cluster.interface,
-        silence_logs=logging.ERROR,
-        protocol=f"{protocol_of(cluster, security)}://",
-        security=security,
-        shared_temp_directory=_shared(section),
-        scheduler_options=scheduler | ({"interface": cluster.interface} if cluster.interface else {}),
-    )
+
+def job_arguments(
+    cluster: Cluster, chosen: Any, arguments: dict[str, Any], settings: str, imports: WorkerImports
+) -> dict[str, Any]:
+    """Arguments for what a job runs, over those of preset or job: the command of workers, its options, and the lines
+    before it. `settings` is the line that gives Dask's settings to the workers.
+
+    Nothing for a `worker_command` of a user's own, in the job or in the configuration of dask-jobqueue. Workers of a
+    class without a preset and without GPUs stay as the class starts them, but for their folder of spilled data.
+    """
+    known = _with_configuration(chosen, arguments)
+    if arguments.get("worker_command") is not None or known.get("worker_command") != PLAIN_COMMAND:
+        return {}
+    options: list[str] = []
+    lines: list[str] = []
+    more: dict[str, Any] = {}
+    if cluster.preset or cluster.gpus:
+        without = ("interface", "local_directory") if cluster.preset else ("local_directory", "nthreads")
+        options += worker_arguments(cluster, cluster.gpus, imports, *without)
+        lines.append(settings)
+    if cluster.preset:
+        more = {"processes": max(1, cluster.gpus)}
+    elif cluster.gpus:
+        more = {"processes": known.get("processes") or 1}
+    if cluster.gpus:
+        more["worker_command"] = CUDA_COMMAND
+        log.info("each job starts `%s` for %s GPU(s) (processes)", CUDA_COMMAND, more["processes"])
+    # HTCondor gives each job a folder of its own, and would read the line as a macro of its own.
+    if not known.get("local_directory") and chosen.job_cls.submit_command != HTCONDOR:
+        options.append('--local-directory "$rowmill_scratch"')
+        lines = [*own_scratch(cluster.local_directory), *lines]
+    if options:
+        more["worker_extra_args"] = [*options, *(known.get("worker_extra_args") or known.get("extra") or [])]
+    if lines:
+        more["job_script_prologue"] = [*(known.get("job_script_prologue") or known.get("env_extra") or []), *lines]
+    return more
+
+
+def _with_configuration(chosen: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, and those that the configuration of dask-jobqueue has for a class."""
+    name = arguments.get("config_name") or chosen.job_cls.default_config_name()
+    configured = dask.config.get(f"jobqueue.{name}", {})
+    known = {key.replace("-", "_"): value for key, value in configured.items()}
+    return known | {key: value for key, value in arguments.items() if value is not None}
 
 
 def exported(settings: dict[str, Any]) -> str:
@@ -105,16 +88,54 @@ def exported(settings: dict[str, Any]) -> str:
     return f"export DASK_INTERNAL_INHERIT_CONFIG={dask.config.serialize(nested(settings))}"
 
 
-def _own_scratch(cluster: Cluster) -> list[str]:
+def own_scratch(folder: str | None) -> list[str]:
     """Lines of a job that make a folder of this user alone for spilled data, and remove it when the job ends.
 
     Dask loads pickles from there and puts it into `sys.path`: who can write into it runs code.
     """
-    place = shlex.quote(cluster.local_directory) if cluster.local_directory else '"${TMPDIR:-/tmp}"'
+    place = shlex.quote(folder) if folder else '"${TMPDIR:-/tmp}"'
     return [
         f"rowmill_scratch=$(mkdir -p {place} && mktemp -d {place}/rowmill-XXXXXXXX) || exit 1",
         "trap 'rm -rf \"$rowmill_scratch\"' EXIT",
     ]
+
+
+def check_shared(folder: object, where: str) -> str:
+    """The folder for temporary certificates, which dask-jobqueue writes for this user only and removes at its end; a
+    JobError where they cannot be written."""
+    place = Path(expanded(str(folder)))
+    if not os.access(place, os.W_OK):
+        raise JobError(
+            "temporary certificates cannot be written",
+            where=f"{where}: {place}",
+            do="name a folder of yours that all nodes see: slurm.shared_directory, or shared_temp_directory of a class",
+        )
+    return str(place)
+
+
+def ask_first(jobs: Any, where: str) -> None:
+    """Have the queue check the job before one is submitted, where it has a command for that: dask-jobqueue would only
+    log the refusal, and the run would wait for a job that never comes. GiveUpError with the answer."""
+    if jobs.job_cls.submit_command != SLURM:
+        return
+    answer = _ask([SLURM, "--test-only"], jobs.job_script())
+    if answer.returncode:
+        lines = answer.stderr.replace("sbatch: error: ", "").replace("allocation failure: ", "").splitlines()
+        raise GiveUpError(
+            "SLURM refuses the job",
+            where=where,
+            why="; ".join(line for line in lines if line),
+            do="`sinfo` shows partitions and limits: change cores, memory, gpus, queue, account or walltime",
+        )
+
+
+def queue_state(jobs: Any) -> str:
+    """The jobs in a queue of SLURM: number, state, reason; "" for other queues."""
+    if jobs is None or jobs.job_cls.submit_command != SLURM:
+        return ""
+    answer = _ask(["squeue", "--me", "--noheader", "--name", jobs.job_name, "--format", "job %i: %T (%r)"])
+    gone = f"the queue holds no job of it any more; {LOGS} keeps what they wrote"
+    return "; ".join(answer.stdout.splitlines()) or gone
 
 
 def end(jobs: Any) -> None:
@@ -123,38 +144,6 @@ def end(jobs: Any) -> None:
     for part in ("ca_file", "cert", "key"):
         if file := getattr(jobs, f"_job_{part}", None):
             file.close()
-
-
-def _shared(section: Slurm) -> str:
-    """The folder for temporary certificates, which dask-jobqueue writes for this user only and removes at its end."""
-    place = Path(expanded(section.shared_directory))
-    if not os.access(place, os.W_OK):
-        raise JobError(
-            "temporary certificates cannot be written",
-            where=f"cluster.slurm.shared_directory = {place}",
-            do="name a folder of yours that all nodes see",
-        )
-    return str(place)
-
-
-def _ask_first(script: str) -> None:
-    """Have SLURM check the job before one is submitted: dask-jobqueue would only log the refusal."""
-    answer = _ask(["sbatch", "--test-only"], script)
-    if answer.returncode:
-        lines = answer.stderr.replace("sbatch: error: ", "").replace("allocation failure: ", "").splitlines()
-        raise GiveUpError(
-            "SLURM refuses the job",
-            where="cluster.slurm",
-            why="; ".join(line for line in lines if line),
-            do="`sinfo` shows partitions and limits: change cores, memory, gpus, queue, account or walltime",
-        )
-
-
-def _queue(name: str) -> str:
-    """The jobs in the queue: number, state, reason."""
-    answer = _ask(["squeue", "--me", "--noheader", "--name", name, "--format", "job %i: %T (%r)"])
-    gone = "the queue holds no job of it any more; cluster.slurm.log_directory keeps what they wrote"
-    return "; ".join(answer.stdout.splitlines()) or gone
 
 
 def _ask(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:

@@ -9,11 +9,8 @@ import dask.config
 
 from infra.clusters.by_class import open_class
 from infra.clusters.encryption import security_of
-from infra.clusters.hosts import open_hosts
-from infra.clusters.jobs import open_queue
 from infra.clusters.local import cpu, cuda
-from infra.clusters.model import Cluster
-from infra.clusters.pods import open_pods
+from infra.clusters.model import BY_CLASS, Cluster
 from infra.clusters.remote import RunningCluster, start
 from infra.clusters.resolve import kind_on_this_host, workers_of
 from infra.environment import use_settings
@@ -22,7 +19,6 @@ from infra.workers.imports import NO_IMPORTS, WorkerImports, preload_settings
 from infra.workers.pages import page_settings
 
 log = logging.getLogger("rowmill.clusters")
-ELSEWHERE = {"ssh": open_hosts, "slurm": open_queue, "kubernetes": open_pods, "class": open_class}
 
 
 def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMPORTS) -> Any:
@@ -43,8 +39,8 @@ def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMP
         log.warning("no GPU of this host is used, so that nothing follows from %s", keys)
     if kind == "address":
         return address(cluster)
-    if kind in ELSEWHERE:
-        return start(ELSEWHERE[kind], cluster, imports)
+    if kind == BY_CLASS or cluster.preset:
+        return start(open_class, cluster, imports)
     return (cuda if kind == "cuda" else cpu)(cluster, imports)
 
 

@@ -1,4 +1,4 @@
-"""The kind `kubernetes`: scheduler and workers as pods, by dask-kubernetes' operator. Needs the extra `kubernetes`."""
+"""Pods that dask-kubernetes' operator starts, with TLS between them: a class, as Dask's own are. Needs `kubernetes`."""
 
 from __future__ import annotations
 
@@ -10,121 +10,189 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dask.config
+from distributed import Status
+from distributed.security import Security
 
-from infra.clusters.encryption import contents_of, protocol_of, security_of
-from infra.clusters.model import Kubernetes, first_workers
-from infra.clusters.remote import (
-    IDLE_SECONDS,
-    RunningCluster,
-    library,
-    nested,
-    worker_arguments,
-    worker_settings,
-)
+from infra.clusters.encryption import contents_of, settings_of
+from infra.clusters.remote import IDLE_SECONDS, nested
 from infra.sizes import size_in_bytes
-from infra.workers.imports import NO_IMPORTS, WorkerImports
 from tasks.errors import GiveUpError, JobError
 
 if TYPE_CHECKING:
-    from distributed.security import Security
     from kr8s.objects import APIObject
-
-    from infra.clusters.model import Cluster
 
 CERTIFICATES, PORT = "/etc/rowmill-tls", 8786
 
 
-def open_pods(opened: RunningCluster, cluster: Cluster, imports: WorkerImports) -> None:
-    """Create a DaskCluster resource with its certificates; closing deletes both. GiveUpError if it does not start."""
-    section = cluster.kubernetes
-    assert section is not None
-    library("dask_kubernetes.operator", "dask-kubernetes", "kubernetes")
-    from kr8s.objects import Secret
+@dataclass
+class Pods:
+    """What the pods of a cluster ask for, and what runs in them.
 
-    security, name = security_of(cluster), f"rowmill-{uuid.uuid4().hex[:10]}"
-    opened.security = security
-    with _errors_explained():
-        api = _api()
-        namespace = section.namespace or api.namespace
-        dask_cluster = _dask_cluster()(resource(cluster, name, namespace, security, imports), api=api)
-        dask_cluster.create()
-        opened.on_close.append(dask_cluster.delete)
-        if security:  # pods wait for the secret; it goes when its owner goes, also after a flow that was killed
-            Secret(secret(name, namespace, _texts(cluster, security), dask_cluster.raw), api=api).create()
-        scheduler = _wait_for_scheduler(dask_cluster, name, namespace, cluster.start_timeout)
-    opened.scheduler_address = f"{protocol_of(cluster, security)}://{scheduler}"
-    opened.delay = partial(_pods, name, namespace)
-
-
-def resource(
-    cluster: Cluster, name: str, namespace: str, security: Security | None, imports: WorkerImports = NO_IMPORTS
-) -> dict[str, Any]:
-    """The DaskCluster: the spec of dask-kubernetes, with encryption, GPUs, shared memory and the volumes of the data.
-
-    With `cluster.dashboard` it answers inside the scheduler's pod only: `kubectl port-forward deploy/NAME-scheduler
-    8787`.
+    `worker_arguments` are words of the workers' command, `dask_settings` Dask's settings for all processes.
     """
-    section = cluster.kubernetes
-    assert section is not None
-    from dask_kubernetes.operator import make_cluster_spec
 
-    processes = max(1, section.gpus)
-    pods = -(-first_workers(cluster) // processes)
-    spec: dict[str, Any] = make_cluster_spec(name, image=section.image, n_workers=pods, idle_timeout=IDLE_SECONDS)
-    spec["metadata"] |= {"namespace": namespace, "labels": {"app.kubernetes.io/part-of": "rowmill"}}
-    protocol = protocol_of(cluster, security)
-    files = {part: f"{CERTIFICATES}/{part}.pem" for part in ("ca", "cert", "key")} if security else None
-    settings = worker_settings(cluster, section.gpus, files, imports)
-    variables = [
-        {"name": "DASK_INTERNAL_INHERIT_CONFIG", "value": dask.config.serialize(nested(settings))},
-        {"name": "DASK_SCHEDULER_ADDRESS", "value": f"{protocol}://{name}-scheduler.{namespace}.svc:{PORT}"},
-    ]
-    memory = size_in_bytes(section.memory, 0)
-    threads = ["--nthreads", str(max(1, int(section.cores)))]
-    arguments = [
-        "dask",
-        *(["cuda"] if section.gpus else []),
-        "worker",
-        "--name",
-        "$(DASK_WORKER_NAME)",
-        "--protocol",
-        protocol,
-        "--memory-limit",
-        str(memory // processes),
-        *([] if cluster.threads_per_worker or section.gpus else threads),
-        *worker_arguments(cluster, section.gpus, imports, "memory_limit", "interface"),
-    ]
-    quantities = {"cpu": f"{section.cores:g}", "memory": str(memory)}
-    limits = quantities | ({"nvidia.com/gpu": str(section.gpus)} if section.gpus else {})
-    worker = spec["spec"]["worker"]["spec"]
-    _fill(worker, section, arguments, variables, {"requests": quantities, "limits": limits}, security, name)
-    worker["containers"][0].pop("ports")
-    scheduler = spec["spec"]["scheduler"]["spec"]
-    arguments = [
-        "dask",
-        "scheduler",
-        "--protocol",
-        protocol,
-        "--port",
-        str(PORT),
-        "--dashboard" if cluster.dashboard else "--no-dashboard",
-        "--dashboard-address",
-        "127.0.0.1:8787",
-    ]
-    small = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "8Gi"}}
-    _fill(scheduler, section, arguments, variables[:1], small, security, name)
-    container = scheduler["containers"][0]
-    container["ports"] = [{"name": "tcp-comm", "containerPort": PORT, "protocol": "TCP"}]
-    container["readinessProbe"] = {"tcpSocket": {"port": "tcp-comm"}, "periodSeconds": 2}
-    container["livenessProbe"] = {"tcpSocket": {"port": "tcp-comm"}, "initialDelaySeconds": 15, "periodSeconds": 20}
-    service = spec["spec"]["scheduler"]["service"]
-    service["ports"] = [port for port in service["ports"] if port["name"] == "tcp-comm"]
-    return {**spec, "spec": _laid_over(spec["spec"], section.template)}
+    image: str
+    cores: float
+    memory: str
+    gpus: int = 0
+    namespace: str | None = None
+    service_account: str | None = None
+    volumes: dict[str, str] = field(default_factory=dict)
+    shared_memory: str = "8GiB"
+    node_selector: dict[str, str] = field(default_factory=dict)
+    tolerations: list[dict[str, Any]] = field(default_factory=list)
+    template: dict[str, Any] = field(default_factory=dict)
+    n_workers: int = 1
+    security: Security | None = None
+    protocol: str = "tls://"
+    scheduler_options: dict[str, Any] = field(default_factory=dict)
+    worker_arguments: list[str] = field(default_factory=list)
+    dask_settings: dict[str, Any] = field(default_factory=dict)
+    start_timeout: int = 300
+
+    def resource(self, name: str, namespace: str) -> dict[str, Any]:
+        """The DaskCluster: the spec of dask-kubernetes, with encryption, GPUs, shared memory and the data's volumes.
+
+        With a dashboard it answers inside the scheduler's pod only: `kubectl port-forward deploy/NAME-scheduler 8787`.
+        """
+        from dask_kubernetes.operator import make_cluster_spec
+
+        pods = -(-self.n_workers // max(1, self.gpus))
+        spec: dict[str, Any] = make_cluster_spec(name, image=self.image, n_workers=pods, idle_timeout=IDLE_SECONDS)
+        spec["metadata"] |= {"namespace": namespace, "labels": {"app.kubernetes.io/part-of": "rowmill"}}
+        protocol = self.protocol.partition("://")[0]
+        files = {part: f"{CERTIFICATES}/{part}.pem" for part in ("ca", "cert", "key")}
+        settings = self.dask_settings | (settings_of(files) if self.security else {})
+        variables = [
+            {"name": "DASK_INTERNAL_INHERIT_CONFIG", "value": dask.config.serialize(nested(settings))},
+            {"name": "DASK_SCHEDULER_ADDRESS", "value": f"{protocol}://{name}-scheduler.{namespace}.svc:{PORT}"},
+        ]
+        worker = spec["spec"]["worker"]["spec"]
+        self._fill(worker, self._worker_command(protocol), variables, self._quantities(), name)
+        worker["containers"][0].pop("ports")
+        scheduler = spec["spec"]["scheduler"]["spec"]
+        small = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "8Gi"}}
+        self._fill(scheduler, self._scheduler_command(protocol), variables[:1], small, name)
+        container = scheduler["containers"][0]
+        container["ports"] = [{"name": "tcp-comm", "containerPort": PORT, "protocol": "TCP"}]
+        container["readinessProbe"] = {"tcpSocket": {"port": "tcp-comm"}, "periodSeconds": 2}
+        container["livenessProbe"] = {"tcpSocket": {"port": "tcp-comm"}, "initialDelaySeconds": 15, "periodSeconds": 20}
+        service = spec["spec"]["scheduler"]["service"]
+        service["ports"] = [port for port in service["ports"] if port["name"] == "tcp-comm"]
+        return {**spec, "spec": _laid_over(spec["spec"], self.template)}
+
+    def _worker_command(self, protocol: str) -> list[str]:
+        """The command of a worker, which has the threads of the job, else one for each core."""
+        threads = [] if "--nthreads" in self.worker_arguments else ["--nthreads", str(max(1, int(self.cores)))]
+        return [
+            "dask",
+            *(["cuda"] if self.gpus else []),
+            "worker",
+            "--name",
+            "$(DASK_WORKER_NAME)",
+            "--protocol",
+            protocol,
+            "--memory-limit",
+            str(size_in_bytes(self.memory, 0) // max(1, self.gpus)),
+            *threads,
+            *self.worker_arguments,
+        ]
+
+    def _scheduler_command(self, protocol: str) -> list[str]:
+        return [
+            "dask",
+            "scheduler",
+            "--protocol",
+            protocol,
+            "--port",
+            str(PORT),
+            "--dashboard" if self.scheduler_options.get("dashboard") else "--no-dashboard",
+            "--dashboard-address",
+            "127.0.0.1:8787",
+        ]
+
+    def _quantities(self) -> dict[str, Any]:
+        """What the pod of a worker requests, and what it may have at most."""
+        quantities = {"cpu": f"{self.cores:g}", "memory": str(size_in_bytes(self.memory, 0))}
+        gpus = {"nvidia.com/gpu": str(self.gpus)} if self.gpus else {}
+        return {"requests": quantities, "limits": quantities | gpus}
+
+    def _fill(
+        self,
+        pod: dict[str, Any],
+        arguments: list[str],
+        variables: list[dict[str, str]],
+        resources: dict[str, Any],
+        name: str,
+    ) -> None:
+        """A pod's container and what it mounts: /dev/shm, the volumes of the data, the certificates."""
+        mounts: list[dict[str, Any]] = [{"name": "shm", "mountPath": "/dev/shm"}]
+        size = str(size_in_bytes(self.shared_memory, 0))
+        volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}]
+        for claim, path in self.volumes.items():
+            mounts.append({"name": claim, "mountPath": path})
+            volumes.append({"name": claim, "persistentVolumeClaim": {"claimName": claim}})
+        if self.security:
+            mounts.append({"name": "tls", "mountPath": CERTIFICATES, "readOnly": True})
+            volumes.append({"name": "tls", "secret": {"secretName": f"{name}-tls", "defaultMode": 0o440}})
+        pod["containers"][0] |= {
+            "args": arguments,
+            "env": variables,
+            "resources": resources,
+            "volumeMounts": mounts,
+            "securityContext": {"allowPrivilegeEscalation": False},
+        }
+        pod["volumes"] = volumes
+        pod["securityContext"] = {"runAsNonRoot": True, "fsGroup": 1000}
+        if self.service_account:
+            pod["serviceAccountName"] = self.service_account
+        if self.node_selector:
+            pod["nodeSelector"] = dict(self.node_selector)
+        if self.tolerations:
+            pod["tolerations"] = list(self.tolerations)
+
+
+@dataclass
+class PodCluster(Pods):
+    """A DaskCluster resource with its certificates, which runs when this returns; closing it deletes both.
+
+    GiveUpError if it does not start, JobError if Kubernetes refuses it.
+    """
+
+    def __post_init__(self) -> None:
+        from kr8s.objects import Secret
+
+        self.status = Status.created
+        self.name = f"rowmill-{uuid.uuid4().hex[:10]}"
+        self._resource: Any = None
+        with _errors_explained():
+            api = _api()
+            self.namespace = self.namespace or str(api.namespace)
+            dask_cluster = _dask_cluster()(self.resource(self.name, self.namespace), api=api)
+            dask_cluster.create()
+            self._resource = dask_cluster
+            # Pods wait for the secret, which goes with its owner, also after a flow that was killed.
+            if self.security:
+                Secret(secret(self.name, self.namespace, _texts(self.security), dask_cluster.raw), api=api).create()
+            scheduler = _wait_for_scheduler(dask_cluster, self.name, self.namespace, self.start_timeout)
+        self.scheduler_address = f"{self.protocol.partition('://')[0]}://{scheduler}"
+        self.status = Status.running
+
+    def what_holds_up(self) -> str:
+        """The cluster's pods in words."""
+        return _pods(self.name, str(self.namespace))
+
+    def close(self) -> None:
+        """Delete the resource, and with it pods and certificates."""
+        self.status = Status.closed
+        if self._resource is not None:
+            self._resource.delete()
+            self._resource = None
 
 
 def _laid_over(ours: Any, own: Any) -> Any:
@@ -141,46 +209,10 @@ def _laid_over(ours: Any, own: Any) -> Any:
     return own
 
 
-def _fill(
-    pod: dict[str, Any],
-    section: Kubernetes,
-    arguments: list[str],
-    variables: list[dict[str, str]],
-    resources: dict[str, Any],
-    security: Security | None,
-    name: str,
-) -> None:
-    """A pod's container and what it mounts: /dev/shm, the volumes of the data, the certificates."""
-    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
-    volumes: list[dict[str, Any]] = [
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(size_in_bytes(section.shared_memory, 0))}}
-    ]
-    for claim, path in section.volumes.items():
-        mounts.append({"name": claim, "mountPath": path})
-        volumes.append({"name": claim, "persistentVolumeClaim": {"claimName": claim}})
-    if security:
-        mounts.append({"name": "tls", "mountPath": CERTIFICATES, "readOnly": True})  # type: ignore[dict-item]
-        volumes.append({"name": "tls", "secret": {"secretName": f"{name}-tls", "defaultMode": 0o440}})
-    pod["containers"][0] |= {
-        "args": arguments,
-        "env": variables,
-        "resources": resources,
-        "volumeMounts": mounts,
-        "securityContext": {"allowPrivilegeEscalation": False},
-    }
-    pod["volumes"] = volumes
-    pod["securityContext"] = {"runAsNonRoot": True, "fsGroup": 1000}
-    if section.service_account:
-        pod["serviceAccountName"] = section.service_account
-    if section.node_selector:
-        pod["nodeSelector"] = dict(section.node_selector)
-    if section.tolerations:
-        pod["tolerations"] = list(section.tolerations)
-
-
-def _texts(cluster: Cluster, security: Security) -> dict[str, str]:
+def _texts(security: Security) -> dict[str, str]:
     """Certificates for the pods: temporary ones, or those of the files here."""
-    files = cluster.tls.model_dump() if cluster.tls else {}
+    role = security.get_tls_config_for_role("worker")
+    files = {"ca": role["ca_file"], "cert": role["cert"], "key": role["key"]}
     return contents_of(security) or {part: Path(path).read_text() for part, path in files.items()}
 
 

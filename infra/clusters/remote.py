@@ -92,16 +92,17 @@ def start(
     return opened
 
 
-def library(module: str, package: str, kind: str) -> ModuleType:
-    """The module that a kind needs; GiveUpError with the command that installs it."""
+def library(module: str, package: str, extra: str | None, where: str) -> ModuleType:
+    """The module that a cluster needs; GiveUpError with the command that installs it."""
     try:
         return imported(module)
     except ImportError as error:
+        what = f"'rowmill[{extra}]'" if extra else package
         raise GiveUpError(
             f"{package} is not installed",
-            where=f"cluster.kind = {kind}",
+            where=where,
             why=str(error),
-            do=f"pip install 'rowmill[{kind}]', where the flow runs and where its workers run",
+            do=f"pip install {what}, where the flow runs and where its workers run",
         ) from None
 
 

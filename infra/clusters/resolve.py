@@ -12,7 +12,7 @@ from distributed import Client
 from infra import gpus
 from infra.clusters.by_class import check_class
 from infra.clusters.encryption import security_of
-from infra.clusters.model import REMOTE, STAGES, Cluster, Engine, Kind
+from infra.clusters.model import BY_CLASS, STAGES, Cluster, Engine
 from infra.clusters.reach import LOOK_SECONDS, offering, on_gpus, workers_at
 from tasks.errors import GiveUpError
 
@@ -24,7 +24,7 @@ WORK, AFTER = "transform", "shuffle_write"  # stages: one hands its rows to the 
 class Resolved(NamedTuple):
     """The kind of cluster that `auto` means, and the engine of its workers."""
 
-    kind: Kind
+    kind: str
     engine: Engine
 
 
@@ -32,9 +32,9 @@ def resolved(cluster: Cluster) -> Resolved:
     """The concrete kind and engine; GiveUpError where GPUs are absent or `address` does not answer."""
     if cluster.kind == "address":
         return Resolved("address", _engines(*workers_of(cluster), cluster.resources)[WORK])
-    if cluster.kind in REMOTE:
-        return Resolved(cast(Kind, cluster.kind), "cudf" if getattr(cluster, cluster.kind).gpus else "pandas")
-    if cluster.kind == "class":
+    if cluster.preset:
+        return Resolved(cluster.kind, "cudf" if cluster.gpus else "pandas")
+    if cluster.kind == BY_CLASS:
         check_class(cluster)
         return Resolved("class", cluster.engine or "pandas")
     kind = kind_on_this_host(cluster)
@@ -43,7 +43,7 @@ def resolved(cluster: Cluster) -> Resolved:
     return Resolved(kind, "cudf" if kind == "cuda" else "pandas")
 
 
-def kind_on_this_host(cluster: Cluster) -> Kind:
+def kind_on_this_host(cluster: Cluster) -> str:
     """The kind of the cluster, where `auto` is cuda with a visible GPU and the packages for it, else cpu."""
     return cluster.kind if cluster.kind != "auto" else _local_kind()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
@@ -12,7 +12,9 @@ from pydantic import AfterValidator
 # an option of SLURM, a quote would end the text around it.
 WORD = re.compile(r"\w[\w.:@/+=%,-]*")
 PATH_WORD = re.compile(r"[\w.~/][\w.~/:@+=%,-]*")
-PATH = re.compile(r"[^\x00-\x1f\x7f'\"`$\\]+")
+PATH = re.compile(r"[^\x00-\x1f\x7f\x85\u2028\u2029'\"`$\\]+")
+HOST = re.compile(r"[\w:\[][\w.:%\[\]-]*")
+LINE_BREAK = re.compile(r"[\n\r\0\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
 def check_word(text: str) -> str:
@@ -33,3 +35,24 @@ PathWord = Annotated[
 AnyPath = Annotated[
     str, AfterValidator(partial(_check_text, pattern=PATH, takes="printable characters without quotes, $ and \\"))
 ]
+Host = Annotated[str, AfterValidator(partial(_check_text, pattern=HOST, takes="letters, digits and . : % [ ] - _"))]
+
+
+def check_line(text: str) -> str:
+    """The text; a ValueError if it is more than one line."""
+    if LINE_BREAK.search(text):
+        raise ValueError(f"{text!r} holds a line break")
+    return text
+
+
+Line = Annotated[str, AfterValidator(check_line)]
+
+
+def check_nested(value: Any) -> Any:
+    """The value; a ValueError if a text in it, key or value, however deep, is more than one line."""
+    if isinstance(value, str):
+        return check_line(value)
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    for one in inner:
+        check_nested(one)
+    return value

@@ -16,6 +16,7 @@ from flows.job.yaml_lines import parse_yaml
 from infra.bounded_yaml import load
 from infra.clusters.configurations import configurations
 from infra.clusters.model import Cluster
+from infra.clusters.preset import read_preset
 from infra.orchestration.deployment_file import read_file
 from tasks.core.settings import Source
 from tasks.errors import JobError
@@ -139,6 +140,10 @@ def test_every_block_of_yaml_in_the_documents_is_what_it_says(tmp_path: Path, mo
             seen.append("split")
         elif "cluster" in value:
             seen.append("cluster")
+        elif "keywords" in value:
+            (tmp_path / "preset.yaml").write_text(text)
+            assert [*read_preset(tmp_path / "preset.yaml").keywords] == [*value["keywords"]]
+            seen.append("preset")
         else:
             (tmp_path / "clusters.yaml").write_text(text)
             monkeypatch.setenv("ROWMILL_CLUSTERS", str(tmp_path / "clusters.yaml"))
@@ -147,7 +152,8 @@ def test_every_block_of_yaml_in_the_documents_is_what_it_says(tmp_path: Path, mo
     for _, text in blocks():
         if text.startswith("cluster:"):
             Cluster.model_validate(load(text)["cluster"])  # type: ignore[index]
-    assert {name: seen.count(name) for name in seen} == {"job": 5, "split": 7, "cluster": 6, "configurations": 1}
+    counts = {"job": 5, "split": 7, "cluster": 6, "configurations": 1, "preset": 1}
+    assert {name: seen.count(name) for name in seen} == counts
 
 
 def test_values_in_the_sentences_of_the_documents_are_yaml() -> None:

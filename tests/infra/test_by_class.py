@@ -161,9 +161,14 @@ def test_workers_are_called_by_address_by_name_or_by_the_name_of_their_job() -> 
 
 
 CONNECTS = "--interface lo --protocol tls:// --tls-ca-file CA --tls-cert CERT --tls-key KEY"
+SCRATCH = ' --local-directory "$rowmill_scratch"'
+OWN_FOLDER = [
+    'rowmill_scratch=$(mkdir -p "${TMPDIR:-/tmp}" && mktemp -d "${TMPDIR:-/tmp}"/rowmill-XXXXXXXX) || exit 1',
+    "trap 'rm -rf \"$rowmill_scratch\"' EXIT",
+]
 WORKER = (
     "python -m distributed.cli.dask_worker ADDRESS --name dummy-name --nthreads 4 --memory-limit 7.45GiB"
-    f" --nworkers 2 --nanny --death-timeout 60 {CONNECTS}"
+    f" --nworkers 2 --nanny --death-timeout 60{{}} {CONNECTS}"
 )
 SETTINGS = "DASK_INTERNAL_INHERIT_CONFIG=SETTINGS"
 GPU_WORKER = (
@@ -225,14 +230,17 @@ def job_of(name: str, folder: Path, engine: Engine | None = None, **more: Any) -
 
 def job_with(name: str, *commands: str) -> list[str]:
     """The lines of a job of the manager that runs the commands."""
-    if name == "HTCondorCluster":
+    if name == "HTCondorCluster":  # which gives each job a folder of its own
+        commands = tuple(command.replace(SCRATCH, "") for command in commands if command not in OWN_FOLDER)
         return [*HEADS[name], f"Arguments = \"-c '{'; '.join(commands)}'\"", "Executable = /bin/sh", "Queue"]
     return [*HEADS[name], *commands]
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_the_jobs_of_all_managers(name: str, tmp_path: Path) -> None:
-    assert job_of(name, tmp_path, processes=2) == job_with(name, "module load python", WORKER)
+    assert job_of(name, tmp_path, processes=2) == job_with(
+        name, "module load python", *OWN_FOLDER, WORKER.format(SCRATCH)
+    )
 
 
 @pytest.mark.promise(
@@ -242,7 +250,8 @@ def test_the_jobs_of_all_managers(name: str, tmp_path: Path) -> None:
 def test_the_jobs_of_all_managers_on_gpus(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "rowmill.clusters"):
         lines = job_of(name, tmp_path, "cudf")
-    assert lines == job_with(name, "module load python", f"export {SETTINGS}", GPU_WORKER.format(8, "14.90GiB", ""))
+    worker = GPU_WORKER.format(8, "14.90GiB", SCRATCH)
+    assert lines == job_with(name, "module load python", *OWN_FOLDER, f"export {SETTINGS}", worker)
     assert "each job starts `dask cuda worker` for 1 GPU(s)" in caplog.text
 
 
@@ -254,7 +263,7 @@ def test_a_job_with_several_gpus_and_arguments_of_one_s_own(tmp_path: Path) -> N
     }
     lines = job_of("PBSCluster", tmp_path, "cudf", **own)
     assert "#PBS -l ngpus=4" in lines
-    assert lines[-1] == GPU_WORKER.format(2, "3.73GiB", " --device-memory-limit 0.6")  # the last one counts
+    assert lines[-1] == GPU_WORKER.format(2, "3.73GiB", f"{SCRATCH} --device-memory-limit 0.6")  # the last one counts
 
 
 def test_a_worker_command_of_one_s_own_stays(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ import yaml
 from distributed import Client
 from pydantic import ValidationError
 
-from infra.clusters import pods as kubernetes
-from infra.clusters import resolve
+from infra.clusters import by_class, pods, resolve
 from infra.clusters.encryption import security_of
 from infra.clusters.model import Cluster
+from infra.clusters.remote import worker_settings
 from tasks.errors import GiveUpError, JobError
 from tasks.manifest import Manifest
 from tests.clusters import IMPORTS, make_cluster
@@ -58,7 +58,9 @@ def crd() -> Any:
 
 
 def made(cluster: Cluster) -> dict[str, Any]:
-    return kubernetes.resource(cluster, "rowmill-1", "data", security_of(cluster), IMPORTS)
+    settings = {"dask_settings": worker_settings(cluster, cluster.gpus, imports=IMPORTS)}
+    arguments = by_class._arguments(cluster, pods.Pods, "", IMPORTS, security_of(cluster)) | settings
+    return pods.Pods(**arguments).resource("rowmill-1", "data")
 
 
 def test_the_resource_is_what_the_crd_takes(crd: Any) -> None:

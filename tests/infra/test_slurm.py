@@ -15,8 +15,9 @@ import dask.config
 import pytest
 from pydantic import ValidationError
 
-from infra.clusters import jobs as slurm
+from infra.clusters import by_class
 from infra.clusters.model import Cluster
+from infra.clusters.remote import RunningCluster
 from tasks.errors import GiveUpError, JobError
 from tasks.manifest import Manifest
 from tests.clusters import IMPORTS, make_cluster
@@ -177,6 +178,20 @@ def test_a_job_that_the_queue_refuses(queue: Path, change: dict[str, Any], why: 
     assert jobs() == []
 
 
+@pytest.mark.promise("that the queue would take the job")
+@needs_slurm
+@pytest.mark.parametrize("more", [{"workers": 1}, {"adapt": {"maximum": 2}}, {}])
+def test_the_queue_is_asked_first_for_a_class_too(queue: Path, more: dict[str, Any], tmp_path: Path) -> None:
+    asked = {"cores": 1, "memory": "1GB", "queue": "night", "shared_temp_directory": str(tmp_path)}
+    asked |= {} if more else {"n_workers": 1}
+    section = {"cluster_class": "dask_jobqueue.SLURMCluster", "cluster_kwargs": asked, **more}
+    with pytest.raises(GiveUpError, match="SLURM refuses the job") as caught:
+        make_cluster(Cluster.model_validate(section))
+    assert caught.value.where == "cluster.cluster_class = dask_jobqueue.SLURMCluster"
+    assert "invalid partition specified: night" in caught.value.why
+    assert jobs() == []
+
+
 @pytest.mark.promise("seconds that workers may take to come")
 @pytest.mark.promise("`no worker has come within`")
 @needs_slurm
@@ -188,12 +203,19 @@ def test_a_job_that_does_not_start_in_time(queue: Path, tmp_path: Path) -> None:
     assert eventually(lambda: not jobs())
 
 
+def whole_script(cluster: Cluster) -> tuple[list[str], str]:
+    """The lines of the job that would be submitted, and the address of its scheduler."""
+    opened = RunningCluster()
+    try:
+        made = by_class.construct(opened, cluster, by_class.check_class(cluster), IMPORTS)
+        return made.job_script().splitlines(), made.scheduler_address
+    finally:
+        opened.close()
+
+
 def script(**asked: Any) -> list[str]:
     """The job that would be submitted, its inherited settings left out."""
-    cluster = Cluster(kind="slurm", **asked)
-    made = slurm.make(cluster, IMPORTS)
-    lines, address = made.job_script().splitlines(), made.scheduler_address
-    slurm.end(made)
+    lines, address = whole_script(Cluster(kind="slurm", **asked))
     return [line.replace(address, "ADDRESS") for line in lines if line and "DASK_INTERNAL" not in line]
 
 
@@ -248,9 +270,8 @@ def test_the_job_of_workers_on_gpus(tmp_path: Path) -> None:
 @needs_jobqueue
 def test_what_a_job_inherits_of_dask(tmp_path: Path) -> None:
     asked = {"cores": 2, "memory": "4GB", "shared_directory": str(tmp_path)}
-    made = slurm.make(Cluster(kind="slurm", slurm=asked, interface="lo"), IMPORTS)
-    (line,) = [line for line in made.job_script().splitlines() if "DASK_INTERNAL" in line]
-    slurm.end(made)
+    lines, _ = whole_script(Cluster(kind="slurm", slurm=asked, interface="lo"))
+    (line,) = [line for line in lines if "DASK_INTERNAL" in line]
     inherited = dask.config.deserialize(line.removeprefix("export DASK_INTERNAL_INHERIT_CONFIG="))
     assert inherited["distributed"]["worker"]["preload"] == [
         "infra.workers.preload",
@@ -279,8 +300,8 @@ def test_a_wrong_section_is_refused(section: dict[str, Any], said: str) -> None:
 @needs_jobqueue
 def test_where_slurm_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(GiveUpError, match="SLURM's commands are not here"):
+    with pytest.raises(GiveUpError, match="sbatch is not here"):
         make_cluster(Cluster(kind="slurm", slurm={"cores": 1, "memory": "1GB"}))
     section = {"cores": 1, "memory": "1GB", "shared_directory": str(tmp_path / "none")}
     with pytest.raises(JobError, match="temporary certificates cannot be written"):
-        slurm.make(Cluster(kind="slurm", slurm=section))
+        whole_script(Cluster(kind="slurm", slurm=section))

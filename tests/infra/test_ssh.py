@@ -15,7 +15,6 @@ import pytest
 from distributed import Client
 from pydantic import ValidationError
 
-from infra.clusters import model
 from infra.clusters.model import Cluster
 from infra.clusters.remote import worker_options, worker_settings
 from infra.clusters.resolve import resolved
@@ -243,12 +242,36 @@ def test_a_wrong_section_is_refused(section: dict[str, Any], said: str) -> None:
 
 
 def test_arguments_of_the_connection() -> None:
-    asked = model.Ssh(hosts=["a"], user="u", port=22, key="/k", known_hosts="/h")
-    assert asked.connection() == {
-        "username": "u", "port": 22, "client_keys": ["/k"], "known_hosts": "/h",
-        "connect_timeout": model.CONNECT_SECONDS,
+    login = {"user": "u", "port": 22, "key": "/k", "known_hosts": "/h"}
+    asked = Cluster(kind="ssh", ssh={"hosts": ["a"], **login})
+    assert asked.class_arguments["connect_options"] == {
+        "username": "u", "port": 22, "client_keys": ["/k"], "known_hosts": "/h", "connect_timeout": 20,
     }  # fmt: skip
-    assert model.Ssh(hosts=["a"]).connection() == {"connect_timeout": model.CONNECT_SECONDS}
+    bare = Cluster(kind="ssh", ssh={"hosts": ["a"]})
+    assert bare.class_arguments["connect_options"] == {"connect_timeout": 20}
+
+
+@pytest.mark.promise("gets temporary certificates, as does SSHCluster")
+@needs_sshd
+def test_the_class_of_dask_for_ssh_gets_certificates_and_a_folder_of_its_own(sshd: dict[str, Any]) -> None:
+    login = {"port": sshd["port"], "known_hosts": sshd["known_hosts"], "client_keys": [sshd["key"]]}
+    scheduler = {"port": 0, "dashboard_address": "127.0.0.1:0"}
+    asked = {"hosts": ["127.0.0.1"] * 2, "remote_python": sys.executable, "connect_options": login,
+             "scheduler_options": scheduler, "worker_options": {"nthreads": 1}}  # fmt: skip
+    before = folders()
+    section = Cluster(cluster_class="distributed.SSHCluster", cluster_kwargs=asked)
+    with make_cluster(section) as cluster, Client(cluster, set_as_default=False) as client:
+        (folder,) = folders() - before
+        assert cluster.scheduler_address.startswith("tls://")
+        assert oct(folder.stat().st_mode & 0o777) == "0o700"
+        assert {path.name for path in folder.glob("*.pem")} == {"ca.pem", "cert.pem", "key.pem"}
+        (spill,) = client.run(lambda dask_worker: dask_worker.local_directory).values()
+        assert Path(spill).is_relative_to(folder)
+    assert folders() <= before
+    unready = {**asked, "remote_python": "/no/python"}
+    with pytest.raises(GiveUpError, match="a host is not ready for workers") as caught:
+        make_cluster(section.model_copy(update={"cluster_kwargs": unready}))
+    assert caught.value.where.startswith("cluster.cluster_class = distributed.SSHCluster: 127.0.0.1, /no/python")
 
 
 @needs_sshd
