@@ -297,9 +297,10 @@ def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) 
 def exchange_on(run: Run, cluster: Cluster) -> dict[str, Any]:
     """Workers that come and go cannot keep the pieces: whoever is retired would take them along."""
     if cluster.scaling and run.exchange == "memory":
+        scaled_by = "adapt" if cluster.adapt else cluster.kind if cluster.preset else "adapt_kwargs"
         raise JobError(
             "the exchange in memory needs workers that stay",
-            where=f"run.exchange, cluster.{'adapt' if cluster.adapt else 'adapt_kwargs'}",
+            where=f"run.exchange, cluster.{scaled_by}",
             why="a worker that is retired takes its pieces with it",
             do="leave out one of the two",
         )

@@ -102,7 +102,7 @@ class ClusterBase(BaseModel):
         """Take everything but the number of workers from the host's configuration, if the section names one."""
         if not isinstance(data, Mapping) or data.get("configuration") is None:
             by_class = isinstance(data, Mapping) and data.get("cluster_class")
-            return handler({"kind": "class", **data} if by_class else data)
+            return handler({"kind": BY_CLASS, **data} if by_class else data)
         name, section = data["configuration"], configuration(data)
         try:
             of_host = cls.model_validate(section)
@@ -153,7 +153,7 @@ class ClusterBase(BaseModel):
     def gpus(self) -> int:
         """GPUs of each host, job or pod of a preset; of a class of the job's own 1 where its workers have GPUs."""
         if self.preset:
-            return int(getattr(self.section, "gpus", self.preset.gpus))
+            return int(getattr(self.section, "gpus", self.preset.gpus) or 0)
         return int(self.engine == "cudf")
 
     @property
@@ -219,22 +219,29 @@ class ClusterBase(BaseModel):
             raise ValueError("amounts are above 0")
         return resources
 
+    @property
+    def refuses(self) -> dict[str, str]:
+        """The keys that have no meaning for the kind, each with the reason."""
+        refused: dict[str, str] = {}
+        if self.kind == ADDRESS:
+            refused |= dict.fromkeys(OF_STARTED, "kind: address takes the workers that run there as they are")
+        if self.has_no_gpus:
+            where = f"{self.kind}.gpus is 0" if self.preset else f"kind is {self.kind}"
+            refused |= dict.fromkeys(OF_GPUS, f"{where}, so workers have no GPU")
+        if self.kind == BY_CLASS:
+            of_workers = (*(name for name in OF_STARTED if name not in OF_ANY), "protocol")
+            refused |= dict.fromkeys(of_workers, "cluster_kwargs say how workers of a class are started")
+        if self.kind in ("cuda", ADDRESS):
+            refused["adapt"] = f"kind: {self.kind} does not scale"
+        return refused | (self.preset.refuses if self.preset else {})
+
     @model_validator(mode="after")
     def _fits_kind(self) -> Self:
-        if self.kind == "address" and not self.address:
+        if self.kind == ADDRESS and not self.address:
             raise ValueError("kind: address needs `address`, such as tls://10.0.0.5:8786")
-        own = [name for name in OF_STARTED if self.is_set(name)]
-        if self.kind == "address" and own:
-            raise ValueError(f"kind: address takes the workers that run there as they are: leave out `{own[0]}`")
-        if self.has_no_gpus and self.gpu_keys:
-            where = f"{self.kind}.gpus is 0" if self.preset else f"kind is {self.kind}"
-            raise ValueError(f"{where}, so workers have no GPU: leave out `{self.gpu_keys[0]}`")
-        own = [name for name in own if name not in OF_ANY] + ["protocol"] * bool(self.protocol)
-        if self.kind == BY_CLASS and own:
-            raise ValueError(f"cluster_kwargs say how workers of a class are started: leave out `{own[0]}`")
-        for refused, reason in (self.preset.refuses if self.preset else {}).items():
-            if self.is_set(refused):
-                raise ValueError(f"{reason}: leave out `{refused}`")
+        for key, reason in self.refuses.items():
+            if self.is_set(key):
+                raise ValueError(f"{reason}: leave out `{key}`")
         sections = {name: name for name in (ADDRESS, *self.presets.usable)} | dict.fromkeys(OF_CLASS, BY_CLASS)
         for name, kind in sections.items():
             if kind != self.kind and getattr(self, name) not in (None, {}):
@@ -245,8 +252,6 @@ class ClusterBase(BaseModel):
             raise ValueError("rowmill waits for its cluster: leave out `asynchronous` of cluster_kwargs")
         if self.preset and self.section is None:
             raise ValueError(f"kind: {self.kind} needs the section `{self.kind}`, which says where and how much")
-        if self.adapt and self.kind in ("cuda", ADDRESS):
-            raise ValueError(f"kind: {self.kind} does not scale: leave out `adapt`")
         if why := refusal(self):
             raise ValueError(why)
         return self
@@ -306,7 +311,7 @@ OF_STARTED = (
 
 def exposed(cluster: ClusterBase) -> bool:
     """True if other hosts can reach the cluster's ports."""
-    if cluster.kind == "address":
+    if cluster.kind == ADDRESS:
         host = urlsplit(cluster.address or "").hostname or ""
         return not host.startswith("inproc") and not is_loopback(host)
     if cluster.preset:
@@ -323,9 +328,9 @@ def refusal(cluster: ClusterBase) -> str | None:
     """Why the cluster must not be used as it is set: connections that anybody can make who reaches a port."""
     if cluster.unencrypted:
         return "`tls` and `unencrypted: true` contradict each other" if cluster.tls else None
-    if cluster.protocol == "tls" and not cluster.tls and cluster.kind == "address":
+    if cluster.protocol == "tls" and not cluster.tls and cluster.kind == ADDRESS:
         return "protocol: tls needs `tls` with ca, cert and key"
-    if cluster.kind == "address":
+    if cluster.kind == ADDRESS:
         shown = USER.sub("", cluster.address or "")
         if cluster.address and "://" not in cluster.address:
             return f"address {cluster.address} has no scheme: write tls://{cluster.address}, or tcp:// if it has no TLS"

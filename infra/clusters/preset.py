@@ -170,8 +170,13 @@ class Preset(Strict):
 
     @model_validator(mode="after")
     def _counts_a_keyword(self) -> Self:
-        if self.one_worker_for is not None and self.one_worker_for not in self.keywords:
-            raise ValueError(f"one_worker_for: there is no keyword {self.one_worker_for!r}")
+        counted = self.one_worker_for
+        if counted is None:
+            return self
+        if counted not in self.keywords:
+            raise ValueError(f"one_worker_for: there is no keyword {counted!r}")
+        if not self.keywords[counted].type.startswith("list of ") or not self.keywords[counted].required:
+            raise ValueError(f"one_worker_for: the keyword {counted!r} is not a list that is required")
         return self
 
     def section(self) -> type[Section]:

@@ -121,6 +121,8 @@ WRONG = {
     "keyword": ("description: x\ncluster_class: a.B\nkeywords: {model_dump: {type: word, description: x}}",
                 "the keyword 'model_dump' has a meaning of its own"),
     "counted": ("description: x\ncluster_class: a.B\none_worker_for: hosts", "there is no keyword 'hosts'"),
+    "number": ("description: x\ncluster_class: a.B\none_worker_for: n\nkeywords: {n: {type: integer, description: x}}",
+               "the keyword 'n' is not a list that is required"),
     "refused": ("description: x\ncluster_class: a.B\nrefuses: {worker: none}", "refuses"),
     "pattern": ("description: x\ncluster_class: a.B\nkeywords: {a: {type: word, pattern: '[', description: x}}",
                 "regex"),
