@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import yaml
 from pydantic import (
@@ -97,7 +97,9 @@ class Keyword(Strict):
     @model_validator(mode="after")
     def _is_safe(self) -> Self:
         if self.type in COMMANDS and self.limited_by is None:
-            raise ValueError(f"a {self.type} may hold commands: set limited_by, or the type word")
+            raise ValueError(f"a {self.type} may hold commands: set limited_by, or another type")
+        if self.pattern is not None and get_args(TYPES[self.type])[:1] != (str,):
+            raise ValueError(f"the type {self.type} takes no pattern: one is for a text")
         if self.default is not None:
             TypeAdapter(TYPES[self.type]).validate_python(self.default)
         return self
@@ -114,13 +116,14 @@ class Keyword(Strict):
         if self.type.startswith("list of "):
             numbers = {"min_length": self.at_least, "max_length": self.at_most}
         limits: dict[str, Any] = {name: _whole(number) for name, number in numbers.items() if number is not None}
-        if self.pattern is not None:
-            limits["pattern"] = self.pattern
+        kind = TYPES[self.type]
+        if self.pattern is not None:  # inside of the type's own check, so that the schema of the form has it
+            text, *checks = get_args(kind)
+            kind = Annotated[text, Field(pattern=self.pattern), *checks]
         if self.required:
-            return TYPES[self.type], Field(description=self.description, **limits)
+            return kind, Field(description=self.description, **limits)
         default = default_of(self.type) if self.default is None else self.default
-        kind = TYPES[self.type] if default is not None else TYPES[self.type] | None
-        return kind, Field(default, description=self.description, **limits)
+        return kind if default is not None else kind | None, Field(default, description=self.description, **limits)
 
 
 def _whole(number: float) -> float:
