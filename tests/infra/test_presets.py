@@ -252,7 +252,7 @@ def test_values_of_a_preset_reach_processes_that_do_not_have_its_file() -> None:
 
 IN_A_PROCESS = """
 import json
-from flows.commands.reference import keys_table
+from tests.reference import keys_table
 from flows.job.form import cluster_section
 from flows.job.job import make_job
 from tasks.errors import JobError
