@@ -78,7 +78,8 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: b
             return Decision(name, f"DateParts takes no {kind}s")
         days = pa.types.is_date(dtype) or (pa.types.is_string(dtype) and pc.max(pc.utf8_length(values)).as_py() == 10)
         parts: dict[str, Any] = {"parts": DAY_PARTS} if days else {}
-        return Decision(name, f"{kind}, a time: its parts, in UTC", ({"op": "DateParts", **parts},))
+        what = "a date: its parts" if days else "a time: its parts, in UTC"
+        return Decision(name, f"{kind}, {what}", ({"op": "DateParts", **parts},))
     named_id = number_texts or (is_id_name(name) and not _has_fractions(values))
     text = pa.types.is_string(dtype)
     if not is_list(column.dtype) and is_time_name(name) and (decision := _counted_time(name, values)):
@@ -90,7 +91,7 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: b
     if text and distinct > len(values) // 2 and _is_free_text(values):
         return Decision(name, f"free text: {distinct:,} values of {FREE_TEXT} characters and more on average")
     if (text or named_id) and distinct == len(values) >= UNIQUE_FROM and not is_list(column.dtype):
-        return Decision(name, f"every row{where} has a value of its own, from which nothing can be learned")
+        return Decision(name, f"every row{where} has a value of its own; take it in if a part of it means something")
     nearly_unique = len(values) >= UNIQUE_FROM and distinct > NEARLY_UNIQUE * len(values)
     if text and not named_id and whole and not is_list(column.dtype) and nearly_unique:
         return Decision(name, f"{distinct:,} values in {len(values):,} rows: nearly every row has a value of its own")
@@ -104,7 +105,7 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: b
         if not is_list(column.dtype) and not _has_own_meaning(name) and count_rows(numbers):
             return Decision(name, f"it counts the rows{where}, from which nothing can be learned")
         if is_code_name(name) and distinct == len(values):
-            return Decision(name, f"every row{where} has a value of its own, from which nothing can be learned")
+            return Decision(name, f"every row{where} has a value of its own; take it in if a part of it means something")
         if are_codes(name, numbers):
             return _category(name, seen, distinct, True, values)
     return _amount(name, kind, values.cast(pa.float64(), safe=False), nulls, whole, is_list(column.dtype))
@@ -270,7 +271,7 @@ def _category(name: str, seen: str, distinct: int, codes: bool, values: pa.Chunk
         spec |= {"freq_threshold": 2, "max_size": 1_000_000}
         seen += ": values that occur once share an id, and there are 1,000,000 ids at most"
     elif codes and not pa.types.is_boolean(values.type):
-        seen += ": taken as codes; for an amount write FillMissing, Normalize"
+        seen += ": taken as codes; if it is an amount, write Normalize"
     if pa.types.is_string(values.type) and (marks := marks_in(values)[1]):
         seen += f"; {', '.join(map(json.dumps, marks))} in it may mean null: if so, name it in source.null_values"
     return Decision(name, seen, (spec,))

@@ -234,7 +234,7 @@ def _written(
         yield "# Left out:"
         yield from (f"#   {_name(decision.name)}: {_line(decision.why)}" for decision in without)
     if target is None:
-        yield "# No column is named like a label: name it with --label COLUMN, or here."
+        yield "# No column is taken as the label: name it with --label COLUMN, or here."
         yield "label: []"
     else:
         yield from _label_lines(sample.column(target), target, named)
