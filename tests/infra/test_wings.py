@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ def test_what_belongs_to_a_wing_that_is_not_there_is_one_clear_error(
         assert why in answer["command"]
 
 
+@cache
 def modules_of(root: Path) -> set[str]:
     """The dotted names of the modules and packages of a checkout."""
     tops = ("flows", "tasks", "infra", "tests")
@@ -84,6 +86,7 @@ def modules_of(root: Path) -> set[str]:
     return {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths}
 
 
+@cache
 def imports_at_top(path: Path) -> set[str]:
     """The modules of this checkout that a test module imports before any test runs."""
     body = ast.parse(path.read_text()).body

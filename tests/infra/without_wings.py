@@ -1,30 +1,23 @@
-"""Runs a job in a copy of the checkout from which one wing after the other is taken: `python -m` by test_wings.py.
+"""Runs a job in a copy of the checkout that lacks a wing, one after the other: `python -m`, by test_wings.py.
 
-Arguments: the copy, the folder with `data` (a source) and for outputs, and the wings. Each wing is taken out of the
-copy while a fork of this process runs the job: by the function `run`, then by the command, and so as a flow that
-reports to a real server. It also tries the keys and the command that belong to the wing. What became of it is printed
-as a line of JSON for each wing. The fork loads rowmill; what others have written is loaded once.
+Arguments: the copy, the folder with `data` (a source) and for outputs, and the wings. This process takes all wings out
+of the copy and imports the core. A fork of it, for each wing, has all others back. It runs the job by the function
+`run`, then by the command, and so as a flow that reports to a real server; it also tries the keys and the command that
+belong to the wing. What became of it is printed as a line of JSON for each wing.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import dask.dataframe  # noqa: F401
-import distributed  # noqa: F401
-import prefect.flows
-import prefect.main  # noqa: F401
-import prefect_dask  # noqa: F401
-import pyarrow.parquet  # noqa: F401
-import typer.testing  # noqa: F401
-
+CORE = ("tests.commands", "tests.flows.runs", "flows.preprocess", "flows.fit", "flows.apply", "flows.refit", "rowmill")
 COMMANDS = {
     "flows/gate": ("publish", "OUT"),
     "flows/draft": ("new", "DATA"),
@@ -35,15 +28,16 @@ COMMANDS = {
 }
 
 
-@contextmanager
-def taken(root: Path, wing: str) -> Iterator[None]:
-    """The copy is without a wing while the block runs."""
-    away = root / "away"
-    (root / wing).rename(away)
-    try:
-        yield
-    finally:
-        away.rename(root / wing)
+def take_away(root: Path, wings: Iterable[str]) -> None:
+    for wing in wings:
+        away = root / "away" / wing
+        away.parent.mkdir(parents=True, exist_ok=True)
+        (root / wing).rename(away)
+
+
+def put_back(root: Path, wings: Iterable[str]) -> None:
+    for wing in wings:
+        (root / "away" / wing).rename(root / wing)
 
 
 def answer_of(root: Path, folder: Path, wing: str) -> dict[str, Any]:
@@ -70,6 +64,8 @@ def try_out(folder: Path, wing: str) -> dict[str, Any]:
     from tasks.errors import JobError
     from tasks.manifest import Manifest
     from tasks.run.run import execute_on, run
+
+    importlib.invalidate_caches()  # of what was not there a moment ago
     from tests.commands import rowmill
     from tests.flows.runs import have_stages_here
 
@@ -108,10 +104,15 @@ def try_out(folder: Path, wing: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    root, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    for wing in sys.argv[3:]:
-        with taken(root, wing):
-            print(json.dumps({"wing": wing, **answer_of(root, folder, wing)}), flush=True)
+    root, folder, wings = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    take_away(root, wings)
+    for module in CORE:
+        importlib.import_module(module)
+    for wing in wings:
+        others = [one for one in wings if one != wing]
+        put_back(root, others)
+        print(json.dumps({"wing": wing, **answer_of(root, folder, wing)}), flush=True)
+        take_away(root, others)
 
 
 if __name__ == "__main__":
