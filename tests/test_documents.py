@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import make_job
+from flows.run import session, wings
+from flows.run.flow_plugin import FlowPlugin
+from flows.run.wings import flow_plugins
 from flows.sample import make_sample
 from tasks.cluster.local_pool import LocalPool
+from tasks.run import run as real
+from tasks.run.plugin import RunPlugin
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tests.stages import report_of
+from tests.tasks.run.test_run import Notes
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("flows", "tasks", "infra", "tests", ".github")
@@ -60,7 +69,6 @@ def broken(document: Path) -> list[str]:
     return wrong
 
 
-@pytest.mark.promise("One sitting, from the top", "tasks/README.md#reading-order")
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_link_and_anchor_exists(document: str) -> None:
     assert broken(ROOT / document) == []
@@ -91,6 +99,61 @@ def test_the_readme_is_short() -> None:
 
 def section(title: str) -> str:
     return MAP.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.promise("a test executes it and compares it with the real one", "tasks/README.md#the-life-of-a-run")
+@pytest.mark.parametrize("valid", [False, True], ids=["train", "train and valid"])
+def test_the_run_of_the_map_does_what_the_real_one_does(valid: bool, tmp_path: Path) -> None:
+    """The same calls of plugins in the same order, and the same files."""
+    pq.write_table(pa.table({"x": [1.0, 2.0, 4.0]}), tmp_path / "in.parquet")
+    source = {"path": str(tmp_path / "in.parquet")} | ({"valid": str(tmp_path / "in.parquet")} if valid else {})
+    features = [{"columns": ["x"], "ops": [{"op": "Normalize"}]}]
+    (code,) = re.findall(r"```python\n(.*?)```", section("The life of a run"), re.DOTALL)
+    of_the_map: dict[str, Any] = {**vars(real)}
+    exec(code, of_the_map)
+    results = []
+    for name, run in (("real", real.run), ("map", of_the_map["run"])):
+        output = {"path": str(tmp_path / name / "out"), "files": 1}
+        request = make_job({"source": source, "features": features, "output": output}).request("pandas")
+        notes: list[str] = []
+        manifests = run(request, real.execute_on(LocalPool(1)), [Notes("a", notes), Notes("b", notes)])
+        files = [part["xxh3_128"] for manifest in manifests for part in manifest.parts]
+        results.append((notes, files, [manifest.rows["out"] for manifest in manifests]))
+    assert results[0] == results[1]
+    assert len(results[1][0]) == (20 if valid else 16)
+    assert results[1][2] == ([3, 3] if valid else [3])
+
+
+METHODS = {
+    RunPlugin: ("begin", "after", "before_commit", "committed", "ended"),
+    FlowPlugin: ("around", "may_finish"),
+}  # fmt: skip
+EACH_METHOD = [name for names in METHODS.values() for name in names]
+
+
+def row_of(plugin: type[RunPlugin] | type[FlowPlugin]) -> list[Any]:
+    """What the map's table says of a plugin: place, module, wing, and the methods that it has."""
+    module = Path(plugin.__module__.replace(".", "/"))
+    wing = module.parts[1] if (ROOT / module.parent / "wing.py").exists() else "core"
+    place = f"{'flow ' * issubclass(plugin, FlowPlugin)}{plugin.place}"
+    (base,) = [base for base in METHODS if issubclass(plugin, base)]
+    methods = [name for name in METHODS[base] if name in vars(plugin)]
+    return [place, f"[{plugin.__name__}](../{module}.py)", wing, methods]
+
+
+@pytest.mark.promise("place | plugin | wing | what it does", "tasks/README.md#plugins")
+def test_the_table_of_plugins_is_what_the_code_says() -> None:
+    """The order of the rows, the place of each, the file, the wing, and the methods that it overrides."""
+    rows = [
+        [cell.strip() for cell in row.split("|")[1:-1]] for row in section("Plugins").splitlines() if row[:1] == "|"
+    ]
+    of_the_map = [[*row[:3], [name for name in EACH_METHOD if f"`{name}`" in row[3]]] for row in rows[2:]]
+    of_flows = [type(plugin) for plugin in flow_plugins()]
+    of_wings = [plugin for wing in wings._wings() for plugin in getattr(wing, "PLUGINS", ())]
+    of_core = [plugin for plugin in vars(session).values() if isinstance(plugin, type) and plugin is not RunPlugin
+               and issubclass(plugin, RunPlugin)]  # fmt: skip
+    of_runs = sorted([*of_core, *of_wings], key=lambda plugin: plugin.place)
+    assert of_the_map == [row_of(plugin) for plugin in (*of_flows, *of_runs)]
 
 
 @pytest.mark.promise("in `tasks/` | purpose", "tasks/README.md#the-rooms")
@@ -126,10 +189,35 @@ def test_the_words_of_the_glossary_are_defined_where_it_says() -> None:
     assert len(rows) > 25
 
 
-@pytest.mark.promise("Being defined registers it")
+HOW = ("an operator", "a source format", "a cluster", "a plugin", "a gate check")
+
+
+@pytest.mark.promise("To define an operator's class is to register it")
 @pytest.mark.promise("Job, form and schema follow from it", "tasks/README.md#how-to-add-a-source-format")
-@pytest.mark.promise("model, form, reference and checks of access follow", "tasks/README.md#how-to-add-a-cluster-kind")
-@pytest.mark.promise("The lists of names", "tasks/README.md#how-to-add-a-stage")
+@pytest.mark.promise("form, reference and checks of access follow", "tasks/README.md#how-to-add-a-cluster")
+@pytest.mark.promise("a new feature names its wing first", "tasks/README.md#how-to-add-a-plugin")
+@pytest.mark.promise("compares the profile of a run with those of", "tasks/README.md#how-to-add-a-gate-check")
+@pytest.mark.parametrize("what", HOW)
+def test_there_are_five_steps_and_each_names_tests_that_exist(what: str) -> None:
+    """Files of its commands exist; words of `-k`, all of them or one of those between `or`, select a test."""
+    steps = re.split(r"^\d\. ", section(f"How to add {what}"), flags=re.MULTILINE)[1:]
+    assert len(steps) == 5
+    for step in steps:
+        commands = re.findall(r"`pytest ([^`]+)`", " ".join(step.split()))
+        assert commands, step
+        for command in commands:
+            paths = re.findall(r"(?<!\S)(?:tests|tasks|flows)[\w/.]*", command)
+            assert [path for path in paths if not (ROOT / path).exists()] == []
+            files = [
+                p for path in paths for p in ([ROOT / path] if path.endswith(".py") else (ROOT / path).rglob("*.py"))
+            ]
+            code = "\n".join(file.read_text() for file in files)
+            for words in re.findall(r'-k (?:"([^"]+)"|(\w+))', command):
+                for word in "".join(words).split(" or "):
+                    assert word == "NAME" or re.search(rf"^def test_\w*{word}", code, re.MULTILINE), (word, command)
+
+
+@pytest.mark.promise("A step names the test that fails until the step is done")
 def test_names_that_the_map_sends_to_stand_in_the_files_beside_them() -> None:
     """The steps of `How to add`: classes, constants and functions in a step stand in one of the files that it links."""
     how = MAP[MAP.index("## How to add an operator") :]
@@ -146,9 +234,9 @@ def test_names_that_the_map_sends_to_stand_in_the_files_beside_them() -> None:
     assert seen > 25
 
 
-@pytest.mark.promise("File names below start there", "tasks/README.md#the-way-of-one-partition")
+@pytest.mark.promise("File names below start there", "tasks/README.md#the-life-of-a-partition")
 def test_the_files_on_the_way_of_a_partition_are_those_that_a_run_writes(tmp_path: Path) -> None:
-    way = section("The way of one partition")
+    way = section("The life of a partition")
     make_sample("toy", tmp_path / "data", 1000)
     job = make_job(
         {

@@ -226,10 +226,7 @@ def test_gpus_have_a_table_and_pictures_and_a_gpu_without_a_value_an_empty_cell(
     assert "None" not in text.split("What each GPU took")[1].split("</table>")[0]
 
 
-@pytest.mark.promise(
-    "makes the page again from the output alone, without the summaries and samples of the run",
-    "tasks/README.md#how-to-add-a-check-to-the-report",
-)
+@pytest.mark.promise("makes the page again from the output alone, without the summaries and samples of the run")
 def test_a_missing_report_is_made_again_and_one_that_is_there_stays(tmp_path: Path) -> None:
     run_stages(make(tmp_path).request("pandas"))
     out = tmp_path / "out"

@@ -12,11 +12,12 @@ import time
 import uuid
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import fastavro
 import pyarrow as pa
 import pyarrow.csv as pacsv
+import pyarrow.feather as feather
 import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
@@ -31,7 +32,7 @@ from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node
-from tasks.sources.formats import record_ends, text_ranges
+from tasks.sources.formats import FORMATS, record_ends, text_ranges
 from tasks.sources.formats.conform import conform
 from tasks.sources.formats.record_ends import Dialect, cut_text
 from tasks.sources.planning import make_plan
@@ -53,6 +54,8 @@ def write(kind: str, path: Path) -> None:
         pq.write_table(TABLE, path)
     elif kind == "orc":
         paorc.write_table(TABLE, str(path))
+    elif kind == "arrow":
+        feather.write_feather(TABLE, str(path))
     elif kind == "jsonl":
         path.write_text("\n".join(json.dumps(row) for row in ROWS))
     elif kind == "avro":
@@ -60,13 +63,14 @@ def write(kind: str, path: Path) -> None:
         with path.open("wb") as file:
             fastavro.writer(file, {"type": "record", "name": "row", "fields": fields}, ROWS)
     else:
+        assert kind in ("csv", "tsv"), f"write a file of the format {kind} here"
         with path.open("w", newline="") as text:
             writer = csv.writer(text, delimiter="\t" if kind == "tsv" else ",")
             writer.writerows([["x", "n", "s"], *([row[k] for k in "xns"] for row in ROWS)])
 
 
 @pytest.mark.promise("parquet, csv, tsv, jsonl, orc, avro or arrow; `auto` goes by the suffix")
-@pytest.mark.parametrize("kind", ["parquet", "csv", "tsv", "jsonl", "orc", "avro"])
+@pytest.mark.parametrize("kind", FORMATS)
 def test_every_format_gives_the_same_rows(kind: str, tmp_path: Path) -> None:
     write(kind, tmp_path / f"a.{kind}")
     plan = make_plan(Source(path=str(tmp_path)))
@@ -74,6 +78,10 @@ def test_every_format_gives_the_same_rows(kind: str, tmp_path: Path) -> None:
     assert everything(plan).to_pylist() == ROWS
     assert everything(plan).schema.field("s").type == pa.dictionary(pa.int32(), pa.string())
     assert everything(plan, ["s", "x"]).to_pylist() == [{"s": r["s"], "x": r["x"]} for r in ROWS]
+
+
+def test_a_job_can_name_every_format() -> None:
+    assert {*get_args(Source.model_fields["format"].annotation)} == {"auto", *FORMATS}
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl", "orc", "avro"])
