@@ -20,6 +20,7 @@ from tasks.engines.algorithms.text_times import is_written, written_time
 from tasks.engines.algorithms.written_numbers import SIGNS
 from tasks.engines.expression.text_functions import parse_number
 
+OWN_VALUE = "take it in if a part of it means something"
 LARGE = 5_000  # values of the sample from which a vocabulary gets a limit
 UNIQUE_FROM = 20  # values that must all differ before a column counts as unique
 FREE_TEXT = 60  # characters of a text on average
@@ -91,7 +92,7 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: b
     if text and distinct > len(values) // 2 and _is_free_text(values):
         return Decision(name, f"free text: {distinct:,} values of {FREE_TEXT} characters and more on average")
     if (text or named_id) and distinct == len(values) >= UNIQUE_FROM and not is_list(column.dtype):
-        return Decision(name, f"every row{where} has a value of its own; take it in if a part of it means something")
+        return Decision(name, f"every row{where} has a value of its own; {OWN_VALUE}")
     nearly_unique = len(values) >= UNIQUE_FROM and distinct > NEARLY_UNIQUE * len(values)
     if text and not named_id and whole and not is_list(column.dtype) and nearly_unique:
         return Decision(name, f"{distinct:,} values in {len(values):,} rows: nearly every row has a value of its own")
@@ -105,7 +106,7 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: b
         if not is_list(column.dtype) and not _has_own_meaning(name) and count_rows(numbers):
             return Decision(name, f"it counts the rows{where}, from which nothing can be learned")
         if is_code_name(name) and distinct == len(values):
-            return Decision(name, f"every row{where} has a value of its own; take it in if a part of it means something")
+            return Decision(name, f"every row{where} has a value of its own; {OWN_VALUE}")
         if are_codes(name, numbers):
             return _category(name, seen, distinct, True, values)
     return _amount(name, kind, values.cast(pa.float64(), safe=False), nulls, whole, is_list(column.dtype))
