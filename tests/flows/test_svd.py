@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -17,10 +18,9 @@ import pytest
 from distributed import Client
 from rowmill import SVD, DataError, Dataset, JobError, Workflow, linalg, svd
 
-from infra.clusters.model import Cluster
 from tasks.engines.algorithms.reductions import on_host
 from tasks.engines.matrices import Matrices
-from tests.clusters import make_cluster
+from tests.clusters import start_threads
 
 BLOCKS, ROWS, COLUMNS = 12, 70_000, 6
 SINGULAR = np.logspace(0, -8, COLUMNS)  # of condition 1e8
@@ -139,13 +139,16 @@ def test_threads_have_few_rows_each_at_a_time(folder: Path, monkeypatch: pytest.
 
 @pytest.mark.system
 @pytest.mark.promise("The bits are the same for any number of workers", "flows/SERVING.md#work-of-your-own-at-scale")
-@pytest.mark.parametrize(("workers", "threads"), [(1, 2), (3, 1)])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_the_bits_are_those_of_any_workers(
-    folder: Path, workers: int, threads: int, monkeypatch: pytest.MonkeyPatch
+    folder: Path, workers: int, engine: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = [array.tobytes() for array in host(svd(Dataset(folder, engine="pandas"), NAMES))]
-    cluster = Cluster(kind="cpu", workers=workers, threads_per_worker=threads)
-    with make_cluster(cluster) as started, Client(started, set_as_default=False) as client, client.as_current():
+    if workers == 1 and engine == "pandas":
+        cluster = nullcontext(request.getfixturevalue("cluster"))  # a process of two threads
+    else:
+        cluster = start_threads([{}] * workers)
+    with cluster as started, Client(started, set_as_default=False) as client, client.as_current():
         monkeypatch.setattr("tasks.cluster.current.LARGE", 0 if workers == 1 else 4 << 20)  # what all tasks share
         result = svd(Dataset(folder, engine="pandas"), NAMES)
         gc.collect()
@@ -228,10 +231,7 @@ def test_an_array_is_decomposed_as_it_is_or_as_a_frame() -> None:
 @pytest.mark.system
 def test_svd_runs_on_the_workers_of_its_client(folder: Path) -> None:
     data = Dataset(folder, engine="pandas")
-    with (
-        make_cluster(Cluster(kind="cpu", workers=2, threads_per_worker=1)) as started,
-        Client(started, set_as_default=False) as client,
-    ):
+    with start_threads([{}, {}]) as started, Client(started, set_as_default=False) as client:
         result = svd(data, NAMES, 2, client=client)
         assert len(client.who_has()) > 0  # the weights of u wait on the workers
         with client.as_current():
