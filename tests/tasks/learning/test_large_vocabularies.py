@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dask.sizeof import sizeof
+from distributed import Client
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ from tasks.learning import observe as passes
 from tasks.learning.handles import Handles
 from tasks.learning.observe import observe
 from tasks.learning.partials import Phase, merge
+from tests.clusters import ON_LOOPBACK, ThreadWorker, start_threads
 from tests.examples import examples
 from tests.learning import close, cut, learned, learned_on
 
@@ -42,15 +44,10 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def two_workers() -> Iterator[Any]:
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address="127.0.0.1:0", host="127.0.0.1") as cluster,
-        Client(cluster, set_as_default=False) as client,
-        client.as_current(),
-    ):
-        yield client
+def current(two_workers: Any) -> Iterator[Any]:
+    """The client of two workers, the current one while the test runs."""
+    with two_workers.as_current():
+        yield two_workers
 
 
 def table(rows: int = 150) -> pa.Table:
@@ -335,22 +332,27 @@ def asked(here: bool) -> tuple[str, list[tuple[int, str]]]:
 
 
 @pytest.mark.system
-def test_what_is_asked_for_here_is_done_by_the_worker_that_asks(two_workers: Any) -> None:
-    workers = list(workers_at(two_workers))
-    for worker in workers:
-        me, done = two_workers.submit(asked, True, workers=[worker], pure=False).result()
-        assert me == worker
-        assert [n for n, _ in done] == list(range(10))
-        assert sum(who == worker for _, who in done) > 5  # an idle one may help where the host is busy
-    pool = DaskPool(two_workers)
-    assert pool.here is None  # this process is not a worker
-    assert [n for n, _ in pool.values(pool.call(addressed, [(n,) for n in range(10)], here=True))] == list(range(10))
+def test_what_is_asked_for_here_is_done_by_the_worker_that_asks() -> None:
+    of_two_threads = {"cls": ThreadWorker, "options": {**ON_LOOPBACK, "nthreads": 2}}
+    with (
+        start_threads([], one=of_two_threads, other=of_two_threads) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        for worker in workers_at(client):
+            me, done = client.submit(asked, True, workers=[worker], pure=False).result()
+            assert me == worker
+            assert [n for n, _ in done] == list(range(10))
+            assert sum(who == worker for _, who in done) > 5  # an idle one may help where the host is busy
+        pool = DaskPool(client)
+        assert pool.here is None  # the thread of the test is not a worker's
+        calls = pool.call(addressed, [(n,) for n in range(10)], here=True)
+        assert [n for n, _ in pool.values(calls)] == list(range(10))
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("large_ones", [False, True])
 def test_steps_are_finished_in_several_tasks(
-    engine: str, two_workers: Any, large_ones: bool, monkeypatch: pytest.MonkeyPatch
+    engine: str, current: Any, large_ones: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large_ones:
         monkeypatch.setitem(large_table_types.SIZES, "pandas", large_table_types.SIZES["pandas"]._replace(alone=1000))
@@ -359,13 +361,13 @@ def test_steps_are_finished_in_several_tasks(
     table = pa.table(numbers | {f"x{i}": rng.normal(size=8000) for i in range(4)})
     nodes = as_node((list(numbers) >> ops.Categorify()) + ([f"x{i}" for i in range(4)] >> ops.Normalize()))
     source = cut(table, 1000)
-    two_workers.get_task_stream(count=0)  # from here on they are kept
+    current.get_task_stream(count=0)  # from here on they are kept
     began = time.time()
-    found = learned_on(DaskPool(two_workers), nodes, source, "pandas")
+    found = learned_on(DaskPool(current), nodes, source, "pandas")
     alone = learned(nodes, source, "pandas")
     assert list(found.values) == list(alone.values)
     assert close(found.values, alone.values)
-    done = {task["key"] for task in two_workers.get_task_stream(start=began) if task["key"].startswith("finalize-")}
+    done = {task["key"] for task in current.get_task_stream(start=began) if task["key"].startswith("finalize-")}
     assert len(done) == 2  # which worker does which is for Dask to say
 
 
@@ -376,13 +378,13 @@ def halved(number: int) -> float:
 
 
 @pytest.mark.system
-def test_values_come_as_they_are_done_and_an_error_ends_them(two_workers: Any) -> None:
-    for pool in (DaskPool(two_workers), LocalPool(2)):
+def test_values_come_as_they_are_done_and_an_error_ends_them(current: Any) -> None:
+    for pool in (DaskPool(current), LocalPool(2)):
         handles = pool.call(halved, [(n,) for n in (8, 2, 6)])
         assert sorted(pool.arriving(handles)) == [(0, 4.0), (1, 1.0), (2, 3.0)]
         assert handles == []
         assert list(pool.arriving([])) == []
-    pool = DaskPool(two_workers)
+    pool = DaskPool(current)
     with pytest.raises(ValueError, match="three"):
         list(pool.arriving(pool.call(halved, [(2,), (3,)])))
 

@@ -235,9 +235,7 @@ def test_a_lambda_works_in_memory_and_is_refused_where_it_is_saved(engine: str, 
 
 @pytest.mark.system
 @pytest.mark.promise("works in memory and on the workers of a Dask client; `save` and `to_parquet` refuse it")
-def test_workers_of_a_cluster_get_closures_that_can_be_pickled() -> None:
-    from distributed import Client, LocalCluster
-
+def test_workers_of_a_cluster_get_closures_that_can_be_pickled(two_workers: Any) -> None:
     table, lock, factor = pa.table({"x": [1, 2]}), threading.Lock(), 3
     data = Dataset(table, engine="pandas")
 
@@ -245,11 +243,7 @@ def test_workers_of_a_cluster_get_closures_that_can_be_pickled() -> None:
         with lock:
             return column
 
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
-        Client(cluster, set_as_default=False) as client,
-        client.as_current(),
-    ):
+    with two_workers.as_current():
         made = Workflow(["x"] >> ops.Lambda(lambda c: c * factor) >> ops.NormalizeMinMax()).fit(data)
         assert made.transform(table).to_pydict() == {"x": [0.0, 1.0]}
         assert made.transform(data).to_ddf().compute()["x"].tolist() == [0.0, 1.0]
