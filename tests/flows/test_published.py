@@ -32,7 +32,7 @@ from tests.conftest import free_port
 from tests.faults.jobs import make_data, make_job
 from tests.faults.rounds import Rounds
 from tests.faults.seeds import nightly
-from tests.flows.runs import have_stages_here, key_of, run_any
+from tests.flows.runs import call, have_stages_here, key_of, run_any
 from tests.flows.test_gate import BAD, FOUND, GOOD, days, job_of, staging_of
 from tests.infra.elsewhere import ROOT, until
 
@@ -67,6 +67,18 @@ def run_until_killed(job: dict[str, Any], when: str) -> None:
     else:  # after the event, before the mark
         vars(outbox)["mark_sent"] = die
     run_any(preprocess, job)
+
+
+@pytest.fixture
+def run(run_alone: Any, prefect_server: Any) -> Any:
+    """A run that no server hears of; what it leaves for a server is sent when it is done."""
+
+    def run(job: dict[str, Any]) -> list[Path]:
+        folders: list[Path] = run_alone(job)
+        deliver([Path(job["output"]["path"])])
+        return folders
+
+    return run
 
 
 def cli(*words: str) -> str:
@@ -140,9 +152,9 @@ def test_a_kill_around_the_event_makes_one_event(
     assert CliRunner().invoke(app, ["publish", str(tmp_path / "out")]).exit_code == 1  # nothing is left to do
 
 
-def test_a_discarded_version_is_an_event(tmp_path: Path, run_here: Any, api: Any) -> None:
+def test_a_discarded_version_is_an_event(tmp_path: Path, run: Any, api: Any) -> None:
     days(tmp_path)
-    run_here(job_of(tmp_path, GOOD, "stop"))
+    run(job_of(tmp_path, GOOD, "stop"))
     cli("discard", str(tmp_path / "out/v0001"), "--why", "half a day", "--who", "ada")
     _, event = heard(api, tmp_path, 2)
     assert event["event"] == "rowmill.output.discarded"
@@ -152,12 +164,12 @@ def test_a_discarded_version_is_an_event(tmp_path: Path, run_here: Any, api: Any
     assert outputs_to_announce(tmp_path) == []
 
 
-def test_nights_that_are_refused_or_wait_are_events(tmp_path: Path, run_here: Any, api: Any) -> None:
+def test_nights_that_are_refused_or_wait_are_events(tmp_path: Path, run: Any, api: Any) -> None:
     days(tmp_path)
     with pytest.raises(GateStoppedError):
-        run_here(job_of(tmp_path, BAD, "stop"))
+        run(job_of(tmp_path, BAD, "stop"))
     with pytest.raises(GateAskedError):
-        run_here(job_of(tmp_path, BAD, "ask"))
+        run(job_of(tmp_path, BAD, "ask"))
     cli("discard", str(tmp_path / "out"))
     refused, waiting, discarded = heard(api, tmp_path, 3)
     assert [one["event"].rpartition(".")[2] for one in (refused, waiting, discarded)] == [
@@ -169,11 +181,11 @@ def test_nights_that_are_refused_or_wait_are_events(tmp_path: Path, run_here: An
 
 
 @pytest.mark.promise("Outputs of an earlier rowmill send nothing")
-def test_versions_of_before_the_upgrade_send_nothing(tmp_path: Path, run_here: Any, api: Any) -> None:
+def test_versions_of_before_the_upgrade_send_nothing(tmp_path: Path, run: Any, api: Any) -> None:
     days(tmp_path)
-    [first] = run_here(job_of(tmp_path, GOOD, "warn"))
+    [first] = run(job_of(tmp_path, GOOD, "warn"))
     (first / "_published.json").unlink()
-    run_here(job_of(tmp_path, BAD, "warn"))
+    run(job_of(tmp_path, BAD, "warn"))
     heard(api, tmp_path, 2)
     assert deliver([tmp_path / "out"]) == []
     assert outputs_to_announce(tmp_path) == []
@@ -181,13 +193,13 @@ def test_versions_of_before_the_upgrade_send_nothing(tmp_path: Path, run_here: A
 
 @pytest.mark.promise("A server that is away costs a run less than a second")
 def test_a_dead_server_costs_no_byte_and_less_than_a_second(
-    tmp_path: Path, run_here: Any, api: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, run_alone: Any, prefect_server: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     days(tmp_path)
-    monkeypatch.setattr("flows.published.plugins.EventsPlugin.committed", lambda *_: None)
-    [out] = run_here(job_of(tmp_path, GOOD, "warn"))
+    [out] = run_alone(job_of(tmp_path, GOOD, "warn"))
+    caplog.clear()
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with socket.socket() as silent:  # it is bound and never listens; then one whose queue is full
         silent.bind(("127.0.0.1", 0))
@@ -203,32 +215,31 @@ def test_a_dead_server_costs_no_byte_and_less_than_a_second(
 
 
 def test_events_that_wait_stay_over_a_clean_and_the_next_run(
-    tmp_path: Path, run_here: Any, api: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Any, api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     days(tmp_path)
-    monkeypatch.setattr("flows.gate.judging.deliver", lambda targets: [])  # the server is away
-    monkeypatch.setattr("infra.orchestration.server.use_running_server", lambda: False)
+    monkeypatch.setattr("infra.orchestration.server.use_running_server", lambda: False)  # the server is away
     with pytest.raises(GateStoppedError):
-        run_here(job_of(tmp_path, BAD, "stop"))
+        run(job_of(tmp_path, BAD, "stop"))
     output = cli("clean", str(tmp_path / "out"), "--older-than", "0")
     assert "no Prefect server runs that could take its events" in output
     assert "events in it wait for a Prefect server" in output
     assert [path.name for path in staging_of(tmp_path).iterdir()] == ["outbox.json"]
-    run_here(job_of(tmp_path, GOOD, "warn"))
+    run(job_of(tmp_path, GOOD, "warn"))
     assert [one["event"].rpartition(".")[2] for one in heard(api, tmp_path, 2)] == ["refused", "published"]
     assert not staging_of(tmp_path).exists()
 
 
-def test_a_damaged_note_is_a_warning(tmp_path: Path, run_here: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_note_is_a_warning(tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture) -> None:
     days(tmp_path)
-    [out] = run_here(job_of(tmp_path, GOOD, "warn"))
+    [out] = run(job_of(tmp_path, GOOD, "warn"))
     (out / "_published.json").write_text("{")
     assert deliver([tmp_path / "out"]) == []
     assert f"nothing is announced of {out}" in caplog.text
 
 
 @pytest.mark.promise("a receiver that gets a key twice counts it once")
-def test_a_webhook_hears_of_a_publication_with_its_id(tmp_path: Path, run_here: Any, api: Any) -> None:
+def test_a_webhook_hears_of_a_publication_with_its_id(tmp_path: Path, run: Any, api: Any) -> None:
     calls: list[dict[str, Any]] = []
 
     class Hook(http.server.BaseHTTPRequestHandler):
@@ -246,7 +257,7 @@ def test_a_webhook_hears_of_a_publication_with_its_id(tmp_path: Path, run_here: 
         block = deployments.keep_webhook(deployments.OUTPUTS_WEBHOOK, f"http://127.0.0.1:{server.server_port}/secret")
         deployments.keep_automations()
         time.sleep(10)  # in which the server looks for its automations twice
-        [out] = run_here(job_of(tmp_path, GOOD, "warn"))
+        [out] = run(job_of(tmp_path, GOOD, "warn"))
         [event] = heard(api, tmp_path, 1)
         api.request("POST", "/events", json=[{**event, "received": None}])  # sent twice, as over a kill
         until(lambda: [call for call in calls if call.get("path") == str(out)], "the webhook is called")
@@ -261,7 +272,7 @@ def test_a_webhook_hears_of_a_publication_with_its_id(tmp_path: Path, run_here: 
 
 
 @pytest.mark.promise("This script ends with the path of the next version")
-def test_the_script_of_the_manual_waits_for_the_next_version(tmp_path: Path, run_here: Any, api: Any) -> None:
+def test_the_script_of_the_manual_waits_for_the_next_version(tmp_path: Path, run: Any, api: Any) -> None:
     section = (ROOT / "flows/OPERATIONS.md").read_text().partition("## When it is published")[2].partition("\n## ")[0]
     (tmp_path / "wait.py").write_text(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0])
     days(tmp_path)
@@ -270,7 +281,7 @@ def test_the_script_of_the_manual_waits_for_the_next_version(tmp_path: Path, run
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waiting:
         time.sleep(8)  # in which it subscribes
         assert waiting.poll() is None
-        [out] = run_here(job_of(tmp_path, GOOD, "warn"))
+        [out] = run(job_of(tmp_path, GOOD, "warn"))
         assert waiting.communicate(timeout=240)[0] == f"{out}\n"
 
 
@@ -284,12 +295,12 @@ def assets_of(api: Any, folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.promise("the output is an asset of Prefect", "flows/OPERATIONS.md#when-it-is-published")
-def test_a_job_without_splits_materializes_one_asset_of_what_it_read(tmp_path: Path, run_here: Any, api: Any) -> None:
+def test_a_job_without_splits_materializes_one_asset_of_what_it_read(tmp_path: Path, run: Any, api: Any) -> None:
     days(tmp_path)
     contract = tmp_path / "contract.yaml"
     contract.write_text("columns: {x: {nulls: 0.1}, day: {nulls: 0.1}}\n")
     job = {**job_of(tmp_path, GOOD, "stop"), "contract": str(contract), "run": {"date": GOOD, "report": True}}
-    [out] = run_here(job)
+    [out] = run(job)
     until(lambda: len(assets_of(api, tmp_path)) >= 3, "the assets")
     referenced, [asset] = (
         [one for one in assets_of(api, tmp_path) if one["event"].startswith(f"prefect.asset.{name}")]
@@ -312,9 +323,9 @@ def test_a_job_without_splits_materializes_one_asset_of_what_it_read(tmp_path: P
     assert asset["payload"] == facts
 
 
-def test_splits_are_assets_of_their_own(tmp_path: Path, run_here: Any, api: Any) -> None:
+def test_splits_are_assets_of_their_own(tmp_path: Path, run: Any, api: Any) -> None:
     rule = {"by": "fraction", "valid": 0.3}
-    run_here(make_job(make_data(tmp_path / "in", files=1, rows=200), tmp_path / "out", source={"split": rule}))
+    run(make_job(make_data(tmp_path / "in", files=1, rows=200), tmp_path / "out", source={"split": rule}))
     until(lambda: len(assets_of(api, tmp_path / "out")) >= 3, "the assets of the output and its splits")
     rows = {one["resource"]["prefect.resource.id"]: one["payload"]["rows"] for one in assets_of(api, tmp_path / "out")}
     key = f"file://{tmp_path}/out"
@@ -322,16 +333,17 @@ def test_splits_are_assets_of_their_own(tmp_path: Path, run_here: Any, api: Any)
     assert rows[key] == rows[f"{key}/train"] + rows[f"{key}/valid"] == 200
 
 
-def test_the_base_of_a_refit_is_upstream_and_its_new_ids_are_counted(tmp_path: Path, run_here: Any, api: Any) -> None:
+def test_the_base_of_a_refit_is_upstream_and_its_new_ids_are_counted(tmp_path: Path, run: Any, api: Any) -> None:
     from flows.refit import refit
 
     days(tmp_path, ())
     out = str(tmp_path / "out")
     features = [{"columns": ["day"], "ops": [{"op": "Categorify"}]}]
-    run_here({**job_of(tmp_path, GOOD, "warn"), "features": features, "contract": None})
+    run({**job_of(tmp_path, GOOD, "warn"), "features": features, "contract": None})
     output = {"path": out, "on_existing": "version"}
     source = {"path": str(tmp_path / "in/2026-11-21")}
-    run_any(refit, {"base": out, "source": source, "output": output, "run": {"date": BAD}})
+    call(refit, {"base": out, "source": source, "output": output, "run": {"date": BAD}})
+    deliver([tmp_path / "out"])
     _, event = heard(api, tmp_path, 2)
     assert (event["payload"]["version"], event["payload"]["base"], event["payload"]["ids_added"]) == (
         "v0002", f"{out}/v0001", 1,
@@ -339,7 +351,7 @@ def test_the_base_of_a_refit_is_upstream_and_its_new_ids_are_counted(tmp_path: P
     until(lambda: f"file://{out}/v0001" in str(assets_of(api, tmp_path)), "the base is referenced")
 
 
-def test_the_events_are_those_of_a_task_of_prefect_that_materializes(tmp_path: Path, run_here: Any, api: Any) -> None:
+def test_the_events_are_those_of_a_task_of_prefect_that_materializes(tmp_path: Path, run: Any, api: Any) -> None:
     from prefect import flow
     from prefect.assets import Asset, AssetProperties, add_asset_metadata, materialize
 
@@ -356,7 +368,7 @@ def test_the_events_are_those_of_a_task_of_prefect_that_materializes(tmp_path: P
 
     writing()
     days(tmp_path)
-    run_here(job_of(tmp_path, GOOD, "warn"))
+    run(job_of(tmp_path, GOOD, "warn"))
     until(lambda: len(assets_of(api, tmp_path)) >= 4, "the assets of both")
 
     def shapes(of_prefect: bool) -> dict[str, Any]:
@@ -372,17 +384,17 @@ def test_the_events_are_those_of_a_task_of_prefect_that_materializes(tmp_path: P
 
 
 @pytest.mark.promise("lists its versions")
-def test_the_page_of_an_output_lists_its_versions_and_what_was_sent(tmp_path: Path, run_here: Any) -> None:
+def test_the_page_of_an_output_lists_its_versions_and_what_was_sent(tmp_path: Path, run: Any) -> None:
     from flows.apply import apply
 
     days(tmp_path)
-    run_here({**job_of(tmp_path, GOOD, "warn"), "run": {"date": GOOD}})
-    run_here(job_of(tmp_path, BAD, "warn"))
+    run({**job_of(tmp_path, GOOD, "warn"), "run": {"date": GOOD}})
+    run(job_of(tmp_path, BAD, "warn"))
     cli("discard", str(tmp_path / "out/v0002"), "--who", "ada", "--why", "half a day")
     with pytest.raises(GateAskedError):
-        run_here(job_of(tmp_path, BAD, "ask"))
+        run(job_of(tmp_path, BAD, "ask"))
     applied = {"fitted": str(tmp_path / "out/v0001"), "source": {"path": str(tmp_path / "in/2026-11-20")}}
-    run_any(apply, {**applied, "output": {"path": str(tmp_path / "applied"), "shuffle": "none"}})
+    call(apply, {**applied, "output": {"path": str(tmp_path / "applied"), "shuffle": "none"}})
     text = cli("versions", str(tmp_path / "out")).replace("\\", "")
     second, first = [line.split(" | ") for line in text.splitlines() if line.startswith("| v0")]
     assert [cell.strip("| ") for cell in first[:5]] == ["v0001 (_latest)", GOOD, "3", "", "pass"]
@@ -397,12 +409,12 @@ def test_the_page_of_an_output_lists_its_versions_and_what_was_sent(tmp_path: Pa
 
 
 def test_the_page_of_an_output_says_that_the_gate_has_stopped_a_night(
-    tmp_path: Path, run_here: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     days(tmp_path)
-    run_here(job_of(tmp_path, GOOD, "warn"))
+    run(job_of(tmp_path, GOOD, "warn"))
     with pytest.raises(GateStoppedError):
-        run_here(job_of(tmp_path, BAD, "stop"))
+        run(job_of(tmp_path, BAD, "stop"))
     text = cli("versions", str(tmp_path / "out")).replace("\\", "")
     assert "**The gate stopped a night, which is not published**: " in text
     monkeypatch.setenv("TTY_COMPATIBLE", "1")  # on a terminal
@@ -412,11 +424,9 @@ def test_the_page_of_an_output_says_that_the_gate_has_stopped_a_night(
     assert "\\" not in shown
 
 
-def test_those_who_heard_that_a_version_was_taken_back_hear_that_it_is_back(
-    tmp_path: Path, run_here: Any, api: Any
-) -> None:
+def test_those_who_heard_that_a_version_was_taken_back_hear_that_it_is_back(tmp_path: Path, run: Any, api: Any) -> None:
     days(tmp_path)
-    run_here(job_of(tmp_path, GOOD, "warn"))
+    run(job_of(tmp_path, GOOD, "warn"))
     version = tmp_path / "out/v0001"
     cli("discard", str(version), "--who", "ada")
     cli("discard", str(version), "--undo", "--who", "bob")
