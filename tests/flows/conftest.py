@@ -1,4 +1,4 @@
-"""Runs of `preprocess` for tests of flows: on the cluster of the session, in this process, and without Prefect."""
+"""Runs of `preprocess` for tests of flows, whose stages are done in this process: with Prefect, and without it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.flows.runs import call, have_stages_here, run_any, run_flow
+from tests.flows.runs import call, have_stages_here, run_any
 
 Run = Callable[[dict[str, Any]], list[Path]]
-
-
-@pytest.fixture
-def run(cluster: Any, prefect_server: Any) -> Run:
-    """A flow run on the session's cluster: each stage is a task of Prefect."""
-    return lambda data: run_flow(data, cluster)
 
 
 @pytest.fixture

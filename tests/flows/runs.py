@@ -7,8 +7,9 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID, uuid4
@@ -18,6 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.cluster.local_pool import LocalPool
+from tasks.core.settings import FlowName
+from tasks.job.run_date import RunDate
 from tasks.run.run import execute_on
 from tests.infra.elsewhere import until
 from tests.running import section_of
@@ -85,6 +88,25 @@ def run_stage_here(function: Any, job: Any, request: Any, split: str | None = No
     return result
 
 
+def have_previews_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have previews look at their jobs in this process, and not in one of their own, a Python that imports for
+    seconds."""
+    from flows.preview import own_process
+
+    monkeypatch.setattr(own_process, "looked", look_here)
+    monkeypatch.setattr(own_process, "PreviewProcess", lambda: nullcontext(SimpleNamespace(looked=look_here)))
+
+
+def look_here(data: Mapping[str, Any], flow: FlowName = "preprocess", run_date: RunDate | None = None) -> Any:
+    """What a preview's own process answers."""
+    from flows.job.dates import of_this_moment
+    from flows.job.refit_job import maker_of
+    from flows.preview.job_preview import preview
+
+    date_of = of_this_moment if run_date is None else lambda _: run_date
+    return preview(maker_of(flow)(data, date_of=date_of), flow)
+
+
 def call(flow: Any, data: Mapping[str, Any]) -> Any:
     """Call the function of a flow with its parameters; what a run of it returns. With the fixture `stages_here`.
 
@@ -122,11 +144,9 @@ def loaded_by_a_run(job: Mapping[str, Any], packages: Sequence[str]) -> list[str
     """The modules of some packages that this process, a fork (`tests.faults.rounds`), has loaded after a run of a job
     whose stages are its own."""
     from flows.preprocess import preprocess
-    from infra.orchestration.server import ensure_server
 
-    ensure_server()
     have_stages_here(pytest.MonkeyPatch())
-    run_any(preprocess, job)
+    call(preprocess, job)
     return sorted(name for name in sys.modules if name.startswith(tuple(packages)))
 
 

@@ -24,7 +24,7 @@ from tasks.errors import DataError, JobError, RowmillError
 from tasks.job.run_date import RunDate, parse_run_date, run_date_at
 from tasks.manifest import Manifest
 from tests.commands import rowmill
-from tests.flows.runs import call, execute, key_of, rows_of
+from tests.flows.runs import call, execute, have_previews_here, key_of, rows_of
 from tests.infra.elsewhere import until
 
 pytestmark = pytest.mark.xdist_group("flows")
@@ -578,12 +578,12 @@ def test_a_fitted_workflow_says_its_date(tmp_path: Path, stages_here: None) -> N
 # The command line
 
 
-@pytest.mark.system
 @pytest.mark.promise(
     "preview, manifest (`dated`), report and `rowmill inspect` show the date, where it comes from, and what each "
     "pattern became"
 )
-def test_preview_shows_what_a_date_became(tmp_path: Path) -> None:
+def test_preview_shows_what_a_date_became(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    have_previews_here(monkeypatch)
     day_of(tmp_path, "2026-11-22")
     (tmp_path / "job.yaml").write_text(json.dumps(nightly(tmp_path)))
     shown = rowmill("preview", tmp_path / "job.yaml", "--date", "2026-11-23", COLUMNS="300")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,16 +13,12 @@ import pytest
 from dask.system import CPU_COUNT
 
 from flows.job import run_history as history
-from flows.job.dates import of_this_moment
 from flows.job.job import make_application, make_job
-from flows.job.refit_job import maker_of
 from flows.preview.job_preview import Preview, preview
 from flows.preview.preview_text import markdown, sections
-from tasks.core.settings import FlowName
 from tasks.errors import JobError
-from tasks.job.run_date import RunDate
 from tests.commands import rowmill
-from tests.flows.runs import key_of, run_flow
+from tests.flows.runs import have_previews_here, key_of, run_flow
 from tests.running import section_of
 from tests.stages import run_stages
 
@@ -74,12 +67,6 @@ def looked(monkeypatch: pytest.MonkeyPatch, data: dict[str, Any]) -> Preview:
     monkeypatch.setattr(kinds, "make_cluster", None)
     monkeypatch.setattr(local, "LocalCluster", None)
     return preview(make_job(data))
-
-
-def look_here(data: Mapping[str, Any], flow: FlowName = "preprocess", run_date: RunDate | None = None) -> Preview:
-    """What a preview's own process answers, without that process, a Python that imports for seconds."""
-    date_of = of_this_moment if run_date is None else lambda _: run_date
-    return preview(maker_of(flow)(data, date_of=date_of), flow)
 
 
 def table(found: Preview, title: str) -> list[dict[str, str]]:
@@ -171,8 +158,7 @@ def test_the_command_ends_with_0_or_with_1_when_the_run_would_be_refused(
     wrong = rowmill("preview", "job.yaml", "--set", "source.path=nowhere")
     assert wrong.exit_code == 1
     assert "there is no input" in wrong.output
-    here = SimpleNamespace(looked=look_here)
-    monkeypatch.setattr("flows.preview.own_process.PreviewProcess", lambda: nullcontext(here))
+    have_previews_here(monkeypatch)
     good = rowmill("preview", "job.yaml", "--rows", "2", COLUMNS="120")
     assert good.exit_code == 0, good.output
     for said in ("nothing is written", "Columns out", "exchange in memory", "Time  not known"):
@@ -275,7 +261,7 @@ def test_after_a_run_the_time_is_known_and_apply_is_shown_with_what_was_learned(
     assert shown.sample.after["x"][0].as_py() == pytest.approx((2000.0**2 - x.mean()) / x.std(ddof=1), rel=1e-6)
 
     before = everything(folder)
-    monkeypatch.setattr("flows.preview.own_process.looked", look_here)
+    have_previews_here(monkeypatch)
     with tags(f"{folder}-apply"):
         assert apply(**applied, dry_run=True) == []
     with tags(f"{folder}-fit"):

@@ -73,8 +73,8 @@ def folds_of(rows: np.ndarray, kfold: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.promise("A recipe is a job that runs as shipped")
-def test_toy_is_scaled_coded_and_shuffled(tmp_path: Path, run: Run) -> None:
-    (out,) = run_recipe("toy", tmp_path, run, 5000)
+def test_toy_is_scaled_coded_and_shuffled(tmp_path: Path, run_alone: Run) -> None:
+    (out,) = run_recipe("toy", tmp_path, run_alone, 5000)
     source = source_of(tmp_path / "data" / "toy")
     written = rows_of(out)
     table = written.sort_by("timestamp")
