@@ -9,15 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.flows.runs import run_flow
-
 pytestmark = pytest.mark.xdist_group("flows")
 
 
 @pytest.mark.promise("`because a cast failed`")
-def test_a_run_warns_of_casts_that_failed(
-    tmp_path: Path, prefect_server: Any, cluster: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_warns_of_casts_that_failed(tmp_path: Path, run_alone: Any, caplog: pytest.LogCaptureFixture) -> None:
     pq.write_table(pa.table({"text": ["1", "two", "", "4"]}), tmp_path / "in.parquet")
     ops = [{"op": "Lambda", "expression": "cast(_, 'int64')"}, {"op": "Normalize"}]
     job = {
@@ -25,6 +21,6 @@ def test_a_run_warns_of_casts_that_failed(
         "features": [{"columns": ["text"], "ops": ops}],
         "output": {"path": str(tmp_path / "out"), "files": 1},
     }
-    run_flow(job, cluster)
+    run_alone(job)
     said = [r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "cast failed" in r.getMessage()]
     assert said == ["2 row(s) are null in Lambda of 'text' because a cast failed: cast(_, 'int64')"]

@@ -17,7 +17,7 @@ from tasks.errors import DataError, JobError
 from tasks.manifest import Manifest
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tasks.workflow import Workflow
-from tests.flows.runs import completed_tasks, rows_of, run_flow, run_on
+from tests.flows.runs import completed_tasks, rows_of, run_on
 from tests.stages import run_stages
 
 pytestmark = pytest.mark.xdist_group("flows")
@@ -327,9 +327,7 @@ def test_keys_of_the_fit_bring_new_rows_together(tmp_path: Path, engine: str) ->
 
 
 @pytest.mark.promise("A class of a module of your own, named by import path in `op:`, is as good an operator as these")
-def test_a_class_of_a_users_module_learns_in_a_job_and_is_found_again(
-    tmp_path: Path, prefect_server: Any, cluster: Any
-) -> None:
+def test_a_class_of_a_users_module_learns_in_a_job_and_is_found_again(tmp_path: Path, engine: str) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(f"""
 source: {{path: {written(TRAIN, tmp_path / "train.parquet")}}}
@@ -338,8 +336,8 @@ features:
     ops: [{{op: "tests.flows.own_operator:ShareOfLargest", scale: 2}}]
 output: {{path: {tmp_path / "out"}, shuffle: none, files: 1}}
 """)
-    data = load_job(path).model_dump(by_alias=True, mode="json", exclude_unset=True)
-    (out,) = run_flow(data, cluster)
+    run_stages(load_job(path).request(engine))
+    out = tmp_path / "out"
     again = Workflow.load(out).transform(NEW)["x1"].to_pylist()
 
     assert rows_of(out)["x1"].to_pylist() == pytest.approx([2 / 99, 4 / 99, 6 / 99, None, 4 / 99, 4 / 99, 2.0])

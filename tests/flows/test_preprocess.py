@@ -145,12 +145,10 @@ def test_nothing_is_left_beside_the_output(out: Path) -> None:
 
 
 @pytest.mark.promise("with what it has learned from `source.path`, and the outputs are `path/train` and `path/valid`")
-def test_valid_rows_are_transformed_with_what_the_training_rows_taught(
-    tmp_path: Path, prefect_server: Any, cluster: Any
-) -> None:
+def test_valid_rows_are_transformed_with_what_the_training_rows_taught(tmp_path: Path, run_alone: Any) -> None:
     train, valid = logs(tmp_path / "train-data", 0, 1000), logs(tmp_path / "valid-data", 500, 200)
     pq.write_table(pq.read_table(valid).set_column(2, "word", pa.array(["new"] * 200)), valid / "logs-0.parquet")
-    folders = run_flow(job(tmp_path, path=str(train), valid=str(valid)), cluster)
+    folders = run_alone(job(tmp_path, path=str(train), valid=str(valid)))
     x = np.arange(1000) ** 2.0
     table = rows_of(folders[1]).sort_by("number")
 
@@ -183,37 +181,37 @@ def test_data_that_an_operator_refuses_are_a_failed_run(tmp_path: Path, api: Any
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_was_cut_off_is_a_failed_run(tmp_path: Path, api: Any, cluster: Any) -> None:
+def test_a_file_that_was_cut_off_is_a_failed_run(tmp_path: Path, api: Any, run_here: Any) -> None:
     source = logs(tmp_path / "data", 0, 100, files=2)
     whole = (source / "logs-1.parquet").read_bytes()
     (source / "logs-1.parquet").write_bytes(whole[: len(whole) // 2])
 
     with pytest.raises(DataError, match=r"logs-1\.parquet"):
-        run_flow(job(tmp_path, path=str(source)), cluster)
+        run_here(job(tmp_path, path=str(source)))
 
     assert state_of(api, tmp_path).name == "Failed"
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.promise("`the output already exists`")
-def test_an_output_that_exists_is_a_failed_run_and_stays(tmp_path: Path, api: Any, cluster: Any) -> None:
+def test_an_output_that_exists_is_a_failed_run_and_stays(tmp_path: Path, api: Any, run_here: Any) -> None:
     data = job(tmp_path, path=str(logs(tmp_path / "data", 0, 10)))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
 
     with pytest.raises(JobError, match="the output already exists"):
-        run_flow(data, cluster)
+        run_here(data)
 
     assert state_of(api, tmp_path).name == "Failed"
     assert (tmp_path / "out" / "mine.txt").read_text() == "mine"
 
 
-def test_a_job_from_a_form_that_cannot_be_right_is_a_failed_run(tmp_path: Path, api: Any, cluster: Any) -> None:
+def test_a_job_from_a_form_that_cannot_be_right_is_a_failed_run(tmp_path: Path, api: Any, run_here: Any) -> None:
     data = job(tmp_path, path="nowhere")
     data["output"]["sead"] = 1
 
     with pytest.raises(JobError, match=r"output\.sead is unknown: did you mean 'seed'"):
-        run_flow(data, cluster)
+        run_here(data)
 
     assert state_of(api, tmp_path).name == "Failed"
 

@@ -12,9 +12,8 @@ import pytest
 
 from flows.job.ready_by import deadline
 from flows.nights import late
-from flows.preprocess import preprocess
 from tasks.core.settings import Run
-from tests.flows.runs import key_of, run_on
+from tests.flows.runs import key_of
 from tests.infra.elsewhere import until
 
 pytestmark = pytest.mark.xdist_group("flows")
@@ -66,13 +65,13 @@ def job_of(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.promise("A run that is not ready then says so once, at the deadline", "flows/NIGHTS.md#ready-by-six")
 def test_a_run_whose_time_is_over_says_so_once(
-    tmp_path: Path, cluster: Any, api: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    tmp_path: Path, run_here: Any, api: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterTags
 
     monkeypatch.setattr(late, "deadline", lambda *_: datetime(2026, 11, 22, 6, tzinfo=UTC))
     data = job_of(tmp_path)
-    run_on(preprocess, data, cluster)
+    run_here(data)
     [text] = [record.getMessage() for record in caplog.records if "run.ready_by" in record.getMessage()]
     assert text == "the run is late: it was not ready by 06:00 (UTC), its run.ready_by"
     key = f"{key_of(tmp_path / 'out')}-late"

@@ -36,16 +36,16 @@ def night(tmp_path: Path, run_alone: Any) -> Any:
 
 
 def test_the_first_night_is_a_fit_and_the_next_ones_go_on(
-    tmp_path: Path, run_here: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, run_alone: Any, prefect_server: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As flows of Prefect; the other tests call their functions."""
+    """The third as a flow of Prefect; the other tests call the functions of flows."""
     out = tmp_path / "out"
-    run_here(job(tmp_path, 0, base=str(out)))
+    run_alone(job(tmp_path, 0, base=str(out)))
     assert "there is no base at" in caplog.text
     assert "this run is a fit" in caplog.text
     assert manifest(out, "v0001")["base"] == "none"
 
-    run_here(job(tmp_path, 1, base=str(out)))
+    run_alone(job(tmp_path, 1, base=str(out)))
     assert f"the base is {out}/v0001: 3 rows of 1 night until" in caplog.text
     data = {"base": str(out), "source": {"path": job(tmp_path, 2)["source"]["path"]}, "output": {"path": str(out)}}
     data["output"]["on_existing"] = "version"

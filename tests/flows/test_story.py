@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import date
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,17 +13,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.commands.diff import diff
 from flows.commands.discard import discarded
-from flows.preprocess import preprocess
 from flows.sample import make_nights
 from tasks.dataset import Dataset
 from tasks.errors import DataError, GateStoppedError
 from tasks.graph.saved_workflow import load_fitted
 from tasks.graph.state import load_changes
-from tests.flows.runs import call, have_stages_here, run_flow
 
 MANUAL = (Path(__file__).resolve().parents[2] / "flows" / "NIGHTS.md").read_text()
 STORY = MANUAL.partition("## A nightly job, from the first day to the thirtieth")[2].partition("\n## ")[0]
@@ -56,19 +51,15 @@ def vocabularies(version: Path) -> dict[str, list[Any]]:
     "flows/NIGHTS.md#a-nightly-job-from-the-first-day-to-the-thirtieth",
 )
 def test_a_nightly_job_from_the_first_day_to_the_thirtieth(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    prefect_server: Any,
-    cluster: Any,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, run_alone: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (text,) = re.findall(r"```yml\n(.*?)```", STORY, re.DOTALL)
     job = yaml.safe_load(text)
     out = tmp_path / "out" / "nightly"
 
-    def run(day: str, of_job: Callable[[dict[str, Any]], list[Any]]) -> Path:
-        (folder,) = of_job({**job, "run": {**job["run"], "date": day}})
+    def run(day: str) -> Path:
+        (folder,) = run_alone({**job, "run": {**job["run"], "date": day}})
         return Path(folder)
 
     sample, first, second, compared, rest, thirtieth, taken_back, again = COMMANDS
@@ -77,23 +68,19 @@ def test_a_nightly_job_from_the_first_day_to_the_thirtieth(
         Path(options["path"]), int(options["nights"]), int(options["rows"]), start=date.fromisoformat(options["start"])
     )
 
-    at_server = partial(run_flow, cluster=cluster)
-    assert run(DAY.search(first)[1], at_server) == out / "v0001"  # type: ignore[index]
-    assert run(DAY.search(second)[1], at_server) == out / "v0002"  # type: ignore[index]
+    assert run(DAY.search(first)[1]) == out / "v0001"  # type: ignore[index]
+    assert run(DAY.search(second)[1]) == out / "v0002"  # type: ignore[index]
     changes = load_changes(out / "v0002" / "_workflow")
     assert changes["base"] == "v0001"
     diff(*(Path(name) for name in compared.split()[2:]))
     assert "ids moved" in capsys.readouterr().out
 
-    have_stages_here(monkeypatch)
-    here = partial(call, preprocess)  # the other nights without Prefect and without the cluster
     with pytest.raises(DataError, match="learned"):
-        run(DAY.search(second)[1], here)  # type: ignore[index]
+        run(DAY.search(second)[1])  # type: ignore[index]
 
     low, high = re.search(r"%02g (\d+) (\d+)", rest).groups()  # type: ignore[union-attr]
-    with temporary_settings({PREFECT_API_URL: None}):  # once, and not for each night
-        for day in range(int(low), int(high) + 1):
-            run(f"2026-10-{day:02d}", here)
+    for day in range(int(low), int(high) + 1):
+        run(f"2026-10-{day:02d}")
     assert (out / "_latest").read_text().strip() == "v0028"
 
     day = DAY.search(thirtieth)[1]  # type: ignore[index]
@@ -101,15 +88,15 @@ def test_a_nightly_job_from_the_first_day_to_the_thirtieth(
     whole = file.read_bytes()
     spoiled(file)
     with pytest.raises(GateStoppedError, match="price"):
-        run(day, here)
+        run(day)
     assert (out / "_latest").read_text().strip() == "v0028"
     file.write_bytes(whole)
-    assert run(day, here) == out / "v0029"
+    assert run(day) == out / "v0029"
 
     path, why = re.search(r"discard (\S+) --why '(.*)'", taken_back).groups()  # type: ignore[union-attr]
     discarded(Path(path), why)
     assert (out / "_latest").read_text().strip() == "v0028"
-    assert run(DAY.search(again)[1], here) == out / "v0030"  # type: ignore[index]
+    assert run(DAY.search(again)[1]) == out / "v0030"  # type: ignore[index]
     assert load_changes(out / "v0030" / "_workflow")["base"] == "v0028"
 
     nights = [vocabularies(out / f"v{number:04d}") for number in (*range(1, 29), 30)]
