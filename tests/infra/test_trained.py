@@ -17,7 +17,7 @@ from infra.orchestration.deployment_file import FILE, read_file
 from tasks.errors import GateAskedError, GateStoppedError, JobError
 from tasks.storage.discarded import mark
 from tests.faults.jobs import make_data, make_job
-from tests.flows.runs import have_stages_here, key_of, run_any, run_on
+from tests.flows.runs import call, have_stages_here, key_of, run_any
 from tests.infra.elsewhere import until
 from tests.infra.operations import deploy, final_state, paused_pool, runs_of
 
@@ -104,11 +104,12 @@ def test_each_version_is_trained_on_once(folder: Path, api: Any, worker: Path, m
     until(lambda: epochs() == ["epoch 0:", "epoch 1:"], "the lines of the training, which may come after its end")
 
 
-def test_what_cannot_be_trained_on_is_refused(tmp_path: Path, prefect_server: Any, cluster: Any) -> None:
+def test_what_cannot_be_trained_on_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(JobError, match="there is no output to train on"):
-        train(str(tmp_path / "out"))
+        call(train, {"path": str(tmp_path / "out")})
     make_data(tmp_path / "in", files=1, rows=100)
-    [out] = run_on(preprocess, make_job(tmp_path / "in", tmp_path / "out"), cluster)
+    have_stages_here(monkeypatch)
+    [out] = call(preprocess, make_job(tmp_path / "in", tmp_path / "out"))
     mark(Path(out))
     with pytest.raises(JobError, match="discarded after its publication"):
-        train(out)
+        call(train, {"path": out})
