@@ -29,7 +29,7 @@ from tasks.run.plugin import CurrentRun
 from tests.conftest import free_port
 from tests.faults.jobs import make_data, make_job
 from tests.faults.rounds import Rounds
-from tests.flows.runs import loaded_by_a_run, run_any
+from tests.flows.runs import call, loaded_by_a_run, run_flow
 from tests.flows.test_gate import BAD, FOUND, GOOD, days, job_of, versions
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("published")]
@@ -111,11 +111,13 @@ def told(event: dict[str, Any], output: int = 0) -> dict[str, list[str]]:
 @pytest.mark.promise(
     "sends the lineage of each run as events of OpenLineage", "flows/OPERATIONS.md#lineage-and-metrics"
 )
-def test_a_run_is_told_by_its_begin_and_its_end(tmp_path: Path, run_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_told_by_its_begin_and_its_end(
+    tmp_path: Path, run_alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENLINEAGE_API_KEY", "word")
     days(tmp_path)
     with collector() as (address, got):
-        [out] = run_here(job_of(tmp_path, GOOD, "stop", lineage=f"http://{address}"))
+        [out] = run_alone(job_of(tmp_path, GOOD, "stop", lineage=f"http://{address}"))
     assert [(path, headers["Authorization"]) for path, _, headers in got] == [("/api/v1/lineage", "Bearer word")] * 2
     start, complete = (valid(json.loads(body)) for _, body, _ in got)
     manifest = Manifest.load(out)
@@ -146,13 +148,13 @@ def test_a_run_is_told_by_its_begin_and_its_end(tmp_path: Path, run_here: Any, m
     }  # fmt: skip
 
 
-def test_a_night_that_the_gate_stops_has_failed_assertions(tmp_path: Path, run_here: Any) -> None:
+def test_a_night_that_the_gate_stops_has_failed_assertions(tmp_path: Path, run_alone: Any) -> None:
     days(tmp_path)
     file = tmp_path / "lineage.jsonl"
     with pytest.raises(GateStoppedError):
-        run_here(job_of(tmp_path, BAD, "stop", lineage=f"file:{file}"))
+        run_alone(job_of(tmp_path, BAD, "stop", lineage=f"file:{file}"))
     with pytest.raises(GateAskedError):
-        run_here(job_of(tmp_path, BAD, "ask", lineage=str(file)))
+        run_alone(job_of(tmp_path, BAD, "ask", lineage=str(file)))
     start, failed, again, aborted = lines(file)
     assert [one["eventType"] for one in (start, failed, again, aborted)] == ["START", "FAIL", "START", "ABORT"]
     assert start["run"]["runId"] == failed["run"]["runId"] != again["run"]["runId"]
@@ -162,7 +164,7 @@ def test_a_night_that_the_gate_stops_has_failed_assertions(tmp_path: Path, run_h
     assert failed["outputs"] == []
 
 
-def test_a_refit_names_its_base_and_a_split_its_own_rows(tmp_path: Path, run_here: Any) -> None:
+def test_a_refit_names_its_base_and_a_split_its_own_rows(tmp_path: Path, run_alone: Any) -> None:
     from flows.apply import apply
     from flows.fit import fit
     from flows.refit import refit
@@ -171,7 +173,7 @@ def test_a_refit_names_its_base_and_a_split_its_own_rows(tmp_path: Path, run_her
     valid_data = str(make_data(tmp_path / "later", files=1, rows=50))
     job = make_job(data, tmp_path / "out", source={"valid": valid_data})
     job = {**job, "output": {**job["output"], "on_existing": "version"}, "run": {"lineage": str(file)}}
-    run_here(job)
+    run_alone(job)
     [_, complete] = lines(file)
     assert [Path(one["name"]).name for one in complete["outputs"]] == ["train", "valid"]
     train, later = told(complete, 0), told(complete, 1)
@@ -181,10 +183,10 @@ def test_a_refit_names_its_base_and_a_split_its_own_rows(tmp_path: Path, run_her
         assert {text.split()[2] for text in texts if "AGGREGATION" not in text} == {"later"}
     out = str(tmp_path / "out")
     new = {"source": {"path": valid_data}, "run": {"lineage": str(file)}}
-    run_any(refit, {"base": out, **new, "output": {"path": out, "on_existing": "version"}})
+    call(refit, {"base": out, **new, "output": {"path": out, "on_existing": "version"}})
     applied = {"fitted": out, **new, "output": {"path": str(tmp_path / "applied"), "shuffle": "none"}}
-    run_any(apply, applied)
-    run_any(fit, {**job, "output": {"path": str(tmp_path / "fitted")}})
+    call(apply, applied)
+    call(fit, {**job, "output": {"path": str(tmp_path / "fitted")}})
     ends = [one for one in lines(file) if one["eventType"] == "COMPLETE"]
     assert [one["run"]["facets"]["parent"]["job"]["name"] for one in ends] == ["preprocess", "refit", "apply", "fit"]
     assert [[Path(one["name"]).name for one in end["inputs"]] for end in ends] == [
@@ -214,13 +216,15 @@ def test_a_refit_names_its_base_and_a_split_its_own_rows(tmp_path: Path, run_her
 
 
 @pytest.mark.promise("sends the figures of each run", "flows/OPERATIONS.md#lineage-and-metrics")
-def test_figures_reach_a_collector_of_opentelemetry(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_reach_a_collector_of_opentelemetry(
+    tmp_path: Path, cluster: Any, prefect_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=word")
     days(tmp_path)
     with collector() as (address, got):
-        run(job_of(tmp_path, GOOD, "stop", metrics=f"otlp://{address}", ready_by="23:59"))
+        run_flow(job_of(tmp_path, GOOD, "stop", metrics=f"otlp://{address}", ready_by="23:59"), cluster)
     [(path, body, headers)] = got
     assert (path, headers["x-key"]) == ("/v1/metrics", "word")
     sent = ExportMetricsServiceRequest.FromString(body).resource_metrics[0]
@@ -241,7 +245,9 @@ def test_figures_reach_a_collector_of_opentelemetry(tmp_path: Path, run: Any, mo
         assert {*figures[f"rowmill.stage.{name}"]} == {"ingest", "statistics", "transform", "shuffle_write"}
 
 
-def test_figures_lie_in_a_file_of_prometheus_also_of_a_run_that_fails(tmp_path: Path, run: Any) -> None:
+def test_figures_lie_in_a_file_of_prometheus_also_of_a_run_that_fails(
+    tmp_path: Path, cluster: Any, prefect_server: Any
+) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
     def read() -> dict[tuple[str, str], float]:
@@ -253,7 +259,7 @@ def test_figures_lie_in_a_file_of_prometheus_also_of_a_run_that_fails(tmp_path: 
     data = make_data(tmp_path / "in", files=1, rows=200)
     valid_data = str(make_data(tmp_path / "later", files=1, rows=50))
     job = make_job(data, tmp_path / "splits", source={"valid": valid_data})
-    run({**job, "run": {"metrics": f"file:{tmp_path}/run.prom", "profile": True}})
+    run_flow({**job, "run": {"metrics": f"file:{tmp_path}/run.prom", "profile": True}}, cluster)
     figures = read()
     assert figures["rowmill_run_success", ""] == 1
     assert (figures["rowmill_stage_rows", "transform train"], figures["rowmill_stage_rows", "transform valid"]) == (
@@ -265,7 +271,7 @@ def test_figures_lie_in_a_file_of_prometheus_also_of_a_run_that_fails(tmp_path: 
     assert any(name == "rowmill_out_of_vocabulary_ratio" for name, _ in figures)
     days(tmp_path)
     with pytest.raises(GateStoppedError):
-        run(job_of(tmp_path, BAD, "stop", metrics=f"file:{tmp_path}/run.prom"))
+        run_flow(job_of(tmp_path, BAD, "stop", metrics=f"file:{tmp_path}/run.prom"), cluster)
     figures = read()
     assert (figures["rowmill_run_success", ""], figures["rowmill_gate_verdict", "stop"]) == (0, 1)
     assert ("rowmill_output_rows", "out") not in figures
@@ -278,7 +284,7 @@ def test_figures_lie_in_a_file_of_prometheus_also_of_a_run_that_fails(tmp_path: 
     "A collector that is away costs a run less than a second and no byte", "flows/OPERATIONS.md#lineage-and-metrics"
 )
 def test_a_collector_that_is_away_or_silent_costs_nothing(
-    tmp_path: Path, run_here: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run_alone: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
 
@@ -288,8 +294,8 @@ def test_a_collector_that_is_away_or_silent_costs_nothing(
             super().ended(run, error)
             waited.append(time.monotonic() - began)
 
-    plugins = [Timed if plugin is observers.CollectorsPlugin else plugin for plugin in wing.PLUGINS]
-    monkeypatch.setattr(wing, "PLUGINS", plugins)
+    monkeypatch.setattr(wing, "PLUGINS", [Timed])
+    monkeypatch.setattr(wing, "FLOW_PLUGINS", [])  # which would warn that there is no Prefect server
     days(tmp_path)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -297,7 +303,7 @@ def test_a_collector_that_is_away_or_silent_costs_nothing(
         digests = []
         for port in (None, free_port(), silent.getsockname()[1]):
             to = {"lineage": f"http://127.0.0.1:{port}", "metrics": f"otlp://127.0.0.1:{port}"} if port else {}
-            [out] = run_here(job_of(tmp_path, GOOD, "stop", **to))
+            [out] = run_alone(job_of(tmp_path, GOOD, "stop", **to))
             digests.append([part["xxh3_128"] for part in Manifest.load(out).parts])
             said = [one.getMessage() for one in caplog.records
                     if one.levelname in ("WARNING", "ERROR") and one.name != "asyncio"]  # fmt: skip
@@ -308,7 +314,7 @@ def test_a_collector_that_is_away_or_silent_costs_nothing(
     time.sleep(5)  # until the threads end
 
 
-def test_without_collectors_nothing_is_imported(tmp_path: Path, prefect_server: Any, rounds: Rounds) -> None:
+def test_without_collectors_nothing_is_imported(tmp_path: Path, rounds: Rounds) -> None:
     days(tmp_path)
     packages = ["openlineage", "opentelemetry.sdk", "opentelemetry.exporter", "flows.published"]
     asked = {"job": job_of(tmp_path, GOOD, "warn"), "packages": packages}
@@ -319,7 +325,7 @@ def test_without_collectors_nothing_is_imported(tmp_path: Path, prefect_server: 
 
 
 def test_a_library_that_is_missing_is_an_error_before_work(
-    tmp_path: Path, run_here: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run_alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def version(name: str) -> str:
         raise observers.importlib.metadata.PackageNotFoundError(name)
@@ -327,12 +333,12 @@ def test_a_library_that_is_missing_is_an_error_before_work(
     monkeypatch.setattr(observers.importlib.metadata, "version", version)
     days(tmp_path)
     with pytest.raises(GiveUpError, match=r"openlineage-python is not installed[^$]*rowmill\[lineage\]"):
-        run_here(job_of(tmp_path, GOOD, "warn", lineage="http://127.0.0.1:1"))
+        run_alone(job_of(tmp_path, GOOD, "warn", lineage="http://127.0.0.1:1"))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_in_a_temporary_folder_of_prefect_is_refused(tmp_path: Path, run_here: Any) -> None:
+def test_a_file_in_a_temporary_folder_of_prefect_is_refused(tmp_path: Path, run_alone: Any) -> None:
     days(tmp_path)
     file = tmp_path / "tmpab12cd34prefect" / "run.prom"
     with pytest.raises(JobError, match=r"run\.metrics would be lost"):
-        run_here(job_of(tmp_path, GOOD, "warn", metrics=f"file:{file}"))
+        run_alone(job_of(tmp_path, GOOD, "warn", metrics=f"file:{file}"))
