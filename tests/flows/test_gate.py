@@ -98,10 +98,10 @@ def artifact(api: Any, key: str) -> Any:
 
 @pytest.mark.promise("`_gate.json` of the output; the manifest has `gate: pass`, `warn` or `published by hand`")
 def test_a_finding_warns_in_log_artifact_manifest_and_output(
-    tmp_path: Path, run_here: Any, api: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, run_alone: Any, run_here: Any, api: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     days(tmp_path)
-    [first], [out] = run_here(job_of(tmp_path, GOOD, "warn")), run_here(job_of(tmp_path, BAD, "warn"))
+    [first], [out] = run_alone(job_of(tmp_path, GOOD, "warn")), run_here(job_of(tmp_path, BAD, "warn"))
 
     assert (Manifest.load(first).data["gate"], Manifest.load(out).data["gate"]) == ("pass", "warn")
     assert f"gate: {FOUND}" in caplog.text
@@ -125,9 +125,9 @@ def test_a_finding_warns_in_log_artifact_manifest_and_output(
     "the run is Failed; the last good version and `_latest` stay as they are; the event `rowmill.gate.stopped` has "
     "columns and figures"
 )
-def test_a_finding_stops_before_anything_is_shuffled(tmp_path: Path, run_here: Any, api: Any) -> None:
+def test_a_finding_stops_before_anything_is_shuffled(tmp_path: Path, run_alone: Any, run_here: Any, api: Any) -> None:
     days(tmp_path)
-    run_here(job_of(tmp_path, GOOD, "stop"))
+    run_alone(job_of(tmp_path, GOOD, "stop"))
     with pytest.raises(GateStoppedError, match="the gate stopped the run of 2026-11-22 to out") as caught:
         run_here(job_of(tmp_path, BAD, "stop"))
 
@@ -147,17 +147,17 @@ def test_a_finding_stops_before_anything_is_shuffled(tmp_path: Path, run_here: A
     payload = until(events, "the event")[0]["payload"]
     assert (payload["columns"][0], payload["date"], payload["stage"]) == ("x", BAD, "statistics")
     assert (payload["findings"][0]["check"], payload["findings"][0]["figure"]) == ("contract", 1.0)
-    run_here(job_of(tmp_path, NEXT, "stop"))  # a night that was stopped is in nobody's way
+    run_alone(job_of(tmp_path, NEXT, "stop"))  # a night that was stopped is in nobody's way
     assert versions(tmp_path) == {"v0001": GOOD, "v0002": NEXT}
 
 
-def test_a_night_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path, run_here: Any) -> None:
+def test_a_night_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path, run_alone: Any, run_here: Any) -> None:
     days(tmp_path)
     with pytest.raises(GateStoppedError):
-        run_here(job_of(tmp_path, BAD, "stop"))
+        run_alone(job_of(tmp_path, BAD, "stop"))
     learned = (staging_of(tmp_path) / "state/state.json").stat().st_mtime_ns
     assert learned
-    [out] = run_here(job_of(tmp_path, BAD, "warn"))
+    [out] = run_here(job_of(tmp_path, BAD, "warn"))  # at a server, which takes the event that waits beside the work
     assert Manifest.load(out).data["gate"] == "warn"
     assert not staging_of(tmp_path).exists()
 
@@ -172,16 +172,18 @@ def test_what_only_the_whole_profile_shows_stops_before_the_rename(tmp_path: Pat
 
 
 @pytest.mark.promise("A finding names the files in which its change begins")
-def test_a_change_that_begins_in_the_third_of_five_files(tmp_path: Path, run_here: Any, api: Any) -> None:
+def test_a_change_that_begins_in_the_third_of_five_files(
+    tmp_path: Path, run_alone: Any, run_here: Any, api: Any
+) -> None:
     (folder := tmp_path / "in/2026-11-21").mkdir(parents=True)
     for number in range(5):
         x = pa.array([1.0, 2.0, None if number >= 2 else 3.0])
         pq.write_table(pa.table({"x": x, "day": ["2026-11-21"] * 3}), folder / f"{number}.parquet")
     begins = f"the change begins in {folder}/2.parquet and 2 other files"
     with pytest.raises(GateStoppedError, match=begins):
-        run_here(job_of(tmp_path, BAD, "stop"))
+        run_alone(job_of(tmp_path, BAD, "stop"))
     with pytest.raises(GateAskedError, match=begins):
-        run_here(job_of(tmp_path, BAD, "ask"))
+        run_alone(job_of(tmp_path, BAD, "ask"))
     question = read_question(staging_of(tmp_path))
     assert question is not None
     assert escaped(begins) in form_text(question)
