@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,21 +121,22 @@ def call(flow: Any, data: Mapping[str, Any]) -> Any:
     flow_plugins()  # imports the wings, so that they are patched, too
     log, run = logging.getLogger("rowmill.call"), str(uuid4())
     log.setLevel(logging.INFO)  # as that of a flow run
-    functions: dict[str, Callable[..., Any]] = {
+    instead: dict[str, Any] = {
         "get_run_logger": lambda: log,
         "flow_run_id": lambda: run,
         "date_of_this_run": of_this_moment,
         "write_markdown": lambda *_: None,
         "write_table": lambda *_: None,
         "emit_event": lambda *_, **__: None,
+        "TaskSettings": SimpleNamespace(current=nullcontext),  # of tasks of Prefect, of which there are none
     }
     with ExitStack() as patched:
         if PREFECT_API_URL.value():  # all settings are made anew for it
             patched.enter_context(temporary_settings({PREFECT_API_URL: None}))
         for module in [module for name, module in [*sys.modules.items()] if name.startswith("flows.")]:
-            for name in functions.keys() & vars(module).keys():
+            for name in instead.keys() & vars(module).keys():
                 if not getattr(module, name).__module__.startswith("tests."):  # a test has replaced it
-                    patched.enter_context(patch.object(module, name, functions[name]))
+                    patched.enter_context(patch.object(module, name, instead[name]))
         ended = flow.fn(**data)
     return ended.result() if isinstance(ended, State) else ended
 

@@ -52,6 +52,7 @@ def job(folder: Path, night: int, **more: Any) -> dict[str, Any]:
             {"columns": ["x"], "ops": [{"op": "Normalize"}]},
         ],
         "output": {"path": str(folder / "out"), "on_existing": "version", "files": 1, "shuffle": "none"},
+        "run": {"report": False, **more.pop("run", {})},
         **more,
     }
 
