@@ -147,18 +147,17 @@ def test_what_would_be_refused_comes_first(folder: Path, monkeypatch: pytest.Mon
     assert "the output already exists" in markdown(found).partition("### Source")[0]
 
 
-@pytest.mark.system
 @pytest.mark.promise("takes seconds, writes nothing and starts no cluster")
 @pytest.mark.promise("What the run would refuse comes first, with exit status 1")
 def test_the_command_ends_with_0_or_with_1_when_the_run_would_be_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    have_previews_here(monkeypatch)
     (folder / "job.yaml").write_text(str(job()))
     before = everything(folder)
     wrong = rowmill("preview", "job.yaml", "--set", "source.path=nowhere")
     assert wrong.exit_code == 1
     assert "there is no input" in wrong.output
-    have_previews_here(monkeypatch)
     good = rowmill("preview", "job.yaml", "--rows", "2", COLUMNS="120")
     assert good.exit_code == 0, good.output
     for said in ("nothing is written", "Columns out", "exchange in memory", "Time  not known"):
