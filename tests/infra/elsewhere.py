@@ -76,12 +76,11 @@ def run_dask(words: list[str], folder: str, variables: Mapping[str, str]) -> Non
 def eventually(fact: Callable[[], Any], seconds: float = 180) -> Any:
     """What `fact` says as soon as it says something true; what it last said when time is up.
 
-    Where it takes long to ask, it is asked less often: what is waited for needs the cores.
+    Where it takes long to ask, or to come true, it is asked less often: what is waited for needs the cores.
     """
-    began = time.monotonic()
-    deadline = began + seconds
-    while not (said := fact()) and (now := time.monotonic()) < deadline:
-        time.sleep(min(max(0.1, 9 * (now - began)), 1.0))
+    first = began = time.monotonic()
+    while not (said := fact()) and (now := time.monotonic()) < first + seconds:
+        time.sleep(min(max(0.1, 9 * (now - began), (now - first) / 20), 1.0))
         began = time.monotonic()
     return said
 
