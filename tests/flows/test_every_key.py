@@ -44,7 +44,7 @@ from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
 from tasks.profile.output_profile import Profile, StepProfile
 from tasks.workflow import Workflow
-from tests.stages import run_stages
+from tests.stages import Report, run_stages
 from tests.tasks.gate.simulated import Shop, profile_of
 
 ROOT = Path(__file__).parents[2]
@@ -337,7 +337,7 @@ def written(folder: Path, job: dict[str, Any], entry: Seen, monkeypatch: pytest.
     try:
         for _ in range(entry.runs):
             made = make_job(job)
-            run_stages(made.request("pandas"), plugins=[SamplesPlugin(made)])
+            run_stages(made.request("pandas"), plugins=[SamplesPlugin(made), Report()])
     except RowmillError as error:
         return str(error)
     return rows_and_files(folder)

@@ -21,8 +21,8 @@ from infra.orchestration.deployment_file import FILE
 from tasks.errors import JobError
 from tasks.graph.saved_workflow import read_fitted
 from tasks.manifest import Manifest
-from tests.flows.runs import key_of, run_flow, run_on
-from tests.stages import run_stages
+from tests.flows.runs import key_of, run_any
+from tests.stages import Report, run_stages
 
 pytestmark = pytest.mark.xdist_group("flows")
 TOY = {"name": "toy", "rows": 1000}
@@ -131,21 +131,19 @@ def test_rubbish_in_the_folder_of_a_sample_is_not_read_as_its_rows(tmp_path: Pat
 @pytest.mark.promise(
     "Made-up data are marked: in the log, the manifest (`made_up`), the report, by the tag `made-up-data` of the run"
 )
-def test_they_are_marked_in_all_that_a_run_leaves(
-    tmp_path: Path, prefect_server: Any, cluster: Any, caplog: Any, capsys: Any
-) -> None:
+def test_they_are_marked_in_all_that_a_run_leaves(tmp_path: Path, run_here: Any, caplog: Any, capsys: Any) -> None:
     from prefect import get_client
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
     from flows.apply import apply
 
     place = str(tmp_path / "data")
-    (out,) = run_flow({"recipe": "toy", "source": {"path": place, "sample": TOY},
-                       "output": {"path": str(tmp_path / "out"), "files": 1}}, cluster)  # fmt: skip
+    (out,) = run_here({"recipe": "toy", "source": {"path": place, "sample": TOY},
+                       "output": {"path": str(tmp_path / "out"), "files": 1}})  # fmt: skip
     pq.write_table(pq.read_table(f"{place}/part-00000.parquet").slice(0, 5), tmp_path / "real.parquet")
     application = {"fitted": str(out), "source": {"path": str(tmp_path / "real.parquet")},
                    "output": {"path": str(tmp_path / "applied"), "files": 1}}  # fmt: skip
-    (applied,) = run_on(apply, application, cluster)
+    (applied,) = run_any(apply, application)
     text = f"look-alike data of toy (1000 rows, seed 0) in {place}"
     manifest, later = Manifest.load(out), Manifest.load(applied)
 
@@ -193,7 +191,7 @@ def test_data_that_are_not_made_up_are_not_marked(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / "real.parquet")
     job = {"source": {"path": str(tmp_path / "real.parquet")}, "features": [{"columns": ["x"]}],
            "output": {"path": str(tmp_path / "out")}}  # fmt: skip
-    run_stages(make_job(job).request("pandas"))
+    run_stages(make_job(job).request("pandas"), plugins=[Report()])
     assert "made_up" not in Manifest.load(tmp_path / "out").data
     assert "made_up" not in json.loads((tmp_path / "out/_workflow/workflow.json").read_text())
     assert "Made-up data" not in (tmp_path / "out" / "_report.html").read_text()

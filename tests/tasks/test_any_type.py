@@ -25,7 +25,7 @@ from tasks.graph.node import as_node
 from tasks.job.request import make_request
 from tasks.manifest import Manifest
 from tasks.workflow import Workflow
-from tests.stages import run_stages
+from tests.stages import Report, run_stages
 
 ROWS = 40
 LEAVES = [
@@ -141,7 +141,7 @@ def test_columns_of_any_type_pass_through(form: str, exchange: str, tmp_path: Pa
     source = Source(path=str(tmp_path / "in.arrow"), partition_size=2_000)
     output = Output(path=str(tmp_path / "out"), files=3, seed=3, format=form)
     run = Run(min_partition_size=1, exchange=exchange)
-    run_stages(make_request(source, as_node(table.column_names), output, run, engine))
+    run_stages(make_request(source, as_node(table.column_names), output, run, engine), plugins=[Report()])
 
     found = rows_written(tmp_path / "out", form)
     assert found["number"].to_pylist() != table["number"].to_pylist()

@@ -28,7 +28,7 @@ from tasks.manifest import Manifest
 from tasks.report.artifact import stage_markdown
 from tasks.sources.planning import make_plan
 from tasks.workflow import Workflow
-from tests.stages import run_stages
+from tests.stages import Report, run_stages
 
 ROWS = 12
 TABLE = pa.table(
@@ -69,7 +69,7 @@ def job(folder: Path, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("exchange", ["memory", "disk"])
 def test_a_run_counts_the_casts_that_fail(exchange: str, tmp_path: Path, engine: str) -> None:
     """'x', '' and '9 km' are not numbers, 300 is no int8, 'no' no truth; what makes a column twice counts once."""
-    done = run_stages(make_job(job(tmp_path, run={"exchange": exchange})).request(engine))
+    done = run_stages(make_job(job(tmp_path, run={"exchange": exchange})).request(engine), plugins=[Report()])
     _, statistics, transform, _ = done
     assert statistics.failed_casts == transform.failed_casts == EXPECTED
     manifest = Manifest.load(tmp_path / "out")

@@ -21,7 +21,7 @@ from tasks.job.output_check import damages
 from tasks.manifest import Manifest
 from tasks.report import page as page_of
 from tasks.report.html import reports_of
-from tests.stages import run_stages
+from tests.stages import Report, run_stages
 from tests.tasks.report.test_series import gpu, transformed
 
 
@@ -87,7 +87,7 @@ def make(folder: Path, rows: int = 900, run: dict[str, Any] | None = None, **sou
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    run_stages(make(folder).request("pandas"))
+    run_stages(make(folder).request("pandas"), plugins=[Report()])
     return folder / "out"
 
 
@@ -152,7 +152,7 @@ def test_a_night_on_a_base_tells_its_own_columns_and_the_most_frequent_values_of
         job |= {"base": str(tmp_path / "out")} if night == "b" else {}
         base = newest_good(tmp_path / "out").version if night == "b" else None
         job["output"]["on_existing"] = "version"  # type: ignore[index]
-        run_stages(make_job(job).request("pandas", base))
+        run_stages(make_job(job).request("pandas", base), plugins=[Report()])
     newest = Page((tmp_path / "out" / "v0002" / "_report.html").read_text())
     rows = [[cell.strip() for cell in row] for row in newest.rows]
     assert ["brand", "3", "0", "0", "rare (33), old (6), new (3)"] in rows
@@ -168,7 +168,7 @@ def test_train_and_valid_have_a_report_each(tmp_path: Path) -> None:
     valid = tmp_path / "valid"
     valid.mkdir()
     pq.write_table(pq.read_table(tmp_path / "data" / "a.parquet").slice(0, 30), valid / "v.parquet")
-    run_stages(make(tmp_path, valid=str(valid)).request("pandas"))
+    run_stages(make(tmp_path, valid=str(valid)).request("pandas"), plugins=[Report()])
     pages = {name: Page((Path(job.output.path) / name / "_report.html").read_text()) for name in ("train", "valid")}
     assert {name: p.titles[0] for name, p in pages.items()} == {"train": "train", "valid": "valid"}
     assert [p.row("part-00000.parquet")[1] for p in pages.values()] == ["300", "10"]
@@ -176,7 +176,7 @@ def test_train_and_valid_have_a_report_each(tmp_path: Path) -> None:
 
 @pytest.mark.promise("All of it is off with `--set run.report=false`")
 def test_no_report_where_none_is_wanted(tmp_path: Path) -> None:
-    run_stages(make(tmp_path, run={"report": False}).request("pandas"))
+    run_stages(make(tmp_path, run={"report": False}).request("pandas"), plugins=[Report()])
     assert not (tmp_path / "out" / "_report.html").exists()
 
 
@@ -184,7 +184,7 @@ def test_a_report_that_fails_does_not_fail_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.setattr("tasks.report.page.gantt", lambda facts: 1 / 0)
-    run_stages(make(tmp_path).request("pandas"))
+    run_stages(make(tmp_path).request("pandas"), plugins=[Report()])
     assert damages(tmp_path / "out") == []
     assert not (tmp_path / "out" / "_report.html").exists()
     assert "the report could not be made: ZeroDivisionError" in caplog.text
@@ -210,7 +210,7 @@ def test_the_job_is_shown_without_its_secrets() -> None:
 
 
 def test_gpus_have_a_table_and_pictures_and_a_gpu_without_a_value_an_empty_cell(tmp_path: Path) -> None:
-    run_stages(make(tmp_path).request("pandas"))
+    run_stages(make(tmp_path).request("pandas"), plugins=[Report()])
     out = tmp_path / "out"
     saved, taken = load_fitted(out), {"gpu_seconds": 4.0, "energy_joules": 7200.0}
     gpus = {"a": gpu("GPU-0", [10, 310, 610]), "b": gpu("GPU-1", [None, None, None])}
@@ -228,7 +228,7 @@ def test_gpus_have_a_table_and_pictures_and_a_gpu_without_a_value_an_empty_cell(
 
 @pytest.mark.promise("makes the page again from the output alone, without the summaries and samples of the run")
 def test_a_missing_report_is_made_again_and_one_that_is_there_stays(tmp_path: Path) -> None:
-    run_stages(make(tmp_path).request("pandas"))
+    run_stages(make(tmp_path).request("pandas"), plugins=[Report()])
     out = tmp_path / "out"
     before = (out / "_report.html").read_text()
     assert reports_of(out) == [out / "_report.html"]
@@ -258,7 +258,7 @@ def test_a_missing_report_is_made_again_and_one_that_is_there_stays(tmp_path: Pa
 def test_outputs_of_every_format_have_a_report(tmp_path: Path, form: str) -> None:
     job = make(tmp_path)
     output = job.output.model_copy(update={"format": form, "shuffle": "none"})
-    run_stages(job.model_copy(update={"output": output}).request("pandas"))
+    run_stages(job.model_copy(update={"output": output}).request("pandas"), plugins=[Report()])
     page = Page((tmp_path / "out" / "_report.html").read_text())
     assert [row[3].strip() for row in page.rows if len(row) == 9 and row[0].strip() == "label"] == ["2", "2"]
 
@@ -266,7 +266,7 @@ def test_outputs_of_every_format_have_a_report(tmp_path: Path, form: str) -> Non
 def test_columns_that_name_folders_are_told_by_these(tmp_path: Path) -> None:
     job = make(tmp_path)
     output = job.output.model_copy(update={"partition_on": ["label"]})
-    run_stages(job.model_copy(update={"output": output}).request("pandas"))
+    run_stages(job.model_copy(update={"output": output}).request("pandas"), plugins=[Report()])
     page = Page((tmp_path / "out" / "_report.html").read_text())
     (_, label) = [[c.strip() for c in row] for row in page.rows if len(row) == 9 and row[0].strip() == "label"]
     assert (label[1], label[3]) == ("int64", "≥ 2")

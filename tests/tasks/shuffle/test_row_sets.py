@@ -32,7 +32,7 @@ from tests.examples import examples
 from tests.flows.runs import rows_of
 from tests.frames import write_parts
 from tests.learning import cut
-from tests.stages import run_stages
+from tests.stages import Report, run_stages
 
 WORDS = st.one_of(st.none(), st.sampled_from(["", "a", "b", "é"]))
 NUMBERS = st.one_of(st.none(), st.integers(-3, 3))
@@ -214,7 +214,7 @@ def test_rows_brought_together_by_keys_are_unique_too(tmp_path: Path, engine: st
 def test_artifact_manifest_and_report_say_how_many_rows_are_left_out(tmp_path: Path) -> None:
     write_data(tmp_path)
     source = {"unique": {"keys": ["u"]}, "downsample": HALF}
-    results = run_stages(make_job(job_of(tmp_path, source=source)).request("pandas"))
+    results = run_stages(make_job(job_of(tmp_path, source=source)).request("pandas"), plugins=[Report()])
     assert results[0].repeated == "349 rows"
     assert "| repeated | 349 rows |" in markdown_numbers(results[0])
     manifest = Manifest.load(tmp_path / "out").data

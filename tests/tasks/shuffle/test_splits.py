@@ -22,6 +22,7 @@ from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.job.base_version import newest_good
 from tasks.manifest import Manifest
+from tasks.report.html import reports_of
 from tasks.stages import ingest, statistics, transform
 from tasks.storage.staging import Staging
 from tests.examples import examples
@@ -74,8 +75,8 @@ def test_later_rows_are_in_later_splits_a_cut_in_the_later_one_and_nulls_in_trai
     train = Manifest.load(tmp_path / "out" / "train").data["row_rules"]["split"]
     later, null = int((is_valid | is_test).sum()), int(frame["t"].isna().sum())
     assert (train["rows"], train["null_in_train"]) == (later, null)
-    report = (tmp_path / "out" / "train" / "_report.html").read_text()
-    assert f"In other splits by source.split: {later} rows; {null} rows are here since t is null." in report
+    (report,) = reports_of(tmp_path / "out" / "train")
+    assert f"In other splits by source.split: {later} rows; {null} rows are here since t is null." in report.read_text()
 
 
 @pytest.mark.promise("A row at a cut is in the later split. A null is in train, and counted")

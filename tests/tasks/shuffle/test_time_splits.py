@@ -45,7 +45,7 @@ from tests import learning
 from tests.examples import examples
 from tests.flows.runs import rows_of
 from tests.frames import to_list, write_parts
-from tests.stages import run_stages
+from tests.stages import Report, run_stages
 from tests.tasks.shuffle.test_splits import job_of, split_frames, split_rows
 
 DAY = dt.datetime(2026, 11, 1)
@@ -254,7 +254,7 @@ def test_filter_and_unique_come_before_the_last_rows(tmp_path: Path, engine: str
 @pytest.mark.promise("key that would have no row left for train stays in train as a whole")
 def test_users_that_stay_in_train_are_counted(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path / "data")
-    results = run_stages(make_job(job_of(tmp_path, LAST)).request(engine))
+    results = run_stages(make_job(job_of(tmp_path, LAST)).request(engine), plugins=[Report()])
     timed = frame[frame["t"].notna()].groupby("u").size().reindex(frame["u"].unique(), fill_value=0)
     short = timed.index[timed < 3]
     expected = expected_last(frame)

@@ -42,7 +42,7 @@ from tasks.workflow import Workflow
 from tests.examples import examples
 from tests.flows.runs import rows_of
 from tests.frames import to_list
-from tests.stages import run_stages
+from tests.stages import Report, run_stages
 
 CSV = b'x,y\n1,a\n2\n3,"b\nc"\n\n4,d,e\n5,\xff\n6,f\n7,"open\n'
 BAD = [
@@ -375,7 +375,7 @@ def test_log_artifacts_manifest_report_and_preview_count_bad_lines(tmp_path: Pat
     text = f"2 lines cannot be read and are left out: {'; '.join(parts)}"
     assert ("Bad lines", text) in [(s.title, s.text) for s in sections(preview(job))]
     assert not target.exists()
-    ingested, _, transformed, *_ = run_stages(job.request("pandas"))
+    ingested, _, transformed, *_ = run_stages(job.request("pandas"), plugins=[Report()])
     assert (ingested.figures()["bad_lines"], ingested.figures()["bad_lines_of"]) == (2, text)
     assert transformed.figures()["bad_lines"] == 1
     wanted = {"path": f"{tmp_path}/in/a.csv", "count": 1, "line": 3, "why": "1 value, 2 columns"}

@@ -22,7 +22,7 @@ from tasks.manifest import Manifest
 from tasks.stages import commit, ingest, statistics
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
-from tests.stages import run_stages
+from tests.stages import Report, run_stages
 
 WORDS = "w,n\nNA,1\nx,2\nx,3\nNA,4\n"
 IDS_WITH_NULLS = [1, 3, 3, 1]  # NA is null
@@ -82,7 +82,7 @@ def test_a_text_for_null_stays_null_in_what_is_applied(tmp_path: Path) -> None:
 def test_another_text_for_null_is_taken_and_said_to_differ(tmp_path: Path) -> None:
     fitted = fit_words(tmp_path, "a.csv", WORDS, null_values=["NA"])
     request = make_application(application(tmp_path, fitted, tmp_path / "a.csv", null_values=["x"])).request("pandas")
-    summary = run_stages(request)[0]
+    summary = run_stages(request, plugins=[Report()])[0]
     manifest = Manifest.load(tmp_path / "out")
     said = "source.null_values is ['x'], in the fit ['NA']"
 

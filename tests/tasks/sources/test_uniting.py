@@ -33,7 +33,7 @@ from tasks.storage import hive
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.frames import to_list
-from tests.stages import run_stages
+from tests.stages import Report, run_stages
 
 
 def write_avro(table: pa.Table, path: Path) -> None:
@@ -282,7 +282,7 @@ def test_log_manifest_report_and_preview_say_what_was_united(tmp_path: Path) -> 
     ]
     job = make_job(job_of(tmp_path, missing=None))
     assert ("How columns are read", "; ".join(lines)) in [(s.title, s.text) for s in sections(preview(job))]
-    ingested = run_stages(job.request("pandas"))[0]
+    ingested = run_stages(job.request("pandas"), plugins=[Report()])[0]
     assert ingested.united == "; ".join(lines)
     assert ingested.figures()["united"] == "; ".join(lines)
     assert Manifest.load(tmp_path / "out").data["united"] == lines

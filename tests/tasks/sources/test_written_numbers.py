@@ -26,7 +26,7 @@ from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tasks.workflow import Workflow
 from tests.frames import to_list
-from tests.stages import run_stages
+from tests.stages import Report, run_stages
 
 SMALL = Limits(join_below=1, range_bytes=64)
 BIG, NEXT = 9007199254740993, 9007199254740992
@@ -223,7 +223,7 @@ def test_log_preview_manifest_report_and_draft_say_which_columns_stay_text(
         }
     )
     assert ("How columns are read", line) in [(s.title, s.text) for s in sections(preview(job))]
-    assert run_stages(job.request("pandas"))[0].united == line
+    assert run_stages(job.request("pandas"), plugins=[Report()])[0].united == line
     assert Manifest.load(tmp_path / "out").data["united"] == [line]
     assert "for example &#39;000&#39;" in (tmp_path / "out" / "_report.html").read_text()
     Workflow(["store"] >> ops.Categorify()).fit(Dataset(path, engine="pandas"))
