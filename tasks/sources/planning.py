@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ from tasks.sources.formats.bounds import check_columns, check_depth
 from tasks.sources.formats.survey import NUMBER_TEXTS, TYPES, Inspected, line_types
 from tasks.sources.formats.text_ranges import BAD
 from tasks.sources.reading_rules import Fit, reading_of, with_layout
-from tasks.sources.uniting import RECOGNISED, united
+from tasks.sources.uniting import RECOGNISED, United, united
 from tasks.storage import hive
 from tasks.storage.files import expand, is_remote, local_path
 
@@ -56,6 +56,90 @@ class NoRowsError(DataError):
 
 class NoValidationRowsError(NoRowsError):
     """No file is at `source.valid`, or the files have no rows."""
+
+
+@dataclass(frozen=True)
+class ListedSource:
+    """A source with its files and the settings by which they are read, before they are inspected.
+
+    source: with the layout of the fit and the settings that the first file shows; its `schema_` has types alone.
+    schema: `source.schema` with its expressions.
+    expressions: the entries of `schema` that are not types.
+    optional: the columns of `schema` that files may lack: only the fit names them, or names of folders hold them.
+    options: what the readers of the format take.
+    recognised: a sentence for each setting that the first file shows.
+    """
+
+    source: Source
+    schema: Mapping[str, str] | None
+    files: Sequence[File]
+    format: str
+    expressions: Mapping[str, Expression]
+    optional: frozenset[str]
+    options: dict[str, Any]
+    recognised: Sequence[str]
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """The types that `source.schema` gives to columns."""
+        return self.source.schema_ or {}
+
+    @property
+    def described(self) -> list[str]:
+        """The columns that `source.schema` has a type or an expression for."""
+        return [*self.types, *self.expressions]
+
+
+@dataclass(frozen=True)
+class InspectedFiles:
+    """What the inspection of all files of a source gives.
+
+    full: the files with rows, at least one.
+    closed: paths of files that were not opened, since the filter leaves out all of their rows.
+    skipped: paths of all files without rows; `closed` are among them.
+    bad_lines: by path of a file, how many lines cannot be read, the number of the first, why, and the file.
+    """
+
+    full: Sequence[Inspected]
+    closed: Sequence[str]
+    skipped: tuple[str, ...]
+    bad_lines: Mapping[str, tuple[int, int, str, list[Any]]]
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of the files that have a say in the columns of the source."""
+        return [*(item.file.path for item in self.full), *self.closed]
+
+
+@dataclass(frozen=True)
+class ColumnTypes:
+    """The types in which columns of files are read, where they are not those of the files.
+
+    declared: by column of the files, the type of `source.schema`; columns that files may lack only if one has them.
+    of_fields: the same for fields of structs.
+    texts: columns of text that are read in the type of the fit, or as texts, since an expression takes nothing else.
+    number_texts: a sentence for each column whose numbers stay text.
+    fields: the fields of structs that are columns of the source.
+    """
+
+    declared: Mapping[str, str]
+    of_fields: Mapping[str, str]
+    texts: Mapping[str, Any]
+    number_texts: Mapping[str, str]
+    fields: Sequence[str]
+
+
+@dataclass(frozen=True)
+class SourceColumns:
+    """The columns of a source, from its files, the names of folders and the expressions of `source.schema`.
+
+    uniting: the columns of the files, with what these disagree about.
+    computed: by column, its expression and the column as it is read.
+    """
+
+    schema: Schema
+    uniting: United
+    computed: Mapping[str, tuple[Expression, Column]]
 
 
 def make_plan(
@@ -76,25 +160,82 @@ def make_plan(
     Files without rows are skipped and named in `plan.skipped`, and so are those that the filter leaves out by the names
     of their folders: they stay closed. Text is laid out as that of `fit` was, where the format is the same.
     """
-    listed = expand(source.path, read_options(source)["storage_options"])
-    source = with_layout(source, fit, listed) if fit else source
-    original, expressions = source, expressions_of(source.schema_ or {})
-    source = source.model_copy(
-        update={"schema_": {n: t for n, t in (source.schema_ or {}).items() if n not in expressions}}
+    listed = _list_source(source, fit, notes, parallel_map)
+    source = listed.source
+    files = _inspect_files(listed, limits, parallel_map)
+    folders = _folders(files.full, source)
+    for item in files.full:
+        check_columns(len(item.schema), item.file.path)
+        check_depth(item.schema, item.file.path)
+        check_storable(item.schema, item.file.path)
+    written = {n: t for n, t in listed.types.items() if n not in folders}
+    # From here on the type of the column that `source.explode` names is that of its elements.
+    read_as, known = _take_elements(listed, files.full, written, fit) if source.explode else (files.full, written)
+    types = _find_types(listed, read_as, known, folders, fit)
+    columns = _unite_columns(listed, replace(files, full=read_as), types, folders, null_types or {})
+    options = _plan_options(listed, read_as, types, columns, folders, known)
+    if options.get("bad_lines"):  # a line is bad by the types of what stands in it: by those of lists, not of elements
+        stored = {field.name: field.type for item in files.full for field in item.schema}
+        options |= {BAD: files.bad_lines, TYPES: line_types(stored, {n: written[n] for n in types.declared})}
+    units = _units(read_as)
+    plan = Plan(
+        files=tuple(item.file for item in read_as),
+        format=listed.format,
+        schema=columns.schema,
+        blocks=() if source.explode else _blocks(units, FORMATS[listed.format].ranged, limits),
+        partitions=(),
+        skipped=files.skipped,
+        options=options,
+        reading=reading_of(
+            source.model_copy(update={"schema_": listed.schema}),
+            listed.format,
+            listed.files,
+            {n: dtype_name(columns.schema[n].dtype) for n in types.number_texts},
+        ),
     )
-    said_of = [*(source.schema_ or {}), *expressions]
-    options = read_options(source) | ({OPTION: notes} if notes else {})
-    optional = {*(fit.optional if fit else ()), *(_named([file.path for file in listed], source).keys() & said_of)}
+    if source.explode:
+        plan = with_element_rows(plan, source.explode, units, limits, parallel_map)
+        _check_elements(plan, source.explode)
+    size = partition_size(source, plan.nbytes, sizing)
+    return replace(plan, partitions=cut_partitions(plan.blocks, size, even=_by_limit(source, sizing.limit)))
+
+
+def _list_source(source: Source, fit: Fit | None, notes: str | None, parallel_map: Callable[..., Any]) -> ListedSource:
+    """List the files of a source, and settle its format and the settings by which they are read.
+
+    Of the files only the beginning of the first with bytes is read. A JobError for settings that the format does not
+    take, and for expressions of `source.schema` that use other columns.
+    """
+    files = expand(source.path, read_options(source)["storage_options"])
+    source = with_layout(source, fit, files) if fit else source
+    schema = source.schema_
+    expressions = expressions_of(schema or {})
+    types = {n: t for n, t in (schema or {}).items() if n not in expressions}
+    source = source.model_copy(update={"schema_": types})
+    options = read_options(source)
+    if notes:
+        options |= {OPTION: notes}
+    in_folders = _named([file.path for file in files], source).keys()
+    optional = {*(fit.optional if fit else ()), *(in_folders & {*types, *expressions})}
     if optional:
         options["optional"] = sorted(optional)
-    name = format_of(listed, source.format)
-    check_settings(source, name, inherited=fit is not None and "null_values" not in fit.own)
-    source, recognised = with_recognised(source, name, listed, parallel_map)
-    options |= read_options(source) | {"header": "header" in FORMATS[name].layout and bool(options["header"])}
-    empty = [f.path for f in listed if f.size == 0]
-    inspected, left = _inspected(
-        [f for f in listed if f.size], source, lambda files: FORMATS[name].survey(files, options, limits, parallel_map)
-    )
+    format = format_of(files, source.format)
+    check_settings(source, format, inherited=fit is not None and "null_values" not in fit.own)
+    source, recognised = with_recognised(source, format, files, parallel_map)
+    options |= read_options(source)  # again, with the settings that the first file shows
+    options["header"] = "header" in FORMATS[format].layout and bool(options["header"])
+    return ListedSource(source, schema, files, format, expressions, frozenset(optional), options, recognised)
+
+
+def _inspect_files(listed: ListedSource, limits: Limits, parallel_map: Callable[..., Any]) -> InspectedFiles:
+    """Inspect the files that have bytes, but for those that stay closed; a NoRowsError if none has a row."""
+    source, format = listed.source, listed.format
+    with_bytes = [file for file in listed.files if file.size]
+
+    def survey(files: Sequence[File]) -> list[Inspected]:
+        return FORMATS[format].survey(files, listed.options, limits, parallel_map)
+
+    inspected, closed = _inspected(with_bytes, source, survey)
     full = [item for item in inspected if item.rows]
     bad_lines: dict[str, tuple[int, int, str, list[Any]]] = {
         item.file.path: (item.bad.count, item.bad.line, item.bad.why, item.file.to_json())
@@ -104,87 +245,125 @@ def make_plan(
     if not full:
         raise NoRowsError(
             "the input has no rows at all",
-            where=_some(listed[0].path, len(listed)),
+            where=_some(listed.files[0].path, len(listed.files)),
             why=_no_line_is_read(bad_lines),
-            do=_rows_hint(source, name, [file for file in listed if file.size]),
+            do=_rows_hint(source, format, with_bytes),
         )
-    skipped = (*empty, *left, *(item.file.path for item in inspected if not item.rows))
-    folders = _folders(full, source)
-    for item in full:
-        check_columns(len(item.schema), item.file.path)
-        check_depth(item.schema, item.file.path)
-        check_storable(item.schema, item.file.path)
-    of_files, lists = full, dict[str, str]()
-    known = {n: t for n, t in (source.schema_ or {}).items() if n not in folders}
-    if column := source.explode:  # from here on the type of the column is that of its elements
-        _check_explode(column, expressions)
-        inherited = fit is not None and fit.explodes
-        if column in known:
-            lists = {column: known[column]}
-            known[column] = dtype_name(as_elements(parse_dtype(known[column]), column, full[0].file.path, inherited))
-        full = with_elements(full, column, lists.get(column), inherited)
-    there = {name for item in full for name in item.schema.names}
-    structs = [Schema.from_arrow(item.schema) for item in full] if any("." in n for n in said_of) else []
-    fields = [n for n in said_of if n not in there and any(schema.root(n) for schema in structs)]
-    types = {n: known.pop(n) for n in fields if n in known}
-    declared = {n: t for n, t in known.items() if n in there or n not in optional}
-    number_texts = {n: text for n, text in full[0].number_texts.items() if n not in known and n not in folders}
-    of_fit = fit.number_texts if fit and name in TEXTS else {}
-    texts = {n: dtype for n, dtype in of_fit.items() if n in there and n not in known and n not in expressions}
-    for n in texts:  # numbers that the fit has read as text
-        here = next(item.schema.field(n).type for item in full if n in item.schema.names)
+    without_bytes = [file.path for file in listed.files if file.size == 0]
+    without_rows = [item.file.path for item in inspected if not item.rows]
+    return InspectedFiles(full, closed, (*without_bytes, *closed, *without_rows), bad_lines)
+
+
+def _take_elements(
+    listed: ListedSource, files: Sequence[Inspected], written: Mapping[str, str], fit: Fit | None
+) -> tuple[list[Inspected], dict[str, str]]:
+    """(the files, the types of `source.schema`), both with the type of the elements in place of that of the lists of
+    `source.explode`; a JobError if the column has no lists."""
+    column = listed.source.explode
+    assert column is not None
+    _check_explode(column, listed.expressions)
+    inherited = fit is not None and fit.explodes
+    known = {**written}
+    if column in known:
+        elements = as_elements(parse_dtype(known[column]), column, files[0].file.path, inherited)
+        known[column] = dtype_name(elements)
+    return with_elements(files, column, written.get(column), inherited), known
+
+
+def _find_types(
+    listed: ListedSource,
+    files: Sequence[Inspected],
+    known: Mapping[str, str],
+    folders: Collection[str],
+    fit: Fit | None,
+) -> ColumnTypes:
+    """Find the types in which columns are read; `known` are those of `source.schema` that are not in `folders`."""
+    there = {name for item in files for name in item.schema.names}
+    fields = _fields_of_structs([name for name in listed.described if name not in there], files)
+    of_fields = {n: known[n] for n in fields if n in known}
+    of_columns = {n: t for n, t in known.items() if n not in of_fields}
+    declared = {n: t for n, t in of_columns.items() if n in there or n not in listed.optional}
+    number_texts = {n: text for n, text in files[0].number_texts.items() if n not in of_columns and n not in folders}
+    texts: dict[str, Any] = {}
+    if listed.format in TEXTS:
+        of_fit = fit.number_texts.items() if fit else ()
+        texts = {n: t for n, t in of_fit if n in there and n not in of_columns and n not in listed.expressions}
+        number_texts |= _numbers_as_in_fit(texts, files)
+        texts |= {n: pa.string() for n, e in listed.expressions.items() if n in there and _needs_texts(e, n, files)}
+    return ColumnTypes(declared, of_fields, texts, number_texts, fields)
+
+
+def _fields_of_structs(names: Sequence[str], files: Sequence[Inspected]) -> list[str]:
+    """Those of the names that are fields of structs in some file: `events.aid`."""
+    if not any("." in name for name in names):  # schemas of many files are not worth making for nothing
+        return []
+    schemas = [Schema.from_arrow(item.schema) for item in files]
+    return [name for name in names if any(schema.root(name) for schema in schemas)]
+
+
+def _numbers_as_in_fit(texts: Collection[str], files: Sequence[Inspected]) -> dict[str, str]:
+    """A sentence for each of the columns that is a number here: the fit has read its numbers as text."""
+    sentences = {}
+    for name in texts:
+        here = next(item.schema.field(name).type for item in files if name in item.schema.names)
         if kind_of(here) == "number":
-            number_texts[n] = f"column {n!r} is {dtype_name(here)} here, and text in the fit: it is read as text"
-    of_texts = expressions.items() if name in TEXTS else ()
-    texts |= {n: pa.string() for n, e in of_texts if n in there and _needs_texts(e, n, full)}
-    whole = united(full, {**texts, **declared}, null_types or {}, source.missing, folders)
-    paths = [*(item.file.path for item in full), *left]
-    named = _folder_columns(_named(paths, source), source)
-    outside = {
+            sentences[name] = f"column {name!r} is {dtype_name(here)} here, and text in the fit: it is read as text"
+    return sentences
+
+
+def _unite_columns(
+    listed: ListedSource,
+    files: InspectedFiles,
+    types: ColumnTypes,
+    folders: Collection[str],
+    null_types: Mapping[str, pa.DataType],
+) -> SourceColumns:
+    """Unite the columns of all files; those of folders' names follow them, then fields of structs."""
+    source = listed.source
+    uniting = united(files.full, {**types.texts, **types.declared}, null_types, source.missing, folders)
+    named = _folder_columns(_named(files.paths, source), source)
+    outside = _outside_folders(files.paths, source, folders)
+    uniting = uniting.with_outside(outside, [item.file.path for item in files.full], source.missing)
+    schema = Schema([*uniting.schema.columns, *(named[n] for n in folders)])
+    fields = [_of_type(schema[n], types.of_fields.get(n)) for n in types.fields]
+    schema = Schema([*schema.columns, *fields])
+    computed = {n: (e, schema[n]) for n, e in listed.expressions.items() if n in schema or n not in listed.optional}
+    schema = Schema(_made(*computed[c.name]) if c.name in computed else c for c in schema.columns)
+    return SourceColumns(schema, uniting, computed)
+
+
+def _outside_folders(paths: Sequence[str], source: Source, folders: Collection[str]) -> dict[str, list[str]]:
+    """By column of `folders`, the files that are in no folder that names it."""
+    return {
         name: [path for path, value in zip(paths, values, strict=True) if value == OUTSIDE]
         for name, values in _named(paths, source, OUTSIDE).items()
         if name in folders
     }
-    whole = whole.with_outside(outside, [item.file.path for item in full], source.missing)
-    schema = Schema([*whole.schema.columns, *(named[n] for n in folders)])
-    schema = Schema([*schema.columns, *(_of_type(schema[n], types.get(n)) for n in fields)])
-    computed = {n: (e, schema[n]) for n, e in expressions.items() if n in schema or n not in optional}
-    schema = Schema(_made(*computed[c.name]) if c.name in computed else c for c in schema.columns)
-    of_lines = line_types({f.name: f.type for item in of_files for f in item.schema}, declared | lists)
-    on_host = sorted({n for item in full for n in item.on_host} | whole.on_host | {*computed, *fields})
-    on_host += sorted({f.name for item in full for f in item.schema if _is_parsed(f, known, schema)} - {*on_host})
-    units = _units(full)
-    plan = Plan(
-        files=tuple(item.file for item in full),
-        format=name,
-        schema=schema,
-        blocks=() if source.explode else _blocks(units, FORMATS[name].ranged, limits),
-        partitions=(),
-        skipped=skipped,
-        options={
-            **options,
-            **(_names(full) if FORMATS[name].ranged else {}),
-            **({"folders": folders} if folders else {}),
-            **({"on_host": on_host} if on_host else {}),
-            **whole.options(),
-            **({FIELDS: fields} if fields else {}),
-            **({MADE: {n: [e.text, dtype_name(c.dtype)] for n, (e, c) in computed.items()}} if computed else {}),
-            **({RECOGNISED: recognised} if recognised else {}),
-            **({NUMBER_TEXTS: number_texts} if number_texts else {}),
-            **({BAD: bad_lines, TYPES: of_lines} if options.get("bad_lines") else {}),
-        },
-        reading=reading_of(
-            source.model_copy(update={"schema_": original.schema_}),
-            name,
-            listed,
-            {n: dtype_name(schema[n].dtype) for n in number_texts},
-        ),
-    )
-    if source.explode:
-        plan = with_element_rows(plan, source.explode, units, limits, parallel_map)
-        _check_elements(plan, source.explode)
-    size = partition_size(source, plan.nbytes, sizing)
-    return replace(plan, partitions=cut_partitions(plan.blocks, size, even=_by_limit(source, sizing.limit)))
+
+
+def _plan_options(
+    listed: ListedSource,
+    files: Sequence[Inspected],
+    types: ColumnTypes,
+    columns: SourceColumns,
+    folders: Mapping[str, Sequence[str | None]],
+    known: Collection[str],
+) -> dict[str, Any]:
+    """The plan's options: those of the readers, and what is to say of columns; nothing is said of what is plain."""
+    on_host = {name for item in files for name in item.on_host} | columns.uniting.on_host
+    on_host |= {*columns.computed, *types.fields}
+    parsed = {field.name for item in files for field in item.schema if _is_parsed(field, known, columns.schema)}
+    of_columns = {
+        "folders": folders,
+        "on_host": [*sorted(on_host), *sorted(parsed - on_host)],
+        **columns.uniting.options(),
+        FIELDS: types.fields,
+        MADE: {n: [e.text, dtype_name(c.dtype)] for n, (e, c) in columns.computed.items()},
+        RECOGNISED: listed.recognised,
+        NUMBER_TEXTS: types.number_texts,
+    }
+    names = _names(files) if FORMATS[listed.format].ranged else {}
+    return {**listed.options, **names, **{name: value for name, value in of_columns.items() if value}}
 
 
 def _check_explode(name: str, expressions: Collection[str]) -> None:
