@@ -39,6 +39,45 @@ class Concluded:
         return {key: getattr(one, name) for key, one in self.done.items()}
 
 
+@dataclass(frozen=True)
+class StepGroups:
+    """Where the steps of a pass are merged and finished.
+
+    shares: steps with small partials, in groups that one task finishes.
+    keyed: steps with tables of keys in the base, which this process finishes.
+    chains: by step with a large table, the number of its chains, each of which has tasks of its own.
+    """
+
+    shares: Sequence[list[str]]
+    keyed: Mapping[str, Step]
+    chains: Mapping[str, int]
+
+    @property
+    def small_keyed(self) -> list[str]:
+        """The keyed steps whose tables are small: they are merged together, in one group."""
+        return [key for key in self.keyed if key not in self.chains]
+
+    @property
+    def small(self) -> list[list[str]]:
+        """All groups of steps with small partials, the keyed ones last."""
+        return [*self.shares, self.small_keyed] if self.small_keyed else [*self.shares]
+
+
+@dataclass(frozen=True)
+class MergedPartials:
+    """Handles of the partials of a pass, merged by group.
+
+    shares: the `Observed` of each of `StepGroups.shares`.
+    small_keyed: that of `StepGroups.small_keyed`; empty where there is no such step.
+    anew, keyed: by step with a large table, its `Chain`s; `keyed` are those that the base has.
+    """
+
+    shares: Handles
+    small_keyed: Handles
+    anew: Mapping[str, Handles]
+    keyed: Mapping[str, Handles]
+
+
 def conclude(
     pool: Pool,
     observed: Handles,
@@ -56,35 +95,61 @@ def conclude(
     """
     counts, result = _described_all(pool, observed)
     starts = {key: base.starts(steps[key]) for key in counts}
-    keyed = {key: steps[key] for key in counts if isinstance(steps[key].op, Keyed) and not starts[key].anew}
-    chains = {key: number for key, count in counts.items() if (number := large_tables.chains_for(count))}
-    single = [key for key in keyed if key not in chains]
-    shares = _shares([key for key in counts if key not in keyed and key not in chains], pool.threads)
-    groups, large = [*shares, *([single] if single else [])], dict[str, Handles]()
-    if len(groups) == 1 and not chains:
-        small = [observed]
-    else:
-        small = [Handles(pool.call(_only, [(handle, group) for handle in observed])) for group in groups]
-        large = _merged_chains(pool, observed, chains, {key for key in chains if counts[key].large})
-    anew = {key: large.pop(key) for key in chains if key not in keyed}
-    whole = merged(pool, merge, [group.consume() for group in small])
-    of_single = [whole.pop()] if single else []
-    of_shares = [{key: starts[key] for key in share} for share in shares]
-    finished = Handles(pool.call(growth.finalize, list(zip(whole, of_shares, strict=True))))  # beside the large ones
-    del whole
-    for key, (values, for_refit) in large_tables.finalize(pool, anew, counts, known).items():
+    groups = _group_steps({key: steps[key] for key in counts}, starts, counts, pool.threads)
+    partials = _merge_partials(pool, observed, groups, counts)
+    of_shares = [{key: starts[key] for key in share} for share in groups.shares]
+    # The small ones are only begun here: workers finish them beside the large ones.
+    finished = Handles(pool.call(growth.finalize, list(zip(partials.shares.consume(), of_shares, strict=True))))
+    for key, (values, for_refit) in large_tables.finalize(pool, partials.anew, counts, known).items():
         result.done[key] = growth.Finished(values, for_refit, growth.change_anew(steps[key], base, values))
     for done, questions in pool.values(finished.consume()):
         result.done |= done
         result.questions |= questions
-    for on_host in pool.values(pool.call(growth.tables_on_host, [(table,) for table in of_single])):
-        result.tables |= {key: [table] for key, table in on_host.items()}
-    for key, handles in large.items():
-        several = pool.values(pool.call(growth.chain_on_host, [(chain,) for chain in handles.consume()]))
-        result.tables[key] = [table for of_chain in several for table in of_chain]
-    result.done |= growth.finish_tables(pool, keyed, result.tables, base, engine, known)
+    result.tables |= _bring_to_host(pool, partials)
+    result.done |= growth.finish_tables(pool, groups.keyed, result.tables, base, engine, known)
     result.done = {key: result.done[key] for key in counts if key in result.done}
     return result
+
+
+def _group_steps(
+    steps: Mapping[str, Step],
+    starts: Mapping[str, growth.Start],
+    counts: Mapping[str, large_table_types.RowCount],
+    threads: int,
+) -> StepGroups:
+    """Group the steps by where they are finished, each in the order of the steps; `counts` are rows of partials."""
+    keyed = {key: step for key, step in steps.items() if isinstance(step.op, Keyed) and not starts[key].anew}
+    chains = {key: number for key, count in counts.items() if (number := large_tables.chains_for(count))}
+    shares = _shares([key for key in steps if key not in keyed and key not in chains], threads)
+    return StepGroups(shares, keyed, chains)
+
+
+def _merge_partials(
+    pool: Pool, observed: Handles, groups: StepGroups, counts: Mapping[str, large_table_types.RowCount]
+) -> MergedPartials:
+    """Merge the partials of each group; those of `observed` are consumed."""
+    chains: dict[str, Handles] = {}
+    if len(groups.small) == 1 and not groups.chains:  # the only group has all steps: nothing is to be taken apart
+        small = [observed]
+    else:
+        small = [Handles(pool.call(_only, [(handle, group) for handle in observed])) for group in groups.small]
+        chains = _merged_chains(pool, observed, groups.chains, {key for key in groups.chains if counts[key].large})
+    whole = merged(pool, merge, [group.consume() for group in small])
+    small_keyed = Handles([whole.pop()] if groups.small_keyed else [])
+    anew = {key: chains.pop(key) for key in groups.chains if key not in groups.keyed}
+    return MergedPartials(Handles(whole), small_keyed, anew, keyed=chains)
+
+
+def _bring_to_host(pool: Pool, partials: MergedPartials) -> dict[str, list[pa.Table]]:
+    """Bring the tables of keyed steps to this process, which has those of the base; their handles are consumed."""
+    tables: dict[str, list[pa.Table]] = {}
+    small = pool.values(pool.call(growth.tables_on_host, [(handle,) for handle in partials.small_keyed.consume()]))
+    for of_steps in small:
+        tables |= {key: [table] for key, table in of_steps.items()}
+    for key, chains in partials.keyed.items():
+        several = pool.values(pool.call(growth.chain_on_host, [(chain,) for chain in chains.consume()]))
+        tables[key] = [table for of_chain in several for table in of_chain]
+    return tables
 
 
 def _described_all(pool: Pool, observed: Handles) -> tuple[dict[str, large_table_types.RowCount], Concluded]:
