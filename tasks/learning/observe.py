@@ -28,7 +28,7 @@ from tasks.graph.seen import Seen, counted, together
 from tasks.graph.state import State
 from tasks.learning import large_tables
 from tasks.learning.count_tables import CountTables
-from tasks.learning.finalize import conclude
+from tasks.learning.finalize import Concluded, conclude
 from tasks.learning.growth import Base, change_of, frozen_values, working_here
 from tasks.learning.handles import Handles
 from tasks.learning.partials import Observed, Partial, Phase, join_siblings, merge, with_size
@@ -74,6 +74,59 @@ class LearningResult:
         return rows - gone if self.has_read_rows else 0
 
 
+@dataclass(frozen=True)
+class Phases:
+    """What the phases of `learn` have in common: the graph as it is bound to the rows, and how these are read.
+
+    unchanged: the keys of steps that do not look at the rows, since a refit leaves them as they are.
+    """
+
+    work: Work
+    plan: Plan
+    pool: Pool
+    base: Base
+    options: PassOptions
+    bound: Bound
+    unchanged: frozenset[str]
+
+    @property
+    def depths(self) -> list[int]:
+        """The depths of the steps that learn from rows: a phase for each, in order."""
+        return sorted({step.depth for step in self.bound.learning})
+
+
+@dataclass
+class LearnedSoFar:
+    """What `learn` has learned so far; it grows with each pass.
+
+    changes: by step, its entry in `changes.json`.
+    passes: what each pass has seen of the rows, and what was counted of the tables that it concluded.
+    """
+
+    state: State
+    changes: dict[str, Any]
+    refit_tables: dict[str, pa.Table] = field(default_factory=dict)
+    halved: int = 0
+    failed: list[list[Record]] = field(default_factory=list)
+    passes: list[Seen] = field(default_factory=list)
+
+    def add_values(self, fitted: Mapping[str, Any], for_refit: Mapping[str, Any]) -> None:
+        """Add what steps have learned, by their keys."""
+        values, partials = {**self.state.values, **fitted}, {**self.state.partials, **for_refit}
+        self.state = State(values, partials, rules=self.state.rules)
+
+    def add_pass(self, concluded: Concluded, steps: Mapping[str, Step], base: Base) -> None:
+        """Add what a pass for these steps has come to."""
+        self.halved += concluded.halved
+        self.failed.append(concluded.failed)
+        self.passes.append(concluded.seen)
+        for key, one in concluded.done.items():
+            self.changes[key] = change_of(steps[key], base.mode(steps[key]), one.change)
+            if one.refit_table is not None:
+                self.refit_tables[key] = one.refit_table
+        self.add_values(concluded.each("fitted"), concluded.each("for_refit"))
+
+
 def learn(
     work: Work, plan: Plan, pool: Pool, base: Base | None = None, options: PassOptions = PassOptions()
 ) -> LearningResult:
@@ -82,59 +135,74 @@ def learn(
     A fit is a refit on an empty base. `work` has the graph, the source and its filter. A phase is one pass; steps whose
     operator left a question open (exact quantiles) share further passes over their columns alone.
     """
-    final, schema, engine = work.final, work.schema, work.engine
-    bound, is_fit = Bound(final, schema), base is None
+    bound = Bound(work.final, work.schema)
+    is_fit = base is None
     base = base or Base.empty(bound)
-    value_rules = VALUE_RULES if is_fit else base.state.rules
-    state = State(*from_parameters(bound, base), rules=value_rules)
-    changes = _changes_of_parameters(bound, state, base)
+    state = State(*from_parameters(bound, base), rules=VALUE_RULES if is_fit else base.state.rules)
+    learned = LearnedSoFar(state, _changes_of_parameters(bound, state, base))
     if not base.refit.keep_ids_only:
-        bound = Bound(final, schema, base.state.values)
-    fitted, partials = frozen_values(base, bound)
-    state = State({**state.values, **fitted}, {**state.partials, **partials}, rules=value_rules)
-    unchanged = frozenset(step.key for step in bound.learning if not base.learns(step))
-    changes |= {s.key: change_of(s, base.mode(s), {"would": None}) for s in bound.learning if s.key in unchanged}
-    result, passes_seen, refit_tables = LearningResult(state), list[Seen](), dict[str, pa.Table]()
-    for number, depth in enumerate(sorted({s.depth for s in bound.learning})):
-        done = functools.partial(_report, options.progress, plan, number) if options.progress else None
-        learned = State(_applied_values(bound, depth, state, unchanged), refit_tables=refit_tables, rules=value_rules)
-        of_phase = replace(work, state=learned, training=True, depth=depth, first_row=base.first_row)
-        phase = Phase(of_phase, depth, options.floor, unchanged=unchanged)
-        columns: dict[str, str] = {}
-        if options.profile:
-            phase, columns = _profiling(phase, {name for rows in passes_seen for name in rows.columns})
-        counts = CountTables(working_here(pool, engine))
-        while phase.steps:
-            observed = Handles(pool.gather(observe, merge, phase, plan.partitions, done))
-            steps = {step.key: step for step in phase.steps}
-            concluded = conclude(pool, observed, steps, base, engine, options.known)
-            result.halved += concluded.halved
-            result.failed.append(concluded.failed)
-            passes_seen.append(concluded.seen)
-            fitted, partials = concluded.each("fitted"), concluded.each("for_refit")
-            finished = concluded.done.items()
-            refit_tables |= {key: one.refit_table for key, one in finished if one.refit_table is not None}
-            changes |= {k: change_of(steps[k], base.mode(steps[k]), c) for k, c in concluded.each("change").items()}
-            state = State({**state.values, **fitted}, {**state.partials, **partials}, rules=value_rules)
-            if columns:
-                passes_seen.append(counts.seen(columns, concluded.tables, fitted, partials))
-            again = replace(phase.work, profile=None)
-            phase, done, columns = replace(phase, work=again, questions=concluded.questions), None, {}
-    result.has_read_rows = bool(passes_seen)
-    if passes_seen:
-        result.left_out = passes_seen[0].left_out
-        result.seen = together(passes_seen) if options.profile else None
-    bound = Bound(final, schema, state.values)  # without the columns that steps have dropped
-    order = [s.key for s in (*bound.learned_from_parameters, *bound.learning)]
+        bound = Bound(work.final, work.schema, base.state.values)
+    unchanged = _keep_frozen_steps(bound, base, learned)
+    phases = Phases(work, plan, pool, base, options, bound, unchanged)
+    for number, depth in enumerate(phases.depths):
+        _learn_phase(phases, number, depth, learned)
+    return LearningResult(
+        _final_state(phases, learned, is_fit),
+        halved=learned.halved,
+        failed=learned.failed,
+        seen=together(learned.passes) if learned.passes and options.profile else None,
+        left_out=learned.passes[0].left_out if learned.passes else {},
+        has_read_rows=bool(learned.passes),
+    )
+
+
+def _keep_frozen_steps(bound: Bound, base: Base, learned: LearnedSoFar) -> frozenset[str]:
+    """Add the values of frozen steps to what is learned; the keys of those that do not look at the rows."""
+    learned.add_values(*frozen_values(base, bound))
+    unchanged = [step for step in bound.learning if not base.learns(step)]
+    learned.changes |= {step.key: change_of(step, base.mode(step), {"would": None}) for step in unchanged}
+    return frozenset(step.key for step in unchanged)
+
+
+def _learn_phase(phases: Phases, number: int, depth: int, learned: LearnedSoFar) -> None:
+    """Learn the steps of one depth: in a pass over the rows, and in further ones while steps have open questions."""
+    work, base, options = phases.work, phases.base, phases.options
+    applied = _applied_values(phases.bound, depth, learned.state, phases.unchanged)
+    state = State(applied, refit_tables=learned.refit_tables, rules=learned.state.rules)
+    work = replace(work, state=state, training=True, depth=depth, first_row=base.first_row)
+    phase = Phase(work, depth, options.floor, unchanged=phases.unchanged)
+    progress = functools.partial(_report, options.progress, phases.plan, number) if options.progress else None
+    columns: dict[str, str] = {}
+    if options.profile:
+        phase, columns = _profiling(phase, {name for rows in learned.passes for name in rows.columns})
+    counts = CountTables(working_here(phases.pool, work.engine))
+    while phase.steps:
+        observed = Handles(phases.pool.gather(observe, merge, phase, phases.plan.partitions, progress))
+        steps = {step.key: step for step in phase.steps}
+        concluded = conclude(phases.pool, observed, steps, base, work.engine, options.known)
+        learned.add_pass(concluded, steps, base)
+        if columns:
+            fitted, for_refit = concluded.each("fitted"), concluded.each("for_refit")
+            learned.passes.append(counts.seen(columns, concluded.tables, fitted, for_refit))
+        # Further passes read the same rows: these are not profiled, counted or reported a second time.
+        columns, progress = {}, None
+        phase = replace(phase, work=replace(phase.work, profile=None), questions=concluded.questions)
+
+
+def _final_state(phases: Phases, learned: LearnedSoFar, is_fit: bool) -> State:
+    """The state that is saved: the steps in the order of the graph, and what a refit of it has changed in its base."""
+    base, plan, state = phases.base, phases.plan, learned.state
+    bound = Bound(phases.work.final, phases.work.schema, state.values)  # without the columns that steps have dropped
+    order = [step.key for step in (*bound.learned_from_parameters, *bound.learning)]
+    values = {key: state.values[key] for key in order}
     partials = {key: state.partials[key] for key in order} | base.left_out(order)
-    values, rows = {key: state.values[key] for key in order}, base.first_row + plan.numbered_rows
-    changed = {
+    changes = {
         "base": base.version,
         "rows": {"old": base.rows, "new": plan.numbered_rows},
-        "steps": {key: changes[key] for key in order if key in changes},
+        "steps": {key: learned.changes[key] for key in order if key in learned.changes},
     }
-    result.state = State(values, partials, {} if is_fit else changed, rows, refit_tables, value_rules)
-    return result
+    rows = base.first_row + plan.numbered_rows
+    return State(values, partials, {} if is_fit else changes, rows, learned.refit_tables, state.rules)
 
 
 def _applied_values(bound: Bound, depth: int, state: State, unchanged: frozenset[str]) -> dict[str, Any]:
