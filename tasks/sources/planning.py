@@ -171,7 +171,7 @@ def make_plan(
     written = {n: t for n, t in listed.types.items() if n not in folders}
     # From here on the type of the column that `source.explode` names is that of its elements.
     read_as, known = _take_elements(listed, files.full, written, fit) if source.explode else (files.full, written)
-    types = _find_types(listed, read_as, known, folders, fit)
+    types = _find_column_types(listed, read_as, known, folders, fit)
     columns = _unite_columns(listed, replace(files, full=read_as), types, folders, null_types or {})
     options = _plan_options(listed, read_as, types, columns, folders, known)
     if options.get("bad_lines"):  # a line is bad by the types of what stands in it: by those of lists, not of elements
@@ -270,7 +270,7 @@ def _take_elements(
     return with_elements(files, column, written.get(column), inherited), known
 
 
-def _find_types(
+def _find_column_types(
     listed: ListedSource,
     files: Sequence[Inspected],
     known: Mapping[str, str],
