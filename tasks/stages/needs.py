@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from tasks.errors import GiveUpError, RowmillError
 from tasks.job.apply_fitted import bound_of
 from tasks.job.request import Request
 from tasks.job.source_rules import looks
-from tasks.shuffle.choice import choose, spare, spare_on_device
+from tasks.shuffle.choice import Choice, choose, spare, spare_on_device
 from tasks.shuffle.key_ranges import exchange_of
 from tasks.shuffle.row_order import PARTLY_NEEDED, number_of_files, ranges_of_file
 from tasks.sources.planning import largest_partition
@@ -78,12 +78,48 @@ class Needs:
         """The estimate as lines of a stage's summary."""
         lines = {"device_memory_needed": f"about {amount(self.device)}"} if self.device else {}
         lines["host_memory_needed"] = f"about {amount(self.host)} of {amount(self.memory)}"
-        lines["scratch_needed"], lines["output_needed"] = (
-            f"about {amount(self.scratch)}",
-            f"about {amount(self.output)}",
-        )
+        lines["scratch_needed"] = f"about {amount(self.scratch)}"
+        lines["output_needed"] = f"about {amount(self.output)}"
         lines["planned_exchange"] = f"{self.exchange} ({self.because})"
         return lines | {f"disk_{i}": f"{d.path}: {d.text}" for i, d in enumerate(self.disks, 1)}
+
+
+@dataclass(frozen=True)
+class SplitEstimate:
+    """What a run makes of the rows of one split.
+
+    schema: the columns that are written, as far as they are known before rows are read.
+    rows, rows_left: how many rows there are, and how many of them the filters leave.
+    pieces, written: bytes of the pieces that are exchanged, and of the output.
+    """
+
+    plan: Plan
+    schema: Schema
+    rows: int
+    rows_left: int
+    pieces: int
+    written: int
+    choice: Choice
+
+
+@dataclass(frozen=True)
+class PartitionsAtWork:
+    """The partitions that are computed at the same time: their number, and the bytes of the largest of the run."""
+
+    count: int
+    largest: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * self.largest
+
+
+@dataclass(frozen=True)
+class MemoryNeeds:
+    """Bytes of the memory of all GPUs and of all hosts."""
+
+    device: int
+    host: int
 
 
 def needs(
@@ -93,75 +129,141 @@ def needs(
 
     `scale` is the number of rows of the run for each row of the plans: above 1 for look-alike data not yet made.
     """
-    source, run = request.source, request.run
-    bounds = {split: _bound(request, plan, sample) for split, plan in plans.items()}
-    rows = {split: int(plan.rows * scale) for split, plan in plans.items()}
-    left = sample.ratio if sample and sample.after.num_rows else 1.0
-    pieces = {
-        s: int(rows[s] * (left * (sample.piece_bytes + POSITION) if sample else row_bytes(bounds[s]))) for s in plans
-    }
-    chosen = {s: choose(run.exchange, rows[s], bounds[s], workers, request.engine) for s in plans}
-    kind = "disk" if any(c.kind == "disk" for c in chosen.values()) else "memory"
-    on_host = any(c.on_host for c in chosen.values())
-    stored = sample.stored_bytes(request) * left if sample else 0.0
-    written = sum(int(rows[s] * (stored or row_width(bounds[s]))) for s in plans)
-    keyed = sum(int(rows[s] * row_bytes(plan.schema)) for s, plan in plans.items()) if source.keys else 0
-    parsed = int(sum(plan.nbytes for plan in plans.values()) * scale) if source.parse_once else 0
-    largest = max(p.nbytes for plan in plans.values() for p in plan.partitions)
-    most = largest_partition(source, sizing(request.engine, workers))
-    largest = max(largest, min(int(largest * scale), most))
-    at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
-    in_memory = max(pieces.values()) if kind == "memory" else 0
-    train = request.plan_names[0]
-    learned = plans.get(train)  # None for the validation data alone, before they are brought together
-    on_gpu = request.engine == "cudf"
-    decoded = 0  # columns that statistics caches for transform in host memory, until pieces need the memory
-    cached_there = learned is not None and on_gpu and spare_on_device(run.exchange, rows[train], bounds[train], workers)
-    if learned is not None and is_costly(learned) and not request.fitted and not cached_there:
-        each = spare(run.exchange, rows[train], bounds[train], workers, request.engine)
-        decoded = min(each * len(workers.workers), int(learned.nbytes * scale))
-    if on_gpu:
-        working = copies(request.engine) * largest * at_once
-        if workers.device_memory:
-            working = min(working, work_limit(workers.device_memory))  # further partitions wait
+    splits = _estimate_splits(request, plans, workers, sample, scale)
+    kind = "disk" if any(split.choice.kind == "disk" for split in splits.values()) else "memory"
+    in_memory = max(split.pieces for split in splits.values()) if kind == "memory" else 0
+    at_work = _partitions_at_work(request, plans, workers, scale)
+    cached = _cached_bytes(request, splits, workers, scale)
+    if request.engine == "cudf":
+        memory = _memory_with_gpus(splits, workers, at_work, in_memory, cached)
     else:
-        limit = host_work_limit(workers.smallest_memory, threads_of_each(workers), in_memory > 0)
-        writing = max(_files_at_work(request, int(rows[s] * left), pieces[s], bounds[s], workers, limit) for s in plans)
-        working = max(_partition_at_work(plans, largest, limit) * at_once, writing)
-    finding = [
-        exchange_of(p, look.columns, run.exchange, workers, request.engine)
-        for p in plans.values()
-        for look in looks(source)
-        if look.by_keys
-    ]
-    scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
-    noted = sum(p.rows for p in plans.values()) * max((look.noted for look in looks(source)), default=0)
-    waiting = [need + noted for where, need in finding if where == "disk"]
-    scratch = parsed + max(scratch, *(int(need * scale) for need in [noted, *waiting]))
-    if on_gpu:
-        host = largest * at_once + max(in_memory if on_host else 0, decoded)
-    else:
-        host = WORKER_ITSELF * len(workers.workers) + working + max(in_memory, decoded)
+        memory = _memory_without_gpus(request, splits, workers, at_work, in_memory, cached)
+    scratch = _scratch_bytes(request, splits, workers, scale)
+    written = sum(split.written for split in splits.values())
     return Needs(
-        device=working + (0 if on_host else in_memory) if on_gpu else 0,
-        host=host,
+        device=memory.device,
+        host=memory.host,
         scratch=scratch,
         output=written,
         exchange=kind,
-        because=next(c.because for c in chosen.values() if c.kind == kind),
+        because=next(split.choice.because for split in splits.values() if split.choice.kind == kind),
         memory=workers.memory,
         disks=disks(request.staging, scratch, written),
     )
+
+
+def _estimate_splits(
+    request: Request, plans: Mapping[str, Plan], workers: Workers, sample: Sampled | None, scale: float
+) -> dict[str, SplitEstimate]:
+    """Estimate what the rows of each split become, and choose how they are exchanged."""
+    left = sample.ratio if sample and sample.after.num_rows else 1.0
+    stored = sample.stored_bytes(request) * left if sample else 0.0
+    splits = {}
+    for name, plan in plans.items():
+        schema = _bound(request, plan, sample)
+        rows = int(plan.rows * scale)
+        of_row = left * (sample.piece_bytes + POSITION) if sample else row_bytes(schema)
+        splits[name] = SplitEstimate(
+            plan=plan,
+            schema=schema,
+            rows=rows,
+            rows_left=int(rows * left),
+            pieces=int(rows * of_row),
+            written=int(rows * (stored or row_width(schema))),
+            choice=choose(request.run.exchange, rows, schema, workers, request.engine),
+        )
+    return splits
+
+
+def _partitions_at_work(
+    request: Request, plans: Mapping[str, Plan], workers: Workers, scale: float
+) -> PartitionsAtWork:
+    """The partitions that threads compute at the same time; with more rows than in the plans, they are larger."""
+    largest = max(partition.nbytes for plan in plans.values() for partition in plan.partitions)
+    most = largest_partition(request.source, sizing(request.engine, workers))
+    most_partitions = max(len(plan.partitions) for plan in plans.values())
+    return PartitionsAtWork(
+        count=min(computing_threads(request.engine, workers), most_partitions),
+        largest=max(largest, min(int(largest * scale), most)),
+    )
+
+
+def _cached_bytes(request: Request, splits: Mapping[str, SplitEstimate], workers: Workers, scale: float) -> int:
+    """Bytes of the columns that statistics caches for transform in host memory, until pieces need the memory."""
+    learned = splits.get(request.plan_names[0])
+    if learned is None:  # the validation data alone, before they are brought together
+        return 0
+    if request.fitted or not is_costly(learned.plan):
+        return 0
+    exchange, on_gpu = request.run.exchange, request.engine == "cudf"
+    if on_gpu and spare_on_device(exchange, learned.rows, learned.schema, workers):  # they are cached there
+        return 0
+    each = spare(exchange, learned.rows, learned.schema, workers, request.engine)
+    return min(each * len(workers.workers), int(learned.plan.nbytes * scale))
+
+
+def _memory_with_gpus(
+    splits: Mapping[str, SplitEstimate], workers: Workers, at_work: PartitionsAtWork, in_memory: int, cached: int
+) -> MemoryNeeds:
+    """The memory of a run on GPUs; `in_memory` are bytes of pieces, `cached` of columns."""
+    working = copies("cudf") * at_work.nbytes
+    if workers.device_memory:
+        working = min(working, work_limit(workers.device_memory))  # further partitions wait
+    on_host = any(split.choice.on_host for split in splits.values())
+    return MemoryNeeds(
+        device=working + (0 if on_host else in_memory),
+        host=at_work.nbytes + max(in_memory if on_host else 0, cached),
+    )
+
+
+def _memory_without_gpus(
+    request: Request,
+    splits: Mapping[str, SplitEstimate],
+    workers: Workers,
+    at_work: PartitionsAtWork,
+    in_memory: int,
+    cached: int,
+) -> MemoryNeeds:
+    """The memory of a run on CPUs, which compute partitions and then write files; `in_memory` are bytes of pieces,
+    `cached` of columns."""
+    limit = host_work_limit(workers.smallest_memory, threads_of_each(workers), in_memory > 0)
+    plans = [split.plan for split in splits.values()]
+    computing = _partition_at_work(plans, at_work.largest, limit) * at_work.count
+    writing = max(
+        _files_at_work(request, split.rows_left, split.pieces, split.schema, workers, limit)
+        for split in splits.values()
+    )
+    host = WORKER_ITSELF * len(workers.workers) + max(computing, writing) + max(in_memory, cached)
+    return MemoryNeeds(device=0, host=host)
+
+
+def _scratch_bytes(request: Request, splits: Mapping[str, SplitEstimate], workers: Workers, scale: float) -> int:
+    """Bytes of the run's own files at their peak: parsed text throughout; next to it either the pieces and the rows
+    grouped by keys, or what the rules of the source note before these are written."""
+    source = request.source
+    plans = [split.plan for split in splits.values()]
+    parsed = int(sum(plan.nbytes for plan in plans) * scale) if source.parse_once else 0
+    keyed = sum(int(split.rows * row_bytes(split.plan.schema)) for split in splits.values()) if source.keys else 0
+    pieces = max((split.pieces for split in splits.values() if split.choice.kind == "disk"), default=0)
+    by_keys = [look for look in looks(source) if look.by_keys]
+    exchanges = [
+        exchange_of(plan, look.columns, request.run.exchange, workers, request.engine)
+        for plan in plans
+        for look in by_keys
+    ]
+    noted = sum(plan.rows for plan in plans) * max((look.noted for look in looks(source)), default=0)
+    waiting = [nbytes + noted for where, nbytes in exchanges if where == "disk"]
+    return parsed + max(keyed + pieces, *(int(nbytes * scale) for nbytes in [noted, *waiting]))
 
 
 def _largest_block(plan: Plan) -> Block:
     return max((block for partition in plan.partitions for block in partition.blocks), key=lambda block: block.nbytes)
 
 
-def _partition_at_work(plans: Mapping[str, Plan], largest: int, limit: int) -> int:
+def _partition_at_work(plans: Sequence[Plan], largest: int, limit: int) -> int:
     """Bytes of a partition that a thread of a CPU worker computes: one that does not fit into `limit` is divided, but
     a block is not."""
-    block = max(_largest_block(plan).nbytes for plan in plans.values())
+    block = max(_largest_block(plan).nbytes for plan in plans)
     each = copies("pandas")
     return min(each * largest, max(limit, each * block))
 
