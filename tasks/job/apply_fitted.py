@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,26 @@ def _as_base(request: Request, plan: Plan) -> Plan:
     return replace(plan, schema=Schema(plan.schema[name] for name in names))
 
 
+@dataclass(frozen=True)
+class TypesUnderFit:
+    """The types of the columns of a source that a fitted workflow reads, by column.
+
+    fit, now: the type in the fit, and by the files and `source.schema`.
+    wider: for whole numbers of the fit that have a wider type now, this type.
+    taken: those of `wider` that are read in it.
+    """
+
+    fit: Mapping[str, pa.DataType]
+    now: Mapping[str, pa.DataType]
+    wider: Mapping[str, pa.DataType]
+    taken: Collection[str]
+
+    @property
+    def read(self) -> dict[str, pa.DataType]:
+        """The types in which the columns are read: those of the fit, but for those that are `taken`."""
+        return {name: self.wider[name] if name in self.taken else dtype for name, dtype in self.fit.items()}
+
+
 def in_fitted_types(
     plan: Plan,
     bound: Bound,
@@ -111,51 +131,95 @@ def in_fitted_types(
     columns that only a fit reads. What is read otherwise than it is, is in the plan's options: for people, for the gate
     and for errors.
     """
-    fitted, needed = bound.source, {*needed}
-    number_texts = plan.options.get(NUMBER_TEXTS, {})
+    fitted = bound.source
+    needed = {*needed}
     plan = with_fields(plan, [fitted[n] for n in sorted(needed.difference(plan.schema)) if n in plan.schema])
-    texts = {*fitted} if plan.format in UNTYPED else {*number_texts, *plan.options.get("folders", ())}
+    number_texts = plan.options.get(NUMBER_TEXTS, {})
+    untyped = plan.format in UNTYPED
+    texts = {*fitted} if untyped else {*number_texts, *plan.options.get("folders", ())}
     check_kinds(fitted, plan.schema, sorted(needed - (texts - {*own_types})), own_types)
-    needed = {*fitted} if plan.format in UNTYPED else needed
-    types, retyped, notes, advice = dict[str, pa.DataType](), dict[str, str](), dict[str, str](), dict[str, str]()
-    read = {c.name: c.dtype for c in plan.schema.columns if c.name in needed}
-    numbers = {name: wider_number(fitted[name].dtype, now) for name, now in read.items()}
-    wide = {name: dtype for name, dtype in numbers.items() if dtype is not None}
-    taken = bound.taking_wider({name: dtype for name, dtype in wide.items() if name not in exact}, training)
-    for name, now in read.items():
-        was = fitted[name].dtype
-        types[name] = wide[name] if name in taken else was
-        if name in wide:
-            retyped[name] = dtype_name(now)
-        if name in texts and {kind_of(was), kind_of(now)} == {"number", "string"}:
-            by_fit = f"column {name!r} would be {dtype_name(now)} by these files; it is read as {dtype_name(was)}, its"
-            number_texts = {**number_texts, name: f"{by_fit} type in the fit"}
-        elif name in wide or (name in own_types and now != was):
-            only = ", which takes whole numbers alone" if name in wide and name not in taken else ""
-            notes[name] = (
-                f"column {name!r} is {dtype_name(now)}{' in source.schema' if name in own_types else ''}, the workflow "
-                f"was fitted with {dtype_name(was)}: read as {dtype_name(types[name])}{only}"
-            )
-    # of texts a sample was looked at, and what a type of the user hides was not
-    may_differ = {*types} if plan.format in TEXTS else {*retyped, *own_types}
-    integers = {n: pa.float64() for n, t in types.items() if pa.types.is_integer(t) and n in may_differ}
-    takes = bound.taking_wider({name: dtype for name, dtype in integers.items() if name not in exact}, training)
-    if plan.format in ("csv", "tsv"):
-        advice |= dict.fromkeys(read, "correct the value, or add it to source.null_values if it means null")
-    for name in integers:
-        how = "correct the value, or fit all rows again in another type"
-        how = "read its fractions as they are" if name in takes else how
-        advice[name] = f"{how}: {schema_advice(name, pa.float64())}"
+    types = _find_types_under_fit(plan, bound, {*fitted} if untyped else needed, exact, training)
+    retyped = {name: dtype_name(types.now[name]) for name in types.wider}
+    as_in_fit = _kinds_of_fit(types, texts)
+    notes = _notes_on_types(types, {*types.now} - {*as_in_fit}, own_types)
     options = {
         **plan.options,
-        ADVICE: advice,
+        ADVICE: _advice_on_values(plan, bound, types, own_types, exact, training),
         RETYPED: retyped,
         GROWN: {**plan.options.get(GROWN, {}), **notes},
-        NUMBER_TEXTS: number_texts,
+        NUMBER_TEXTS: {**number_texts, **as_in_fit},
         "on_host": sorted({*plan.options.get("on_host", ()), *retyped}),
     }
-    columns = (replace(fitted[c.name], dtype=types[c.name]) if c.name in types else c for c in plan.schema.columns)
+    read = types.read
+    columns = (replace(fitted[c.name], dtype=read[c.name]) if c.name in read else c for c in plan.schema.columns)
     return replace(plan, schema=Schema(columns), options={n: v for n, v in options.items() if v or n in plan.options})
+
+
+def _find_types_under_fit(
+    plan: Plan, bound: Bound, needed: Collection[str], exact: Collection[str], training: bool
+) -> TypesUnderFit:
+    """Find the types of the needed columns that the plan has; `exact` ones are never read in a wider type."""
+    now = {column.name: column.dtype for column in plan.schema.columns if column.name in needed}
+    fit = {name: bound.source[name].dtype for name in now}
+    numbers = {name: wider_number(fit[name], dtype) for name, dtype in now.items()}
+    wider = {name: dtype for name, dtype in numbers.items() if dtype is not None}
+    taken = bound.taking_wider({name: dtype for name, dtype in wider.items() if name not in exact}, training)
+    return TypesUnderFit(fit, now, wider, taken)
+
+
+def _kinds_of_fit(types: TypesUnderFit, texts: Collection[str]) -> dict[str, str]:
+    """A sentence for each column of text that is a number here and text in the fit, or the other way round."""
+    sentences = {}
+    for name, now in types.now.items():
+        was = types.fit[name]
+        if name in texts and {kind_of(was), kind_of(now)} == {"number", "string"}:
+            by_fit = f"column {name!r} would be {dtype_name(now)} by these files; it is read as {dtype_name(was)}, its"
+            sentences[name] = f"{by_fit} type in the fit"
+    return sentences
+
+
+def _notes_on_types(types: TypesUnderFit, names: Collection[str], own_types: Collection[str]) -> dict[str, str]:
+    """A sentence for each of the columns `names` that the files, or the source itself, have in another type."""
+    notes = {}
+    read = types.read
+    for name, now in types.now.items():
+        was = types.fit[name]
+        differs = name in types.wider or (name in own_types and now != was)
+        if name not in names or not differs:
+            continue
+        by_source = " in source.schema" if name in own_types else ""
+        is_refused = name in types.wider and name not in types.taken
+        only = ", which takes whole numbers alone" if is_refused else ""
+        notes[name] = (
+            f"column {name!r} is {dtype_name(now)}{by_source}, the workflow was fitted with {dtype_name(was)}: "
+            f"read as {dtype_name(read[name])}{only}"
+        )
+    return notes
+
+
+def _advice_on_values(
+    plan: Plan,
+    bound: Bound,
+    types: TypesUnderFit,
+    own_types: Collection[str],
+    exact: Collection[str],
+    training: bool,
+) -> dict[str, str]:
+    """By column, what to do about a value that the type in which it is read cannot hold."""
+    read = types.read
+    # Of texts a sample was looked at, and what a type of the user hides was not.
+    may_differ = {*read} if plan.format in TEXTS else {*types.wider, *own_types}
+    integers = [name for name, dtype in read.items() if pa.types.is_integer(dtype) and name in may_differ]
+    takes_floats = bound.taking_wider({name: pa.float64() for name in integers if name not in exact}, training)
+    advice = {}
+    if plan.format in ("csv", "tsv"):
+        advice = dict.fromkeys(read, "correct the value, or add it to source.null_values if it means null")
+    for name in integers:
+        how = "correct the value, or fit all rows again in another type"
+        if name in takes_floats:
+            how = "read its fractions as they are"
+        advice[name] = f"{how}: {schema_advice(name, pa.float64())}"
+    return advice
 
 
 def wider_number(was: pa.DataType, now: pa.DataType) -> pa.DataType | None:
