@@ -190,6 +190,28 @@ class NightChecks:
 
     def figures(self) -> Iterator[Finding]:
         """Single figures that are far from each of: their prediction, the last night, the same weekday before."""
+        for places, keys in self._comparable_figures().items():
+            design = self.design(places)
+            profiles = [self.past[n].profile for n in places]
+            figures = [self.before[n] for n in places]
+            scales = [scale_of(key, profiles, figures, self.profile) for key in keys]
+            past = np.array(
+                [[scale.to(of_night[key]) for key, scale in zip(keys, scales, strict=True)] for of_night in figures]
+            )
+            prediction = predict(past, design)
+            reach = limit(prediction.scale, design.degrees, self.chance)
+            for number, (key, scale) in enumerate(zip(keys, scales, strict=True)):
+                near = [float(prediction.center[number]), *(float(row[number]) for row in prediction.others)]
+                expected = self._expected(key, past[:, number], near, places, design)
+                far = float(reach[number])
+                if key.check == "rows":
+                    far = float(limit(prediction.scale[number], design.degrees, ROWS_CHANCE))
+                finding = self.figure(key, scale, expected, far, places, design)
+                if finding is not None:
+                    yield finding
+
+    def _comparable_figures(self) -> dict[tuple[int, ...], list[Key]]:
+        """Tonight's figures by the places of the nights that have them; none that too few nights have."""
         groups: dict[tuple[int, ...], list[Key]] = defaultdict(list)
         for key in sorted(self.own):
             places = tuple(place for place, figures in enumerate(self.before) if key in figures)
@@ -197,50 +219,37 @@ class NightChecks:
             needs_trend = key.check in DRIFTING and settings.threshold is None
             if len(places) >= (TREND if needs_trend else 1) and settings.level != "off":
                 groups[places].append(key)
-        for places, keys in groups.items():
-            design = self.design(places)
-            profiles, figures = [self.past[n].profile for n in places], [self.before[n] for n in places]
-            scales = [scale_of(key, profiles, figures, self.profile) for key in keys]
-            past = np.array(
-                [
-                    [scale.to(self.before[place][key]) for key, scale in zip(keys, scales, strict=True)]
-                    for place in places
-                ]
-            )
-            prediction = predict(past, design)
-            reach = limit(prediction.scale, design.degrees, self.chance)
-            for number, (key, scale) in enumerate(zip(keys, scales, strict=True)):
-                near = [float(prediction.center[number]), *(float(row[number]) for row in prediction.others)]
-                expected, far = Expected(near), float(reach[number])
-                early = len(places) < self.settings.nights
-                if early and key.check in DRIFTING and len(places) > 1:  # a counter goes on by steps of any size
-                    expected = Expected(near, 2 * float(np.abs(np.diff(past[:, number])).max()))
-                if early and key.check == "distinct":  # fewer rows have fewer values
-                    rows = max(self.profile.rows, 1) / max(profiles[-1].rows, 1)
-                    expected = Expected([*near, float(past[-1, number]) + math.log(rows)])
-                if key.check == "rows":
-                    days, versions = zip(*((self.past[n].day, self.past[n].version) for n in places), strict=True)
-                    expected = expected_rows(list(past[:, number]), days, versions, self.day, near, design, early)
-                    far = float(limit(prediction.scale[number], design.degrees, ROWS_CHANCE))
-                finding = self.figure(key, scale, expected, far, places, design)
-                if finding is not None:
-                    yield finding
+        return groups
+
+    def _expected(
+        self, key: Key, past: Array, near: list[float], places: tuple[int, ...], design: WeekdayCalendar
+    ) -> Expected:
+        """What a figure may be, on its scale: `near` what it is predicted to be, and as far off as is usual for it."""
+        early = len(places) < self.settings.nights
+        if key.check == "rows":
+            days, versions = zip(*((self.past[n].day, self.past[n].version) for n in places), strict=True)
+            return expected_rows(list(past), days, versions, self.day, near, design, early)
+        if early and key.check in DRIFTING and len(places) > 1:  # a counter goes on by steps of any size
+            return Expected(near, 2 * float(np.abs(np.diff(past)).max()))
+        if early and key.check == "distinct":  # fewer rows have fewer values
+            rows = max(self.profile.rows, 1) / max(self.past[places[-1]].profile.rows, 1)
+            return Expected([*near, float(past[-1]) + math.log(rows)])
+        return Expected(near)
 
     def figure(
         self, key: Key, scale: Scale, before: Expected, reach: float, places: tuple[int, ...], design: WeekdayCalendar
     ) -> Finding | None:
-        value, last = self.own[key], self.before[places[-1]][key]
-        now, column = scale.to(value), self.profile.columns.get(key.column)
-        z = _errors_of(ROWS_CHANCE) if key.check == "rows" else self.z
-        noise = noise_of(key, column, value, *self.counts(key, places[-1]), z, scale)
+        """The finding of a figure; None if it is as near to what is expected as it may be, or its check is off."""
+        value = self.own[key]
+        last = self.before[places[-1]][key]
+        column = self.profile.columns.get(key.column)
+        now = scale.to(value)
         early = len(places) < self.settings.nights
-        parts = [scale.early if early else scale.floor, before.least]
-        if design.degrees >= 3:
-            parts.append(reach)
         expected = min(before.near, key=lambda one: abs(now - one))
-        less, more = (max(min(max(parts), most), noise) for most in (before.fewer, before.more))
+        less, more = self._allowed_changes(key, scale, before, reach, places, design)
         bound = more if now >= expected else -less
-        figure, threshold = scale.change(now, expected), scale.change(expected + bound, expected)
+        figure = scale.change(now, expected)
+        threshold = scale.change(expected + bound, expected)
         if not early:
             widest = max(scale.change(expected + side, expected) for side in (more, -less))
             self.propose(key.check, self.title(key), widest)
@@ -257,6 +266,23 @@ class NightChecks:
         text = _sentence(key, self.title(key), texts, figure, threshold, now > expected, kind)
         text = text.replace("{compared}", before.compared or self.compared(len(places), design))
         return Finding(self.title(key), key.check, _plain(value), _plain(last), figure, threshold, level, text)
+
+    def _allowed_changes(
+        self, key: Key, scale: Scale, before: Expected, reach: float, places: tuple[int, ...], design: WeekdayCalendar
+    ) -> tuple[float, float]:
+        """(how much less, how much more than expected) a figure may be, on its scale.
+
+        The largest of its floor, of what `before` allows at least, and of `reach` where enough nights say how far that
+        is; at most what `before` allows, and at least the noise of a sample.
+        """
+        z = _errors_of(ROWS_CHANCE) if key.check == "rows" else self.z
+        column = self.profile.columns.get(key.column)
+        noise = noise_of(key, column, self.own[key], *self.counts(key, places[-1]), z, scale)
+        parts = [scale.early if len(places) < self.settings.nights else scale.floor, before.least]
+        if design.degrees >= 3:
+            parts.append(reach)
+        less, more = (max(min(max(parts), most), noise) for most in (before.fewer, before.more))
+        return less, more
 
     def counts(self, key: Key, place: int) -> tuple[int, int]:
         """The values of which tonight's figure was made, and the night's before."""
@@ -421,45 +447,31 @@ class NightChecks:
         """Columns that no longer go together with those with which they went together in every night before: their
         values are those of other rows. Columns that are swapped are left out."""
         past = [night.profile for night in self.past if night.profile.associations]
-        level, settings = self.level("associations", len(past)), self.check("associations")
+        level = self.level("associations", len(past))
         if not past or level is None or not self.profile.associations:
             return
-        most_lost = ASSOCIATION_LOST if settings.threshold is None else settings.threshold
-        lost: dict[str, tuple[list[str], float]] = {}
-        before: dict[tuple[str, str], float] = {}  # of pairs that surely go together
-        tonight: dict[tuple[str, str], float] = {}
-        for pair, association in self.profile.associations.items():
-            nights = [profile.associations.get(pair, Association(0.0)) for profile in past]
-            squares = [night.v**2 for night in nights]
-            by_chance = float(np.mean([night.by_chance**2 for night in (association, *nights)]))
-            least = SURE * max(by_chance, float(np.std(squares))) * math.sqrt(1 + 1 / len(past))
-            square = float(np.mean(squares))
-            if square >= max(STRONG**2, least):
-                before[pair] = math.sqrt(square)
-                is_less = association.v**2 <= square - least
-                tonight[pair] = association.v if is_less else before[pair]
-        other_columns = {name for finding in swapped for name in finding.column.split(", ")}
-        for name in self.names:
-            if name in other_columns:
-                continue
-            strong = {pair: value for pair, value in before.items() if name in pair}
-            pairs = sorted(strong, key=lambda pair: (-strong[pair], pair))[:PARTNERS]
-            shares = [1 - tonight[pair] / strong[pair] for pair in pairs]
-            if shares and min(shares) > most_lost:
-                lost[name] = [other for pair in pairs for other in pair if other != name], min(shares)
+        threshold = self.check("associations").threshold
+        most_lost = ASSOCIATION_LOST if threshold is None else threshold
+        pairs = _strong_pairs(self.profile, past)
+        of_swapped = {name for finding in swapped for name in finding.column.split(", ")}
+        lost = {name: _lost_association(name, pairs) for name in self.names if name not in of_swapped}
+        too_much = {name: one for name, one in lost.items() if one is not None and one.share > most_lost}
         reported: set[str] = set()
-        for name, (partners, share) in sorted(lost.items(), key=lambda item: (-len(item[1][0]), item[0])):
-            if reported.issuperset(partners):  # they have lost it, not this column
+        # A column that has lost more partners comes first: it explains what these have lost with it.
+        for name, one in sorted(too_much.items(), key=lambda item: (-len(item[1].partners), item[0])):
+            if reported.issuperset(one.partners):  # they have lost it, not this column
                 continue
             reported.add(name)
-            values = [(before[pair], tonight[pair]) for pair in _pairs(name, partners)]
-            was, now = (", ".join(f"{value:.2f}" for value in one) for one in zip(*values, strict=True))
+            strengths = [pairs[pair] for pair in _pairs(name, one.partners)]
+            was = ", ".join(f"{strength.before:.2f}" for strength in strengths)
+            now = ", ".join(f"{strength.tonight:.2f}" for strength in strengths)
             text = (
-                f"{name}: its values no longer go together with those of {', '.join(partners)}, as if they were of "
+                f"{name}: its values no longer go together with those of {', '.join(one.partners)}, as if they were of "
                 f"other rows: Cramér's V is {now}; in {len(past)} good night{'s' * (len(past) > 1)} it was "
-                f"{was} on average (lost {percent(share)}, threshold {percent(most_lost)})"
+                f"{was} on average (lost {percent(one.share)}, threshold {percent(most_lost)})"
             )
-            yield Finding(name, "associations", values[0][1], values[0][0], share, most_lost, level, text)
+            first = strengths[0]
+            yield Finding(name, "associations", first.tonight, first.before, one.share, most_lost, level, text)
 
     def duplicates(self, findings: Sequence[Finding]) -> Iterator[Finding]:
         """Rows that came twice: tonight, or tonight and in a night before."""
@@ -501,6 +513,49 @@ class NightChecks:
         """By how much the number of distinct values has grown against the largest of the last seven nights."""
         past = self.columns_before(name)[1][-7:]
         return self.profile.columns[name].distinct / max(column.distinct for column in past) - 1
+
+
+@dataclass(frozen=True)
+class PairStrength:
+    """Cramér's V of two columns: the mean of the nights before, and tonight's; the same where it is not surely less."""
+
+    before: float
+    tonight: float
+
+
+@dataclass(frozen=True)
+class LostAssociation:
+    """What a column has lost of its association with each of its partners, at least: 1 is all of it."""
+
+    partners: list[str]
+    share: float
+
+
+def _strong_pairs(profile: Profile, past: Sequence[Profile]) -> dict[tuple[str, str], PairStrength]:
+    """The pairs of columns that surely go together in the nights before, and tonight's strength of each."""
+    pairs: dict[tuple[str, str], PairStrength] = {}
+    for pair, association in profile.associations.items():
+        nights = [night.associations.get(pair, Association(0.0)) for night in past]
+        squares = [night.v**2 for night in nights]
+        by_chance = float(np.mean([night.by_chance**2 for night in (association, *nights)]))
+        # Two errors add up: that of the mean of so many nights, and tonight's.
+        least = SURE * max(by_chance, float(np.std(squares))) * math.sqrt(1 + 1 / len(past))
+        square = float(np.mean(squares))
+        if square >= max(STRONG**2, least):
+            before = math.sqrt(square)
+            is_less = association.v**2 <= square - least
+            pairs[pair] = PairStrength(before, association.v if is_less else before)
+    return pairs
+
+
+def _lost_association(name: str, pairs: Mapping[tuple[str, str], PairStrength]) -> LostAssociation | None:
+    """What a column has lost with those with which it goes together most; None if it goes together with none."""
+    strong = [pair for pair in pairs if name in pair]
+    strongest = sorted(strong, key=lambda pair: (-pairs[pair].before, pair))[:PARTNERS]
+    if not strongest:
+        return None
+    partners = [other for pair in strongest for other in pair if other != name]
+    return LostAssociation(partners, min(1 - pairs[pair].tonight / pairs[pair].before for pair in strongest))
 
 
 def _pairs(name: str, partners: Sequence[str]) -> list[tuple[str, str]]:
