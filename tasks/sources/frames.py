@@ -315,6 +315,19 @@ def _frames(tables: Sequence[pa.Table], inputs: Sequence[Input], facts: Sequence
     if not any(of_frame.rows for of_frame in facts):
         raise DataError("the input has no rows at all", where="Dataset", do="give a frame with rows")
     check_names(schemas[0].names, "Dataset")
+    types = _common_types(schemas)
+    sizes = {n: fixed_size({schema.field(n).type for schema in schemas}) for n in types}
+    columns = [Column(n, pa.string() if pa.types.is_null(t) else t, properties=sizes[n]) for n, t in types.items()]
+    counted = [replace(one, rows=f.rows, hashes=f.hashes) for one, f in zip(inputs, facts, strict=bool(inputs))]
+    rows = tuple(f.rows for f in facts)
+    sizes_in_bytes = tuple(f.nbytes for f in facts)
+    dropped = tuple(dict.fromkeys(f.index for f in facts if f.index))
+    return Frames(tuple(tables), rows, sizes_in_bytes, Schema(columns), tuple(counted), dropped)
+
+
+def _common_types(schemas: Sequence[pa.Schema]) -> dict[str, pa.DataType]:
+    """The types of the columns of all frames, of columns of nulls those of a frame that has values; a DataError where
+    frames have different columns, or a column in types of different kinds."""
     types: dict[str, pa.DataType] = {f.name: plain_type(f.type) for f in schemas[0]}
     for number, schema in enumerate(schemas):
         if set(schema.names) != set(types):
@@ -324,15 +337,8 @@ def _frames(tables: Sequence[pa.Table], inputs: Sequence[Input], facts: Sequence
         for name, dtype in here.items():
             if kind_of(dtype) != kind_of(types[name]) and pa.null() not in (dtype, types[name]):
                 why = f"it is {dtype_name(dtype)} there, and {dtype_name(types[name])} before"
-                what, do = (
-                    f"column {name!r} of the frame changes its type",
-                    f"give it one type: frame.astype({{{name!r}: ..}})",
-                )
+                what = f"column {name!r} of the frame changes its type"
+                do = f"give it one type: frame.astype({{{name!r}: ..}})"
                 raise DataError(what, where=f"frame {number}", why=why, do=do)
         types = {name: here[name] if pa.types.is_null(dtype) else dtype for name, dtype in types.items()}
-    sizes = {n: fixed_size({schema.field(n).type for schema in schemas}) for n in types}
-    columns = [Column(n, pa.string() if pa.types.is_null(t) else t, properties=sizes[n]) for n, t in types.items()]
-    counted = [replace(one, rows=f.rows, hashes=f.hashes) for one, f in zip(inputs, facts, strict=bool(inputs))]
-    rows, sizes_in_bytes = tuple(f.rows for f in facts), tuple(f.nbytes for f in facts)
-    dropped = tuple(dict.fromkeys(f.index for f in facts if f.index))
-    return Frames(tuple(tables), rows, sizes_in_bytes, Schema(columns), tuple(counted), dropped)
+    return types

@@ -47,7 +47,8 @@ class United:
         self, outside: Mapping[str, Sequence[str]], paths: Sequence[str], missing: Literal["error", "null"]
     ) -> United:
         """The same with the columns of folders' names that some files are in no folder of: they lack the column."""
-        absent, apart = {number: [*names] for number, names in self.absent.items()}, dict(self.apart)
+        absent = {number: [*names] for number, names in self.absent.items()}
+        apart = dict(self.apart)
         for name, those in ((name, those) for name, those in outside.items() if those):
             for number in (number for number, path in enumerate(paths) if path in {*those}):
                 absent.setdefault(number, []).append(name)
@@ -77,45 +78,78 @@ def united(
     """
     first = inspected[0]
     check_names(first.schema.names, first.file.path)
-    types, origin = {}, dict[str, str]()
-    apart: dict[str, Apart] = {}
-    for item in inspected:
-        apart = {**item.repeated, **apart}
-    grown = {name: text for name, text in first.grown.items() if name not in declared}
-    seen = None
-    for item in inspected:
-        if item.schema == seen:
-            continue
-        seen, path = item.schema, item.file.path
-        for name, here in ((f.name, plain_type(f.type)) for f in item.schema if f.name not in folders):
-            if name not in types:
-                types[name], origin[name] = here, path
-            elif name not in declared and name not in apart:
-                both = _either(types[name], here)
-                if both is None:
-                    apart[name] = _different(name, here, path, types[name], origin[name])
-                    continue
-                if _grew(both, types[name]) or _grew(both, here):
-                    grown[name] = (
-                        f"column {name!r} is {dtype_name(here)} in {path}, {dtype_name(types[name])} in "
-                        f"{origin[name]}: read as {dtype_name(both)}"
-                    )
-                if both == here != types[name]:
-                    origin[name] = path
-                types[name] = both
-    types |= _declared_types(declared, types, first.file.path)
+    columns = _unite_types(inspected, declared, folders)
+    types = columns.types | _declared_types(declared, columns.types, first.file.path)
     absent = _absent(inspected, types)
     if missing == "error":
         for number, names in absent.items():
             for name in names:
-                apart.setdefault(name, _lacking(name, inspected[number], origin.get(name, first.file.path)))
+                there = columns.origin.get(name, first.file.path)
+                columns.apart.setdefault(name, _lacking(name, inspected[number], there))
     types = {n: null_types.get(n, t) if pa.types.is_null(t) else t for n, t in types.items()}
+    sizes = _fixed_sizes(inspected, declared)
+    schema = Schema(Column(name, _without_null(dtype), properties=sizes.get(name, {})) for name, dtype in types.items())
+    return United(schema, absent, columns.apart, columns.grown)
+
+
+@dataclass
+class UnitedTypes:
+    """The columns of the files so far, each in a type that holds its values in all of them; `origin` is the file that
+    the type is of, `apart` and `grown` are as in `United`."""
+
+    apart: dict[str, Apart]
+    grown: dict[str, str]
+    types: dict[str, pa.DataType] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, here: pa.DataType, path: str) -> None:
+        """Add the type of a known column in one more file."""
+        before = self.types[name]
+        both = _either(before, here)
+        if both is None:
+            self.apart[name] = _different(name, here, path, before, self.origin[name])
+            return
+        if _grew(both, before) or _grew(both, here):
+            self.grown[name] = (
+                f"column {name!r} is {dtype_name(here)} in {path}, {dtype_name(before)} in "
+                f"{self.origin[name]}: read as {dtype_name(both)}"
+            )
+        if both == here != before:
+            self.origin[name] = path
+        self.types[name] = both
+
+
+def _unite_types(inspected: Sequence[Inspected], declared: Collection[str], folders: Collection[str]) -> UnitedTypes:
+    """Unite the types of the files' columns, file after file; those of `declared` columns do not matter."""
+    apart: dict[str, Apart] = {}
+    for item in inspected:
+        apart = {**item.repeated, **apart}
+    grown = {name: text for name, text in inspected[0].grown.items() if name not in declared}
+    columns = UnitedTypes(apart, grown)
+    seen = None
+    for item in inspected:
+        if item.schema == seen:  # most files are like the one before
+            continue
+        seen = item.schema
+        for column in item.schema:
+            name = column.name
+            if name in folders:
+                continue
+            here = plain_type(column.type)
+            if name not in columns.types:
+                columns.types[name] = here
+                columns.origin[name] = item.file.path
+            elif name not in declared and name not in columns.apart:
+                columns.add(name, here, item.file.path)
+    return columns
+
+
+def _fixed_sizes(inspected: Sequence[Inspected], declared: Collection[str]) -> dict[str, dict[str, int]]:
+    """By column that is not declared, the property of lists that have the same length in all files."""
     written: dict[str, set[pa.DataType]] = {}
     for name, dtype in {(f.name, f.type) for item in inspected for f in item.schema if f.name not in declared}:
         written.setdefault(name, set()).add(dtype)
-    sizes = {name: fixed_size(written.get(name, ())) for name in types}
-    schema = Schema(Column(name, _without_null(dtype), properties=sizes[name]) for name, dtype in types.items())
-    return United(schema, absent, apart, grown)
+    return {name: fixed_size(dtypes) for name, dtypes in written.items()}
 
 
 def _absent(inspected: Sequence[Inspected], types: Mapping[str, pa.DataType]) -> dict[int, tuple[str, ...]]:

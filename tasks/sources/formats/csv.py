@@ -155,13 +155,7 @@ class Delimited:
         if options.get("bad_lines"):  # values that do not fit make lines bad, so that types come before the counts
             seen = inferred(list(parallel_map(partial(text_ranges.has_rows, options), heads)))
             options = {**options, TYPES: line_types(seen.types, options["schema"])}
-        counted = [text_ranges.CountedLines(())] * len(heads)
-        for parser in dict.fromkeys(self.of_columns(len(n)) for n in names):
-            its = [i for i, n in enumerate(names) if self.of_columns(len(n)) == parser]
-            sieves = [parser._sieve(names[i], options) for i in its]
-            some = text_ranges.count([heads[i] for i in its], options, parser.dialect, limits, parallel_map, sieves)
-            for i, count in zip(its, some, strict=True):
-                counted[i] = count
+        counted = self._count_lines(heads, names, options, limits, parallel_map)
         types, grown, number_texts = seen or inferred([bool(c.units) for c in counted])
         return [
             Inspected(
@@ -175,6 +169,24 @@ class Delimited:
             )
             for i, h in enumerate(heads)
         ]
+
+    def _count_lines(
+        self,
+        heads: Sequence[text_ranges.Head],
+        names: Sequence[Sequence[str]],
+        options: dict[str, Any],
+        limits: Limits,
+        parallel_map: Callable[..., Any],
+    ) -> list[text_ranges.CountedLines]:
+        """Count the lines of each file; files with as many columns are counted together, by the parser for them."""
+        counted = [text_ranges.CountedLines(())] * len(heads)
+        for parser in dict.fromkeys(self.of_columns(len(n)) for n in names):
+            its = [i for i, n in enumerate(names) if self.of_columns(len(n)) == parser]
+            sieves = [parser._sieve(names[i], options) for i in its]
+            some = text_ranges.count([heads[i] for i in its], options, parser.dialect, limits, parallel_map, sieves)
+            for i, count in zip(its, some, strict=True):
+                counted[i] = count
+        return counted
 
     def _head(self, options: dict[str, Any], file: File) -> text_ranges.Head:
         return text_ranges.head(options, replace(self.dialect, blank=False), options["header"], file)

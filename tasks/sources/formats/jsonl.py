@@ -56,10 +56,7 @@ def survey(
         for head in full:
             _check_lines(head)
     types, grown, number_texts = seen or text_ranges.types_of(full, partial(_infer, options), parallel_map)
-    optional = {*options.get("optional", ())} - {*types}
-    inferred = Schema(Column(name, dtype) for name, dtype in types.items())
-    optional |= {name for name in options["schema"] if name not in types and inferred.root(name)}
-    types.update({name: parse_dtype(t) for name, t in options["schema"].items() if name not in optional})
+    types.update(_declared_types(types, options))
     keys = [name for name in types if name not in options["schema"]] if len(full) > 1 else []
     lacking = dict(zip(full, parallel_map(partial(_lacking, options, keys), full), strict=True)) if keys else {}
     return [
@@ -73,6 +70,14 @@ def survey(
         )
         for h, c in zip(heads, counted, strict=True)
     ]
+
+
+def _declared_types(types: Mapping[str, pa.DataType], options: Mapping[str, Any]) -> dict[str, pa.DataType]:
+    """The types of `source.schema`, but for those of fields of structs, and of optional columns that no file has."""
+    left_out = {*options.get("optional", ())} - {*types}
+    inferred = Schema(Column(name, dtype) for name, dtype in types.items())
+    left_out |= {name for name in options["schema"] if name not in types and inferred.root(name)}
+    return {name: parse_dtype(t) for name, t in options["schema"].items() if name not in left_out}
 
 
 def _sieve(options: dict[str, Any]) -> JsonSieve | None:
