@@ -38,28 +38,39 @@ class CountTables:
     ) -> Seen:
         """What the counts say of the columns (step -> column): the tables of the new rows of a refit, which have no
         value in common, else what was learned in a phase."""
-        start, seen, cores = time.thread_time(), Seen(), len(os.sched_getaffinity(0))
+        start = time.thread_time()
+        seen = Seen()
+        cores = len(os.sched_getaffinity(0))
         with (
             ThreadPoolExecutor(cores, thread_name_prefix="rowmill-profile") as threads,
             ThreadPoolExecutor(1, thread_name_prefix="rowmill-profile-gpu") as on_gpu,
         ):
             futures = {}
             for key, name in columns.items():
-                learned = fitted[key], partials.get(key, {})
-                tables, nulls = (of_rows[key], 0) if key in of_rows else _learned_tables(*learned)
+                if key in of_rows:
+                    tables, nulls = of_rows[key], 0
+                else:
+                    tables, nulls = _learned_tables(fitted[key], partials.get(key, {}))
                 engine = self.engine if sum(map(len, tables)) > FEW else "pandas"
-                size, workers = PART[engine], on_gpu if engine == "cudf" else threads
-                parts = [table.slice(at, size) for table in tables for at in range(0, len(table), size)]
-                parts = parts or [tables[0].slice(0, 0)]
+                workers = on_gpu if engine == "cudf" else threads
+                parts = _cut_tables(tables, PART[engine])
                 futures[name] = nulls, [workers.submit(_sketched, part, engine) for part in parts]
             for name, (nulls, parts) in futures.items():
                 sketches, seconds = zip(*[part.result() for part in parts], strict=True)
-                sketch, seen.seconds = column_sketch.merge(sketches), seen.seconds + sum(seconds)
-                sketch.rows, sketch.nulls = sketch.rows + nulls, sketch.nulls + nulls
+                sketch = column_sketch.merge(sketches)
+                sketch.rows += nulls
+                sketch.nulls += nulls
+                seen.seconds += sum(seconds)
                 seen.columns[name] = sketch
         seen.seconds += time.thread_time() - start
         seen.rows = max((sketch.rows for sketch in seen.columns.values()), default=0)
         return seen
+
+
+def _cut_tables(tables: Sequence[pa.Table], size: int) -> list[pa.Table]:
+    """The rows of tables in parts of so many; one empty part where there are no rows."""
+    parts = [table.slice(at, size) for table in tables for at in range(0, len(table), size)]
+    return parts or [tables[0].slice(0, 0)]
 
 
 def _learned_tables(fitted: Mapping[str, Any], saved: Mapping[str, Any]) -> tuple[Sequence[pa.Table], int]:

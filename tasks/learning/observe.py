@@ -288,11 +288,12 @@ def observe(phase: Phase, partition: Partition) -> Observed:
 
 
 def _observe(phase: Phase, partition: Partition) -> Observed:
-    work, engine = phase.work, phase.work.kernels
+    work = phase.work
+    xp = work.kernels.xp
     targets = [place for step in phase.steps for place in step.fit_inputs.values()]
     evaluation = work.opened(partition, targets)
     evaluation.columns(targets)
-    offsets = {space: block_offsets(partition, c.ordered(), engine.xp) for space, c in evaluation.contexts.items()}
+    offsets = {space: block_offsets(partition, c.ordered(), xp) for space, c in evaluation.contexts.items()}
     partials: dict[str, Partial] = {}
     moments: dict[str, list[Moments]] = {}
     for step in phase.steps:
@@ -300,7 +301,6 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
         assert isinstance(op, Learned)
         columns = evaluation.inputs(step, fitting=True)
         context = replace(evaluation.contexts[step.space], question=phase.question(step))
-        starts = offsets[step.space]
         try:
             if order_free(step, work.bound):
                 with evaluation.noted(step):
@@ -308,10 +308,9 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
                 tree = {(-1, 0): large_tables.split_if_large(op, observed)}
             else:
                 with evaluation.noted(step):
-                    by_block = op.observe_blocks(columns, step.unit, context, starts)
-                if isinstance(op, Normalize) and work.profile and not work.filters:
-                    place, name = work.bound.origin(*step.fit_inputs[step.unit[0]])
-                    moments |= {name: by_block} if place == SOURCE else {}
+                    by_block = op.observe_blocks(columns, step.unit, context, offsets[step.space])
+                if work.profile and not work.filters:
+                    moments |= _moments_of_source(step, by_block, work.bound)
                 tree = join_siblings(op, {(0, b.number): p for b, p in zip(partition.blocks, by_block, strict=True)})
         except Exception as error:
             raise explained(error, step, evaluation.place(step)) from error
@@ -319,6 +318,14 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
     seen = Seen() if work.profile is None else work.seen(evaluation, partition, moments)
     seen.left_out = evaluation.left_out
     return with_size(Observed(partials, failed=records(evaluation.failed), seen=seen))
+
+
+def _moments_of_source(step: Step, by_block: list[Moments], bound: Bound) -> dict[str, list[Moments]]:
+    """The moments of a column of the source, by its name, if a Normalize has observed it as it is; else {}."""
+    if not isinstance(step.op, Normalize):
+        return {}
+    place, name = bound.origin(*step.fit_inputs[step.unit[0]])
+    return {name: by_block} if place == SOURCE else {}
 
 
 def _profiling(phase: Phase, known: set[str]) -> tuple[Phase, dict[str, str]]:
