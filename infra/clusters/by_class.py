@@ -119,7 +119,8 @@ def construct(opened: RunningCluster, cluster: Cluster, chosen: Callable[..., An
         settings.pop("rowmill.gpu-pool", None)
     if ready:
         settings["temporary-directory"] = ready.folder  # the scheduler's is there, too
-    variables = {**(GPU_ENVIRONMENT if cluster.gpus else cpu_environment(None)), "DASK_LOGGING__DISTRIBUTED": None}
+    of_engine = GPU_ENVIRONMENT if cluster.gpus else cpu_environment(None)
+    variables = {**of_engine, "DASK_LOGGING__DISTRIBUTED": None}
     started_in = local_environment(variables)  # until the cluster is closed, since workers may come later
     opened.on_close.append(partial(started_in.__exit__, None, None, None))
     with dask.config.set(settings):

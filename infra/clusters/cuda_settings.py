@@ -41,11 +41,10 @@ def memory_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> dict[st
     if protocol != "ucx":
         return {"device_memory_limit": _aligned(cluster.device_memory_limit, 0.5, gpus)}
     size = _aligned(cluster.rmm_pool_size, 0.6, gpus)
-    return {
-        "rmm_pool_size": size,
-        **({"rmm_maximum_pool_size": size} if cluster.rmm_pool_size else {}),
-        "device_memory_limit": _aligned(cluster.device_memory_limit, 0.45, gpus),
-    }
+    settings = {"rmm_pool_size": size, "device_memory_limit": _aligned(cluster.device_memory_limit, 0.45, gpus)}
+    if cluster.rmm_pool_size:
+        settings["rmm_maximum_pool_size"] = size
+    return settings
 
 
 def _aligned(size: str | None, share: float, gpus: list[Gpu]) -> int:

@@ -268,9 +268,12 @@ def offered(cluster: ClusterBase) -> dict[str, float]:
 
 def _check_bounds(cluster: ClusterBase, of_host: ClusterBase, numbers: Mapping[str, Any]) -> None:
     """Refuse numbers of workers that a job gives and the host's configuration does not allow."""
-    low, high = of_host.scaling.get("minimum", 1), of_host.scaling.get("maximum", of_host.workers)
-    bounds = cluster.adapt.model_dump() if cluster.adapt and "adapt" in numbers else {}
-    for key, number in {**({"workers": cluster.workers} if "workers" in numbers else {}), **bounds}.items():
+    low = of_host.scaling.get("minimum", 1)
+    high = of_host.scaling.get("maximum", of_host.workers)
+    wanted: dict[str, Any] = {"workers": cluster.workers} if "workers" in numbers else {}
+    if cluster.adapt and "adapt" in numbers:
+        wanted |= cluster.adapt.model_dump()
+    for key, number in wanted.items():
         if not (isinstance(low, int) and isinstance(high, int)):
             raise ValueError(f"the configuration {cluster.configuration} sets no bounds for `{key}`: leave it out")
         if number is None or not low <= number <= high:

@@ -121,7 +121,7 @@ class Delimited:
                 shown["skip_initial_space"] = True
         return shown
 
-    def _sieve(self, names: list[str], options: dict[str, Any]) -> DelimitedSieve:
+    def _sieve(self, names: Sequence[str], options: dict[str, Any]) -> DelimitedSieve:
         """The sieve by which text with these columns is counted and read; if nothing is left out, it finds the lines
         that a parser would read as other rows."""
         misfits = partial(self._misfits, names, options) if options.get("bad_lines") and options.get(TYPES) else None
@@ -370,7 +370,7 @@ class Delimited:
                 merged_advice(name, values.type),
             )
 
-    def _misfits(self, names: list[str], options: dict[str, Any], data: bytes) -> dict[int, str]:
+    def _misfits(self, names: Sequence[str], options: dict[str, Any], data: bytes) -> dict[int, str]:
         """The rows of a text of whole records with a value that does not fit the type of its column, and why."""
         types = {n: parse_dtype(t) for n, t in options[TYPES].items() if n in names}
         types = {n: t for n, t in types.items() if kind_of(t) in ("number", "bool", "time")}
