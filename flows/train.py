@@ -51,7 +51,8 @@ def train(path: str, version: str = "") -> str:
 
 def _run(command: list[str]) -> None:
     """Run a command and log its lines; a GiveUpError if it fails. Whatever ends this run ends the command."""
-    log, lines = get_run_logger(), list[str]()
+    log = get_run_logger()
+    lines = list[str]()
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

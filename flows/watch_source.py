@@ -30,7 +30,8 @@ from tasks.storage.allowed_roots import check_path
 from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_folder, local_path
 
-ARRIVED, NOTHING = "rowmill.data.arrived", "there is no input"
+ARRIVED = "rowmill.data.arrived"
+NOTHING = "there is no input"
 NAMESPACE = uuid.UUID("6d696c6c-7261-4365-8000-64617461696e")
 MOST_NAMED = 10  # strays that a line of the log names
 
@@ -100,7 +101,8 @@ def _look(
 ) -> list[str]:
     """The paths that were announced."""
     log = get_run_logger()
-    seen, named = load_seen(note), load_strays(note)
+    seen = load_seen(note)
+    named = load_strays(note)
     if not is_remote(root) and not Path(root).exists():
         raise JobError(
             "the watched folder is not there",
@@ -117,7 +119,8 @@ def _look(
     files, strays = data_files(there, _root_of(there, root, options), patterns, format)
     complete = files
     if marker:
-        complete, settle = marked(files, _root_of(files, root, options), marker, options), 0
+        complete = marked(files, _root_of(files, root, options), marker, options)
+        settle = 0
         strays = [file for file in strays if file.path.rpartition("/")[2] != marker]
     new, seen = look(complete, seen, time.time(), settle)
     arrivals = list(grouped(new, _root_of(new, root, options)))
@@ -136,7 +139,9 @@ def announce(paths: Sequence[str], patterns: Sequence[str] = (), format: str = "
 
     JobError where nothing is there, or nothing of it is data.
     """
-    options, by_root, named = options or {}, dict[str, list[File]](), set[str]()
+    options = options or {}
+    by_root = dict[str, list[File]]()
+    named = set[str]()
     for path in paths:
         root = path.rstrip("/") if is_remote(path) else local_path(path)
         try:

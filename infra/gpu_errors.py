@@ -22,7 +22,8 @@ def transport(protocol: str | None, chosen: Sequence[Gpu]) -> str:
     """
     if protocol != "ucx":
         return protocol or "tcp"
-    need, disk = SHARED_PER_GPU * len(chosen), shutil.disk_usage(SHARED) if SHARED.exists() else None
+    need = SHARED_PER_GPU * len(chosen)
+    disk = shutil.disk_usage(SHARED) if SHARED.exists() else None
     free, total = (disk.free, disk.total) if disk else (0, 0)
     if len(chosen) < 2 or free >= need:
         return "ucx"

@@ -79,7 +79,8 @@ def _by_nvml() -> list[Gpu] | None:
 
 
 def _described(nvml: ModuleType, index: int, handle: object) -> Gpu:
-    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
+    uuid = nvml.nvmlDeviceGetUUID(handle)
+    name = nvml.nvmlDeviceGetName(handle)
     return Gpu(index, str(uuid), str(name), nvml.nvmlDeviceGetMemoryInfo(handle).total)
 
 

@@ -186,7 +186,8 @@ class Dataset(KnownFromNVTabular):
         **unknown: Never,  # type checkers refuse any
     ) -> None:
         if unknown:
-            name, known = next(iter(unknown)), [*inspect.signature(Dataset).parameters][:-1]
+            name = next(iter(unknown))
+            known = [*inspect.signature(Dataset).parameters][:-1]
             do = of_parameter("Dataset", name) or near(name, known)
             raise JobError(f"{name!r} is not a parameter of Dataset", where="Dataset", do=do)
         if engine not in ENGINES:
@@ -195,7 +196,10 @@ class Dataset(KnownFromNVTabular):
         self._versions = versions
         if versions is not None:
             source = _versions(source, versions)
-        self.source, self.engine, self.client, self._index = source, engine, client, index
+        self.source = source
+        self.engine = engine
+        self.client = client
+        self._index = index
         self._section: Source | None = None
         self._fit: Fit | None = None
         self._rows: _ChosenRows | None = None
@@ -523,13 +527,16 @@ class Dataset(KnownFromNVTabular):
 
     def _ruled(self, name: str, values: dict[str, Any], behind: Sequence[str] = ()) -> Dataset:
         """The data set with one more rule on its rows."""
-        where, known = f"Dataset.{name}", self._rows or _ChosenRows(self._unkeyed, Source(path="."))
+        where = f"Dataset.{name}"
+        known = self._rows or _ChosenRows(self._unkeyed, Source(path="."))
         for other in (name, *behind):
             if getattr(known.source, other) is None:
                 continue
-            what, do = f"{name} is called after {other}", f"call {name} before {other}"
+            what = f"{name} is called after {other}"
+            do = f"call {name} before {other}"
             if other == name:
-                what, do = f"{name} is called twice", f"call {name} once"
+                what = f"{name} is called twice"
+                do = f"call {name} once"
             why = "rows are made unique, then split and down-sampled, each once"
             raise JobError(what, where=where, why=why, do=do)
         ruled = copy(self)
@@ -553,7 +560,8 @@ class Dataset(KnownFromNVTabular):
 
     def _work(self, columns: Sequence[str]) -> Work:
         """What reads the rows that rules keep."""
-        names, engine = tuple(columns), libraries.resolve_engine(self.engine)
+        names = tuple(columns)
+        engine = libraries.resolve_engine(self.engine)
         return Work(self.handle, Node("pick", selection=names, name="source"), self.schema, engine, rules=self.rules)
 
     def shuffle_by_keys(self, keys: str | Sequence[str], sort_by: str | Sequence[str] = ()) -> Dataset:
@@ -566,7 +574,8 @@ class Dataset(KnownFromNVTabular):
         """
         folder = _ScratchFolder(tempfile.mkdtemp(prefix="rowmill-keys-"))
         names, sort = ([n] if isinstance(n, str) else list(n) for n in (keys, sort_by))
-        engine, size = libraries.resolve_engine(self.engine), self._bytes_of_a_partition(self.plan.nbytes)
+        engine = libraries.resolve_engine(self.engine)
+        size = self._bytes_of_a_partition(self.plan.nbytes)
         try:
             check_text_order(self.handle, self.plan, Source(path=".", sort_by=sort), self.pool)
             fresh = RowRules(self._rows.repeated if self._rows else None)  # as in a job with source.keys
@@ -592,16 +601,20 @@ class Dataset(KnownFromNVTabular):
                 return self
             other = copy(self)
             other.__dict__.pop("plan", None)
-            other._rows, other._section, other._fit = rows, rows.dataset._section, rows.dataset._fit
+            other._rows = rows
+            other._section = rows.dataset._section
+            other._fit = rows.dataset._fit
             return other
-        fit, section = Fit.of(self._section, reading), with_values(self._section, reading)
+        fit = Fit.of(self._section, reading)
+        section = with_values(self._section, reading)
         laid_out = {name for name in LAYOUT if name in reading} | ({"format"} if "by_suffix" in reading else set())
         laid_out |= {"number_texts"} & reading.keys()
         if section == self._section and not laid_out - {*fit.own}:
             return self
         other = copy(self)
         other.__dict__.pop("plan", None)
-        other._section, other._fit = section, fit
+        other._section = section
+        other._fit = fit
         return other
 
     def differences(self, reading: Mapping[str, Any]) -> list[str]:
@@ -682,7 +695,8 @@ class Dataset(KnownFromNVTabular):
         """
         if self._keeps_partitions and (first := self._first_rows(n)) is not None:
             return first
-        tables, rows = list[pa.Table](), 0
+        tables = list[pa.Table]()
+        rows = 0
         _, source = self._reading(None)
         for block in self.plan.blocks:
             if rows >= n and tables:
@@ -695,7 +709,8 @@ class Dataset(KnownFromNVTabular):
     def _first_rows(self, n: int) -> DataFrame | None:
         """The first n rows of a Dask frame whose partitions nothing has computed yet; None if it has no row."""
         frame = self.to_ddf()
-        tables, rows = list[pa.Table](), 0
+        tables = list[pa.Table]()
+        rows = 0
         for number in range(frame.npartitions):
             with using(self.client):
                 tables.append(to_table(frame.get_partition(number).compute().head(n - rows)))
@@ -739,11 +754,13 @@ class Dataset(KnownFromNVTabular):
                 other._rows = replace(rules, dataset=rules.dataset.persist(), shared={})
                 return other
             with using(self.client):
-                other.source, other._is_persisted = self.source.persist(), True
+                other.source = self.source.persist()
+                other._is_persisted = True
             return other
         plan = self.plan
         work = Work(self.handle, Node("pick", name="source"), plan.schema, libraries.resolve_engine(self.engine))
-        pool, partitions = self.pool, plan.partitions
+        pool = self.pool
+        partitions = plan.partitions
         if isinstance(pool, DaskPool):
             function, first = pool.with_shared(_columns, work, len(partitions))
             parts = over_frames(function, first, partitions, f"rows-{uuid4().hex[:8]}", pool.client)
@@ -769,7 +786,8 @@ class Dataset(KnownFromNVTabular):
                [2. , nan],
                [3. , 1.5]])
         """
-        matrices, partitions = self.matrices(columns, dtype), self.plan.partitions
+        matrices = self.matrices(columns, dtype)
+        partitions = self.plan.partitions
         with using(self.client):
             blocks = delayed_parts(Matrices.read, matrices, partitions, "matrix")
         return matrices.stacked(blocks, self.row_counts(partitions), len(matrices.names))
@@ -797,9 +815,16 @@ class _Replanned(Dataset):
     """The rows of a data set as another plan says: in another order, in other types, or in memory."""
 
     def __init__(self, origin: Dataset, plan: Plan, frames: Frames | None = None) -> None:
-        self.source, self.engine, self.client, self._index = origin.source, origin.engine, origin.client, None
-        self._section, self._fit, self._size = None, None, origin._size
-        self._noted, self._rows, self._origin = origin._noted, origin._rows, origin
+        self.source = origin.source
+        self.engine = origin.engine
+        self.client = origin.client
+        self._index = None
+        self._section = None
+        self._fit = None
+        self._size = origin._size
+        self._noted = origin._noted
+        self._rows = origin._rows
+        self._origin = origin
         self.__dict__ |= {"plan": plan, "frames": frames}
 
     @property
@@ -819,7 +844,8 @@ class _KeyedRows(_Replanned):
 
     def __init__(self, origin: Dataset, plan: Plan, keys: list[str], sort_by: list[str]) -> None:
         super().__init__(origin, plan)
-        self.keys, self.sort_by = keys, sort_by
+        self.keys = keys
+        self.sort_by = sort_by
 
     def as_fitted(self, reading: Mapping[str, Any]) -> Dataset:
         again = self._origin.as_fitted(reading)
@@ -860,9 +886,11 @@ class _ChosenRows:
         """What a pass leaves out."""
         if self.source.downsample:
             typed(parse(self.source.downsample.where), self.dataset.plan.schema)
-        repeated, division = self._looked.repeated, self._looked.division
+        repeated = self._looked.repeated
+        division = self._looked.division
         splitting = splitting_of(self.source, self.split, division) if self.source.split else None
-        downsamples, strict = self.split in ("", "train"), self.source.strict
+        downsamples = self.split in ("", "train")
+        strict = self.source.strict
         return RowRules(repeated, splitting, downsampling_of(self.source), downsamples, strict)
 
     @property
@@ -889,8 +917,13 @@ class _ChosenRows:
         return self.shared["looked"]  # type: ignore[no-any-return]
 
     def _look(self) -> _RowFacts:
-        data, source, repeated, count, division = self.dataset, self.source, None, 0, None
-        plan, engine = data.plan, libraries.resolve_engine(data.engine)
+        data = self.dataset
+        source = self.source
+        repeated = None
+        count = 0
+        division = None
+        plan = data.plan
+        engine = libraries.resolve_engine(data.engine)
         if source.unique:
             check_unique(plan.schema, source.unique)
         pool = data.pool
@@ -956,7 +989,8 @@ def _columns(work: Work, partition: Partition) -> pa.Table | dict[str, Any]:
 
 def _within(partition: Partition) -> tuple[Block, ...]:
     """The blocks of a partition, with their places in it."""
-    first, number = partition.first_row, partition.number
+    first = partition.first_row
+    number = partition.number
     places = [(block, block.first_row - first) for block in partition.blocks]
     return tuple(replace(block, pieces=(Piece(number, row, row + block.rows),)) for block, row in places)
 

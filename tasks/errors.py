@@ -19,7 +19,10 @@ class RowmillError(Exception):
 
     def __init__(self, what: str, *, where: str = "", why: str = "", do: str = "") -> None:
         what, where, why, do = (_readable(text) for text in (what, where, why, do))
-        self.what, self.where, self.why, self.do = what, where, why, do
+        self.what = what
+        self.where = where
+        self.why = why
+        self.do = do
         lines = [what, *(f"{label}: {text}" for label, text in (("where", where), ("why", why), ("do", do)) if text)]
         super().__init__("\n  ".join(lines))
 
@@ -198,7 +201,8 @@ def _kind_of(name: str) -> str:
 
 
 def _words(items: Sequence[Mapping[str, Any]]) -> str:
-    item, value = items[0], items[0].get("input")
+    item = items[0]
+    value = items[0].get("input")
     kinds = list(dict.fromkeys(kind for one in items if (kind := _kind_of(one["type"]))))
     if "a number" in kinds and "a whole number" in kinds:
         kinds.remove("a whole number")
@@ -211,7 +215,8 @@ def _words(items: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _of_one(item: Mapping[str, Any]) -> str:
-    value, context = item.get("input"), item.get("ctx") or {}
+    value = item.get("input")
+    context = item.get("ctx") or {}
     if item["type"] in ("literal_error", "enum"):
         close = near(str(value), re.findall(r"'([^']*)'", str(context.get("expected", "")))) if value else ""
         hint = f": {close}" if close.startswith("did") else ""

@@ -257,7 +257,8 @@ def dated_lines(dated: Mapping[str, Any]) -> list[str]:
     >>> dated_lines({"date": "2026-11-22", "timezone": "UTC", "origin": "run.date", "became": became})
     ['2026-11-22, of run.date (UTC)', 'source.path: in/{date} is in/2026-11-22']
     """
-    origin, at = str(dated.get("origin", "")), str(dated.get("run_date", "")).replace("T", " ")
+    origin = str(dated.get("origin", ""))
+    at = str(dated.get("run_date", "")).replace("T", " ")
     source = ORIGINS.get(origin, f"of {origin}").format(at=at)
     lines = [f"{dated['date']}, {source} ({dated.get('timezone', '')})"]
     became = dated.get("became") or {}
@@ -275,7 +276,8 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
     split = ""
     versions = versions_of(folder)
     if not versions and not folder.exists():
-        split, versions = folder.name, versions_of(folder.parent)
+        split = folder.name
+        versions = versions_of(folder.parent)
     if not versions:
         raise JobError(
             "this output has no versions",
@@ -331,7 +333,8 @@ def common_columns(manifests: Sequence[Manifest]) -> Schema:
         for c in newest.columns
         if c.name not in begun and all(c.name in old and alike(old[c.name].dtype, c.dtype) for old in before)
     ]
-    every, names = dict.fromkeys(name for schema in (newest, *before) for name in schema), {c.name for c in common}
+    every = dict.fromkeys(name for schema in (newest, *before) for name in schema)
+    names = {c.name for c in common}
     if apart := [name for name in every if name not in names]:
         log.warning(LEFT_OUT, Path(manifests[-1].path).parent, ", ".join(apart))
     return Schema(common)

@@ -135,7 +135,8 @@ class Workflow(KnownFromNVTabular):
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
         self.state = result.state
         warn(largest(result.failed))
-        self.schema, self.reading = dataset.schema, reading_of(dataset.plan)
+        self.schema = dataset.schema
+        self.reading = reading_of(dataset.plan)
         self._forget_bound()
         return self
 
@@ -196,7 +197,8 @@ class Workflow(KnownFromNVTabular):
         self, data: object, settings: Mapping[str, str], refit_all: bool, night: date | None, forget_days: int | None
     ) -> tuple[Dataset, int]:
         """Learn; (the data set in the types of the fit, the number of its first row)."""
-        state, schema = self._fitted(), self.schema
+        state = self._fitted()
+        schema = self.schema
         assert schema is not None
         dataset = self._as_fitted(as_dataset(data, self.client))
         # where all is learned anew, a column that was left out may come back
@@ -206,7 +208,8 @@ class Workflow(KnownFromNVTabular):
             if name not in dataset.schema:
                 what = f"column {name!r} is missing: the workflow has learned from it, or makes an output of it"
                 raise DataError(what, where="the data set of the refit", do=near(name, dataset.schema))
-        own_types, exact = dataset.own_types, dataset.exact
+        own_types = dataset.own_types
+        exact = dataset.exact
         dataset = dataset.in_types(in_fitted_types(dataset.plan, bound, needed, own_types, exact, training=True))
         dataset.warn_of_differences(needed)
         schema = as_read(schema, dataset.schema)
@@ -221,7 +224,8 @@ class Workflow(KnownFromNVTabular):
         with explained_losses("refit", dataset.pool, work.engine):
             result = learn(work, dataset.plan, dataset.pool, base)
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
-        self.state, self.schema = result.state, schema
+        self.state = result.state
+        self.schema = schema
         warn(largest(result.failed))
         for change in result.state.changes.values():
             if change.get("would"):
@@ -232,7 +236,9 @@ class Workflow(KnownFromNVTabular):
 
     def _forget_bound(self) -> None:
         """Forget what was prepared for frames with what was learned before."""
-        self._bound, self._bound_without, self._logged_targets = None, {}, []
+        self._bound = None
+        self._bound_without = {}
+        self._logged_targets = []
         self._bound_wider = {}
         self.__dict__.pop("_needed", None)
 
@@ -316,11 +322,13 @@ class Workflow(KnownFromNVTabular):
         return left_out
 
     def _transform_frame(self, data: F) -> F:
-        state, schema = self._fitted(), self.schema
+        state = self._fitted()
+        schema = self.schema
         assert schema is not None
         if self._bound is None:
             self._bound = Bound(self.final, schema, state.values)
-        bound, needed = self._bound, self._needed
+        bound = self._bound
+        needed = self._needed
         roots = {root for name in needed if (root := schema.root(name))}
         table, engine, restore = open_frame(data, [*needed, *sorted(roots.difference(needed))])
         table = with_fields(table, needed)
@@ -450,7 +458,9 @@ class Workflow(KnownFromNVTabular):
 
     def _with_outputs(self, names: Iterable[str]) -> Workflow:
         other = Workflow(Node("pick", (self.final,), selection=tuple(dict.fromkeys(names))), client=self.client)
-        other.schema, other.state, other.reading = self.schema, self.state, self.reading
+        other.schema = self.schema
+        other.state = self.state
+        other.reading = self.reading
         return other
 
     def _fitted(self) -> State:
@@ -484,7 +494,9 @@ class Workflow(KnownFromNVTabular):
         check_discarded(current(folder), folder)
         saved = load_fitted(folder)
         workflow = Workflow(saved.final)
-        workflow.schema, workflow.state, workflow.reading = saved.schema, saved.state, saved.reading
+        workflow.schema = saved.schema
+        workflow.state = saved.state
+        workflow.reading = saved.reading
         return workflow
 
 
@@ -524,9 +536,13 @@ class Transformed(KnownFromNVTabular):
         left_out: Sequence[str] = (),
         first_row: int = 0,
     ) -> None:
-        self.workflow, self.dataset, self.training = workflow, dataset, training
+        self.workflow = workflow
+        self.dataset = dataset
+        self.training = training
         self.first_row = first_row  # of a refit: its rows are numbered on
-        self.final, self.bound_to, self.left_out = final or workflow.final, schema or dataset.schema, list(left_out)
+        self.final = final or workflow.final
+        self.bound_to = schema or dataset.schema
+        self.left_out = list(left_out)
 
     def __repr__(self) -> str:
         columns = list(Bound(self.final, self.bound_to, self.workflow._fitted().values).output)
@@ -538,7 +554,8 @@ class Transformed(KnownFromNVTabular):
         return self._work().bound.output
 
     def _work(self) -> Work:
-        workflow, dataset = self.workflow, self.dataset
+        workflow = self.workflow
+        dataset = self.dataset
         engine = resolve_engine(dataset.engine)
         bound = Bound(self.final, self.bound_to, workflow._fitted().values)
         dataset.warn_of_differences(bound.source_columns(bound.targets, training=self.training))
@@ -557,7 +574,8 @@ class Transformed(KnownFromNVTabular):
 
     def frames(self) -> Iterator[Any]:
         """One frame (pandas with Arrow types, or cuDF) per partition, in the order of the source's rows."""
-        work, persisted = self._work(), self._persisted
+        work = self._work()
+        persisted = self._persisted
         for part in self.dataset.plan.partitions if persisted is None else persisted.to_delayed():
             with using(self.dataset.client):
                 frame = _frame_of(work, part) if persisted is None else frame_here(part)
@@ -572,7 +590,9 @@ class Transformed(KnownFromNVTabular):
         if self._persisted is not None:
             with using(self.dataset.client):
                 return self._persisted.head(n, npartitions=-1)
-        work, tables, rows = self._work(), [], 0
+        work = self._work()
+        tables = []
+        rows = 0
         for partition in self.dataset.plan.partitions:
             with using(self.dataset.client):
                 tables.append(transformed(work, partition))
@@ -636,7 +656,8 @@ class Transformed(KnownFromNVTabular):
         settings = checked(Output, {"path": str(path), **output}, "output", known_as="to_parquet")
         run = checked(Run, {"exchange": exchange, "scratch": scratch and os.fspath(scratch)}, "to_parquet")
         assert self.workflow.schema is not None
-        workflow, dataset = self.workflow, self.dataset
+        workflow = self.workflow
+        dataset = self.dataset
         if dataset.frames is not None and dataset.frames.inputs:
             log.info("%s: rows of a frame: a run that ends early begins anew, it cannot be resumed", path)
         origin = Origin(workflow.reading, workflow.final, self.left_out, dataset.rules_text)
@@ -669,7 +690,8 @@ def _conformed(table: pa.Table, schema: Schema, needed: Sequence[str]) -> pa.Tab
         check_kinds(schema, frame_schema, needed)
         return conform(with_distinct_values(table), pa.schema([(n, schema[n].dtype) for n in needed]))
     except DataError as error:
-        ending, why = "the workflow was fitted with", error.why
+        ending = "the workflow was fitted with"
+        why = error.why
         what = error.what if ending in error.what else f"{error.what}, the type that {ending}"
         name = getattr(error, "column", "")
         first = first_fraction(table.column(name), schema[name].dtype) if name else None

@@ -81,7 +81,8 @@ def backfill(
         console.print(
             f"{calendar.shown(nights.today())} is left to the schedule{paused}; --to includes it", markup=False
         )
-    known, unit = nights.published_ever(), calendar.unit
+    known = nights.published_ever()
+    unit = calendar.unit
     if missing or first is None:
         wanted = [night for night in nights.missing(first, last) if night not in known]
         console.print(f"{len(wanted):,} {unit}(s) of the schedule have no published output", markup=False)
@@ -139,7 +140,8 @@ def _announce_newest(nights: DeployedJob) -> Path | None:
 
 def _empty_range(nights: DeployedJob, first: date, last: date, from_: str | None, to: str | None) -> JobError:
     """The error of a range that ends before it begins, with the way out."""
-    where, do = f"--from {from_} --to {to or nights.calendar.shown(last)}", "give --from an earlier day"
+    where = f"--from {from_} --to {to or nights.calendar.shown(last)}"
+    do = "give --from an earlier day"
     if to is None and first == nights.today():
         why = "its scheduled run has not begun, and without --to the range ends at the last that has"
         return JobError("the range is empty", where=where, why=why, do=f"give --to {from_}, to make it now")
@@ -176,7 +178,9 @@ def _run_night(
 
     from flows.job.run_calendar import BACKFILL
 
-    own, text, shown = uuid.uuid4().hex, nights.calendar.text(night), nights.calendar.shown(night)
+    own = uuid.uuid4().hex
+    text = nights.calendar.text(night)
+    shown = nights.calendar.shown(night)
     for attempt in range(MOST_ATTEMPTS):
         key = f"{BACKFILL}-{nights.id}-{text}-{attempt}"
 
@@ -210,7 +214,9 @@ def _ended(run_id: uuid.UUID, nights: DeployedJob, say: Callable[[str], None]) -
         with get_client(sync_client=True) as client:
             return client.read_flow_run(run_id)
 
-    began, is_announced, is_asked = time.monotonic(), False, False
+    began = time.monotonic()
+    is_announced = False
+    is_asked = False
     while True:
         run = _patiently(read)
         if run.state is not None and run.state.is_final():

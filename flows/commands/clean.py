@@ -50,7 +50,9 @@ def clean(
     from tasks.core.units import amount
     from tasks.storage.retention import leftovers, remove, seconds_of
 
-    console, least, freed = terminal(), seconds_of(older_than), 0
+    console = terminal()
+    least = seconds_of(older_than)
+    freed = 0
     age = seconds_of(runs) if runs is not None else None
     if not paths and age is None:
         raise JobError("nothing to clean was named", do="give an output, a folder of outputs, or --runs 90d")

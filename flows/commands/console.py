@@ -62,7 +62,8 @@ def ascii_yaml(text: str) -> str:
     """
     import yaml
 
-    pieces, done = [], 0
+    pieces = []
+    done = 0
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         if isinstance(token, yaml.ScalarToken) and not token.value.isascii():
             pieces.append(text[done : token.start_mark.index])
@@ -82,8 +83,16 @@ def ascii_prototext(text: str) -> str:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-WHOLE, FAILED, DAMAGED, NO_OUTPUT, UNRECORDED, STOPPED, ASKED = 0, 1, 1, 2, 3, 4, 5
-DEFECT, INTERRUPTED, TERMINATED = 70, 130, 143
+WHOLE = 0
+FAILED = 1
+DAMAGED = 1
+NO_OUTPUT = 2
+UNRECORDED = 3
+STOPPED = 4
+ASKED = 5
+DEFECT = 70
+INTERRUPTED = 130
+TERMINATED = 143
 
 
 def reported(command: Callable[P, R]) -> Callable[P, R]:

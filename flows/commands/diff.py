@@ -111,7 +111,8 @@ def _side(folder: Path, root: Path) -> Any:
 def _show(result: Any, every: bool) -> None:
     """Print a difference as tables."""
     console = terminal()
-    before, now = result.before, result.now
+    before = result.before
+    now = result.now
     days = [f"{side.name}{f' ({side.day})' if side.day else ''}" for side in (before, now)]
     console.print(" and ".join(days), style="bold", markup=False, soft_wrap=True)
     _table("", ("", f"{before.name}>", f"{now.name}>", "change>"), result.rows)

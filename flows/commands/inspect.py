@@ -61,7 +61,8 @@ NEEDED = "needed"
 def verified(out: Path) -> tuple[list[str], list[str]]:
     """Lines on the folders that are whole, after one on an output that was taken back, and lines on what is damaged; a
     DataError if it is not an output at all."""
-    whole, damaged = list[str](), list[str]()
+    whole = list[str]()
+    damaged = list[str]()
     folders = folders_of(out)
     if line := discarded_line(current(out)):
         whole.append(line)
@@ -135,7 +136,8 @@ def show_folder(out: Path, rows: int = 5, values: int = 5, console: Console | No
 
 def _show_output(folder: Path, console: Console) -> None:
     manifest = Manifest.load(folder)
-    data, counts = manifest.data, manifest.rows
+    data = manifest.data
+    counts = manifest.rows
     console.print(str(folder), style="bold", markup=False, soft_wrap=True)
     words = {"other_splits": "in other splits", "dropped": "dropped", "added": "added"}
     changes = "".join(f", {counts[what]:,} {text}" for what, text in words.items() if counts.get(what))
@@ -312,8 +314,10 @@ def lineage_lines(out: Path, column: str | None = None) -> Iterator[str]:
     workflow = fitted_folder(out)
     if not (workflow / FITTED).exists():
         raise no_output(out)
-    saved, data = load_fitted(out, heads=True, look=True), read_fitted(out)
-    lineage, history = ColumnLineage(saved.bound), data.get("history") or {}
+    saved = load_fitted(out, heads=True, look=True)
+    data = read_fitted(out)
+    lineage = ColumnLineage(saved.bound)
+    history = data.get("history") or {}
     origins = lineage.outputs()
     if column is not None and column not in origins:
         raise JobError(f"there is no column {column!r}", where=str(out), do=near(column, origins))
@@ -436,7 +440,8 @@ def show_operators(console: Console | None = None) -> None:
 
 def _show_installed(console: Console) -> None:
     """The operators of installed packages, and the packages whose operators cannot be used, with the reason."""
-    table, failed = text_table("of installed packages", "operator", "learns, on refit", "package", "what it does"), []
+    table = text_table("of installed packages", "operator", "learns, on refit", "package", "what it does")
+    failed = []
     for entry in entries():
         try:
             for name, cls in sorted(classes_of(entry, Operator, operators()).items()):

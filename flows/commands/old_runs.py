@@ -23,7 +23,8 @@ from prefect.client.schemas.objects import TERMINAL_STATES
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 
-TAG, FLOWS = "rowmill", ("preprocess", "fit", "apply", "refit", "watch-source", "train")
+TAG = "rowmill"
+FLOWS = ("preprocess", "fit", "apply", "refit", "watch-source", "train")
 PAGE = 200
 
 
@@ -41,13 +42,16 @@ def prune_runs(seconds: float, dry_run: bool = False) -> Pruned:
 
     Only those of rowmill's own flows that have its tag; a run that has not ended stays, whatever its age.
     """
-    runs, artifacts, ends = 0, 0, list[datetime]()
+    runs = 0
+    artifacts = 0
+    ends = list[datetime]()
     before = datetime.now(UTC) - timedelta(seconds=seconds)
     with get_client(sync_client=True) as client:
         while page := _ended(client, before, runs if dry_run else 0):
             ends += [run.end_time for run in page if run.end_time]
             shown = _artifacts(client, page)
-            artifacts, runs = artifacts + len(shown), runs + len(page)
+            artifacts = artifacts + len(shown)
+            runs = runs + len(page)
             for artifact in [] if dry_run else shown:
                 _delete(client.delete_artifact, artifact.id)
             for run in [] if dry_run else page:

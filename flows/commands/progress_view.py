@@ -23,7 +23,8 @@ from tasks.core.units import rate
 from tasks.manifest import Manifest
 from tasks.storage.atomic import read_json
 
-POLL_SECONDS, PLAIN_SECONDS = 0.1, 15.0
+POLL_SECONDS = 0.1
+PLAIN_SECONDS = 15.0
 SPLIT_STAGES = ("transform", "shuffle_write")
 
 
@@ -44,7 +45,9 @@ class ProgressView:
     """The progress of the stages of a run, read from `<staging>/progress.json`, as lines."""
 
     def __init__(self, path: Path, splits: Sequence[str], console: Console, learns: bool = True) -> None:
-        self.path, self.console, self.began = path, console, time.time()
+        self.path = path
+        self.console = console
+        self.began = time.time()
         whole = [("ingest", ""), ("statistics", "")] if learns else [("ingest", "")]
         keys = [*whole, *((stage, split) for split in splits for stage in SPLIT_STAGES)]
         self.lines = {key: Line(" ".join(filter(None, key))) for key in keys}
@@ -72,10 +75,14 @@ class ProgressView:
         place = list(self.lines).index(key)  # type: ignore[arg-type]
         for number, line in enumerate(self.lines.values()):
             if number < place and line.state != "done":
-                line.state, line.done = "done", max(line.done, line.total)
+                line.state = "done"
+                line.done = max(line.done, line.total)
             elif number == place:
-                line.done, line.total, line.seconds = progress["done"], progress["total"], progress["seconds"]
-                line.per_second, line.left = progress["rows_per_second"], progress["seconds_left"]
+                line.done = progress["done"]
+                line.total = progress["total"]
+                line.seconds = progress["seconds"]
+                line.per_second = progress["rows_per_second"]
+                line.left = progress["seconds_left"]
                 line.state = "done" if line.done >= line.total else "running"
             elif number == place + 1 and self.lines[key].state == "done" and line.state == "waiting":  # type: ignore[index]
                 line.state = "running"
@@ -87,7 +94,8 @@ class ProgressView:
             self.reported.add(key)
             line = self.lines[key]
             line.done = line.total = result.rows
-            line.seconds, line.state = result.seconds, "done"
+            line.seconds = result.seconds
+            line.state = "done"
             following = next((other for other in self.lines.values() if other.state == "waiting"), None)
             if following:
                 following.state = "running"
@@ -97,7 +105,8 @@ class ProgressView:
         for (stage, split), line in self.lines.items():
             manifest = manifests.get(split) or next(iter(manifests.values()), None)
             numbers = manifest.data["stages"].get(stage, {}) if manifest else {}
-            line.state, line.seconds = "done", numbers.get("seconds", line.seconds)
+            line.state = "done"
+            line.seconds = numbers.get("seconds", line.seconds)
             line.done = line.total = numbers.get("rows", line.done)
 
     def table(self) -> Table:

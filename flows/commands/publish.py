@@ -94,11 +94,14 @@ def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Questi
         staging = Staging(out, elsewhere.parent)
     question = read_question(staging.folder)
     if question is None:
-        why, do = "", "give the output path of the run that asks; if its job sets run.scratch, add --scratch FOLDER"
+        why = ""
+        do = "give the output path of the run that asks; if its job sets run.scratch, add --scratch FOLDER"
         if elsewhere is not None:
-            why, do = "the folder in which a night waited is gone from this host", "run that night again"
+            why = "the folder in which a night waited is gone from this host"
+            do = "run that night again"
         elif VERSION.fullmatch(out.name):
-            why, do = "this names a version; its output is the folder above", f"name the output: {out.parent}"
+            why = "this names a version; its output is the folder above"
+            do = f"name the output: {out.parent}"
         raise JobError("nothing waits for an answer here", where=str(staging.folder), why=why, do=do)
     return staging, question
 
@@ -110,7 +113,8 @@ def _somebody() -> str:
 
 
 def _busy(question: Question) -> JobError:
-    what, do = f"a run is working on {question.night}", "wait for it to end, then try again"
+    what = f"a run is working on {question.night}"
+    do = "wait for it to end, then try again"
     return JobError(what, where=question.output, do=do)
 
 

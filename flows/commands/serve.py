@@ -108,11 +108,13 @@ def deploy(
     from infra.orchestration.deployment_file import FILE, read_file
     from infra.orchestration.server import ensure_server
 
-    console, path = terminal(), file or FILE
+    console = terminal()
+    path = file or FILE
     deployments.check_notify(notify)
     deployments.check_notify(notify_outputs, "--notify-outputs")
     data = read_file(path)
-    count, doubtful = len(data["deployments"]), list(doubtful_jobs(data))
+    count = len(data["deployments"])
+    doubtful = list(doubtful_jobs(data))
     server = ensure_server(console.print)
     if notify_outputs:
         deployments.keep_webhook(deployments.OUTPUTS_WEBHOOK, notify_outputs)
@@ -187,7 +189,8 @@ def _doubts(parameters: Mapping[str, Any], schedules: Sequence[Mapping[str, Any]
         yield f"it has a schedule, and every run after the first fails at the output: {do}"
     zones = {str(one.get("timezone") or "UTC") for one in schedules if "cron" in one} - {job.run.timezone}
     if zones and "{" in str(written["source"]["path"]):
-        hours, days = ", ".join(sorted(zones)), f"run.timezone, {job.run.timezone}: set it"
+        hours = ", ".join(sorted(zones))
+        days = f"run.timezone, {job.run.timezone}: set it"
         yield f"its hours are those of {hours}, its dates those of {days}"
 
 

@@ -89,7 +89,8 @@ class Stop:
     """Looks every few seconds whether the run was cancelled, from the moment that it is known (`follow`)."""
 
     def __init__(self) -> None:
-        self.ended, self.cancelled = threading.Event(), False
+        self.ended = threading.Event()
+        self.cancelled = False
         self.flow_run_id: Any = None
 
     def follow(self, flow_run_id: object) -> None:

@@ -33,7 +33,9 @@ YEARS = 631_152_000, 4_102_444_800  # seconds from 1970 to 1990 and to 2100
 # Times that are written by digits alone, and how many they have. The hour of Avazu is 14102100.
 DIGITS = {"%Y%m%d": 8, "%y%m%d": 6, "%y%m%d%H": 8, "%Y%m%d%H": 10, "%Y%m%d%H%M": 12, "%Y%m%d%H%M%S": 14}
 SURE_OF_DIGITS = 3  # distinct values: fewer seconds since 1970 may look like 2033-12-01 10h by chance
-EARLIEST, LATEST = 1800, 2100  # years of times that are written by digits
+# years of times that are written by digits
+EARLIEST = 1800
+LATEST = 2100
 SEPARATORS = ("|", ";", ", ", ",", " ")
 LISTING = 0.2  # of the distinct texts that have one of them, before they count as lists
 NEARLY_UNIQUE = 0.9  # of the rows: texts with so many values are names or numbers of rows, not codes
@@ -56,7 +58,8 @@ class Decision:
 def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: bool = False) -> Decision:
     """What is to become of a column, by its name, its type and a sample; `whole`: the sample is all rows;
     `number_texts`: its numbers stay text."""
-    name, dtype = column.name, leaf_type(column.dtype)
+    name = column.name
+    dtype = leaf_type(column.dtype)
     if is_list(dtype_of := column.dtype) and is_list(dtype_of.value_type):
         return Decision(name, f"no operator takes {dtype_name(dtype_of)}")
     kind = f"{'list of ' if is_list(column.dtype) else ''}{dtype_name(dtype)}"
@@ -208,7 +211,8 @@ def _are_words_of_lists(lists: pa.Array) -> bool:
     texts = [text for text in lists.to_pylist() if text]
     if any(len({*text}) < len(text) for text in texts) or len({*map(len, texts)}) < 2:
         return False
-    first, behind = {text[0] for text in texts}, {word for text in texts for word in text[1:]}
+    first = {text[0] for text in texts}
+    behind = {word for text in texts for word in text[1:]}
     return 2 * len(first & behind) > len(first)
 
 
@@ -305,7 +309,8 @@ def _amount(name: str, kind: str, values: pa.ChunkedArray, nulls: int, whole: bo
 
 def without_clashes(decisions: Iterable[Decision], names: Sequence[str]) -> list[Decision]:
     """The same decisions; parts of times get another prefix where a column has their name already."""
-    taken, result = set(names), []
+    taken = set(names)
+    result = []
     for decision in decisions:
         if decision.ops and decision.ops[-1]["op"] == "DateParts":
             prefix = decision.name
@@ -352,7 +357,8 @@ def joint(decisions: Sequence[Decision], sample: pa.Table) -> list[Decision]:
 
 
 def _shares(name: str, other: str, values: Mapping[str, pa.Array]) -> bool:
-    one, two = values[name], values[other]
+    one = values[name]
+    two = values[other]
     if one.type != two.type or min(len(one), len(two)) < UNIQUE_FROM:
         return False
     if not pa.types.is_string(one.type) and not (name.endswith(f"_{other}") or other.endswith(f"_{name}")):

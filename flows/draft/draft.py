@@ -80,7 +80,8 @@ def draft(dataset: object, label: str | None = None) -> str:
     ...
     """
     source = readable(dataset)
-    data, sample = source.data, source.sample
+    data = source.data
+    sample = source.sample
     names = source.columns
     if label is not None and label not in names:
         raise JobError(f"there is no column {label!r}", where="label", do=near(label, names))

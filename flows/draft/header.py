@@ -9,7 +9,8 @@ from itertools import pairwise
 from flows.draft.written_values import NULL_TEXTS, NUMBER, TIME
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://\S+")
-YEAR, WHOLE = re.compile("[12][0-9]{3}"), re.compile("[0-9]{1,9}")
+YEAR = re.compile("[12][0-9]{3}")
+WHOLE = re.compile("[0-9]{1,9}")
 SENTENCE = re.compile(r"(?:\S+\s+){4}.*[^?\s]\s*", re.DOTALL)  # five words and more; a question may be a name
 LOST = "if they are values, the row is not read: say header: false and name the columns"
 KEPT = "if they are names, leave out header and columns"

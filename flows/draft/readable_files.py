@@ -47,14 +47,22 @@ from tasks.sources.uniting import ABSENT
 from tasks.storage.files import expand, is_remote, read_all, read_range
 
 SAMPLE_ROWS = 20_000
-WHOLE_BYTES, MOST_BLOCKS, RANGES = 1 << 28, 64, 64  # of blocks that are read whole; ranges of rows of a sample
-LOOKED_AT, HEAD_LINES, PLACES = 1 << 16, 200, 16  # bytes and lines of the first file of text; places further down
-MOST_BEFORE, FEWEST_BEHIND = 20, 3  # lines before a header that have the delimiter, too; lines behind it
+# of blocks that are read whole; ranges of rows of a sample
+WHOLE_BYTES = 1 << 28
+MOST_BLOCKS = 64
+RANGES = 64
+# bytes and lines of the first file of text; places further down
+LOOKED_AT = 1 << 16
+HEAD_LINES = 200
+PLACES = 16
+MOST_BEFORE = 20  # lines before a header that have the delimiter, too
+FEWEST_BEHIND = 3  # lines behind it
 LABELS = "row_name"  # the column of labels of rows, for which R writes no name
 MOST_LAYOUTS = 50  # files of a source that are each looked at for their layout
 UNIT = "\x1f"  # the sign of ASCII between values
 COLUMN = re.compile(r", column (.+?)(?:, row [\d,]+.*)?$")  # as errors of JSON lines name it
-COMMA, POINT = re.compile(r'"?[+-]?[0-9]+,[0-9]+"?'), re.compile(r'"?[+-]?[0-9]+\.[0-9]+"?')
+COMMA = re.compile(r'"?[+-]?[0-9]+,[0-9]+"?')
+POINT = re.compile(r'"?[+-]?[0-9]+\.[0-9]+"?')
 
 
 @dataclass(frozen=True)
@@ -408,7 +416,8 @@ def _layout(files: Sequence[File]) -> Layout:
     columns, doubt = names_without_header(rows)
     first = tuple(rows[0]) if rows else ()
     if has_one_name_too_few(rows):
-        columns, doubt = [LABELS, *first], ""
+        columns = [LABELS, *first]
+        doubt = ""
         settings["skip_rows"] = before + 1
     if columns:
         settings |= {"header": False, "columns": columns}
@@ -511,7 +520,8 @@ def sampled(data: Dataset, columns: Sequence[str] | None = None) -> pa.Table:
         return libraries.decoded(read(data.handle, Partition(0, plan.blocks), names))
     blocks = _spread(plan.blocks, MOST_BLOCKS)
     whole = {b.number for b in _spread(blocks, max(3, WHOLE_BYTES // max(b.nbytes for b in blocks)))}
-    schema, rows = pa.schema([(name, plan.schema[name].dtype) for name in names]), sum(b.rows for b in blocks)
+    schema = pa.schema([(name, plan.schema[name].dtype) for name in names])
+    rows = sum(b.rows for b in blocks)
     tables: list[pa.Table] = []
     for block in blocks:
         most = max(1, SAMPLE_ROWS * block.rows // rows)

@@ -23,8 +23,12 @@ DENSE = 1.05  # numbers from the least to the greatest for each that occurs: cod
 MOST_GAPS = 1.5  # the same, of ages, scores and counts of a few rows
 MOST_SKIPPED = 0.01  # of the steps from one row to the next: blocks that are missing
 ERRATIC = 2.0  # like HUMP_DETOURS: the counts of a score or an age change less from one value to the next
-ROUND, MOST_ROUND = 5, 0.4  # people round amounts to multiples of 5, of which there are 20 % otherwise
-UNEVEN, BY_CHANCE = 0.1, 1.5  # a standard deviation, and a variance, in units of the mean: counts below are equal
+# people round amounts to multiples of 5, of which there are 20 % otherwise
+ROUND = 5
+MOST_ROUND = 0.4
+# a standard deviation, and a variance, in units of the mean: counts below are equal
+UNEVEN = 0.1
+BY_CHANCE = 1.5
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,8 @@ def _group_rows(numbers: WholeNumbers) -> bool:
 
 def _count_things(numbers: WholeNumbers) -> bool:
     """Whether 0, 1, 2, .. become rarer and rarer, or 1, 2, 3, .., or 2, 3, 4, .."""
-    counts, values = numbers.counts, numbers.values
+    counts = numbers.counts
+    values = numbers.values
     # The rare values at the end may have gaps: no family of the Titanic had six or seven children.
     common = values[RARE * counts >= len(numbers.rows)]
     if len(values) <= 3 + numbers.low or len(common) < 3 or numbers.low not in (0, 1, 2):
@@ -151,7 +156,8 @@ def _are_even(numbers: WholeNumbers) -> bool:
         return False
     if len(numbers.values) > FLAT:
         return bool(numbers.counts.max() == numbers.counts.min())
-    mean, spread = numbers.counts.mean(), numbers.counts.std()
+    mean = numbers.counts.mean()
+    spread = numbers.counts.std()
     return bool(spread <= max(UNEVEN * mean, np.sqrt(BY_CHANCE * mean)))
 
 

@@ -77,8 +77,10 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
     judged = judge_run(job, request, stage)
     if judged is None:
         return
-    folder, log = request.staging.folder, get_run_logger()
-    verdict, of = judged.verdict, digest_of(judged.profile)
+    folder = request.staging.folder
+    log = get_run_logger()
+    verdict = judged.verdict
+    of = digest_of(judged.profile)
     decision = decide(_accepted(request, stage, of), stage, verdict)
     write_note(folder, decision.note)
     for one in decision.findings:
@@ -127,7 +129,8 @@ def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
 def past_nights(job: AnyJob, request: Request) -> PastNights:
     """The good versions that a run is compared with: those of its output, or, where the path of the output holds a
     date, the outputs of the nights before."""
-    split, written = request.splits[0], str(job.as_written()["output"]["path"])
+    split = request.splits[0]
+    written = str(job.as_written()["output"]["path"])
     if job.dated is None or not is_pattern(written):
         return good_versions(request.staging.target, split=split)
     nights = published(written, Path.cwd())
@@ -171,7 +174,8 @@ def _levels(findings: Sequence[Finding]) -> str:
 
 def _only_warned(request: Request, verdict: Verdict, decision: GateDecision) -> str:
     """Why findings only warn that would do more once there are enough good versions, in a line; "" if none does."""
-    nights, level = len(verdict.compared_with), request.gate.on_finding
+    nights = len(verdict.compared_with)
+    level = request.gate.on_finding
     waiting = [one for one in decision.findings if one.level == "warn" and request.gate.check(one.check).level is None]
     if level == "warn" or not waiting or nights >= request.gate.nights:
         return ""
@@ -198,7 +202,8 @@ def asks(question: Question) -> GateAskedError:
 
 def stop_unanswered(question: Question) -> None:
     """Send the event of a question whose time is over."""
-    findings, why = question.verdict.findings, "no answer came within run.ask_timeout"
+    findings = question.verdict.findings
+    why = "no answer came within run.ask_timeout"
     payload = {"date": question.date, "stage": question.stage, "why": why}
     _emit(question.output, findings, {**payload, "run": question.run, "until": question.until})
     put_question(question, "refused", GateStoppedError(f"{question.night} was stopped", why=why))
@@ -227,7 +232,8 @@ def _accepted(request: Request, stage: GateStage, of: str) -> GateNote:
     there is not reported again; whether the rows are still the same is decided once all of them are read.
     """
     folder = request.staging.folder
-    note, question = read_note(folder), read_question(folder)
+    note = read_note(folder)
+    question = read_question(folder)
     whole = None if _has_read_all(request, stage) else read_profile(request, "commit")
     digest = digest_of(whole) if whole else of
     valid = tuple(entry for entry in note.accepted if entry.of == digest)

@@ -203,7 +203,8 @@ def pause_for_answer() -> None:
 
     Returns at once where the run is not one of a deployment: Prefect can start no other again.
     """
-    context, folder = FlowRunContext.get(), folder_of_work()
+    context = FlowRunContext.get()
+    folder = folder_of_work()
     question = read_question(folder) if folder else None
     if context is None or context.flow_run is None or question is None or question.deployment is None:
         return
@@ -251,7 +252,8 @@ def wait_for_answer(job: AnyJob, error: OpenQuestionError) -> None:
     """
     if job.run.lock != "wait":
         raise error
-    context, run_log = FlowRunContext.get(), get_run_logger()
+    context = FlowRunContext.get()
+    run_log = get_run_logger()
     run_log.warning("waiting, since run.lock is wait: %s", error.what)
     if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
         time.sleep(WAKE_SECONDS)

@@ -85,7 +85,10 @@ def serving_limits() -> list[str]:
 
 def limits() -> dict[str, str]:
     """The limits for runs of this process, in words, a line for each variable."""
-    roots, modules, clusters, switches = allowed_roots(), allowed_modules(), allowed_clusters(), allowed_switches()
+    roots = allowed_roots()
+    modules = allowed_modules()
+    clusters = allowed_clusters()
+    switches = allowed_switches()
     return {
         ROOTS: "no limit" if roots is None else ", ".join(roots) or "no path",
         MODULES: "no limit" if modules is None else ", ".join(modules) or "no function",
@@ -165,7 +168,8 @@ def _other_texts(job: Any) -> Iterator[tuple[str, str]]:
 
 def relative_paths(job: Any, graph: Node | None = None) -> list[str]:
     """The paths of this host in a job that begin in the current folder."""
-    source, run = job.source, job.run
+    source = job.source
+    run = job.run
     named = [*source.paths, job.output.path, run.scratch, getattr(job, "fitted", None), getattr(job, "base", None)]
     named += [path for _, path in _named("", getattr(getattr(job, "refit", None), "learn_from", None))]
     named += [job.contract if isinstance(job.contract, str) else None]
@@ -223,7 +227,8 @@ def _check_no_commands(cluster: Cluster) -> None:
     hosts or images."""
     for name in ("cluster_kwargs", "adapt_kwargs"):
         if (arguments := getattr(cluster, name)) and not is_allowed("shell"):
-            what, where = "arguments of a cluster class may not be given in a job", f"cluster.{name}: {[*arguments]}"
+            what = "arguments of a cluster class may not be given in a job"
+            where = f"cluster.{name}: {[*arguments]}"
             why = f"they can run commands, and what users may run is limited by {MODULES} of the host"
             do = f"name a section of the host's file, which is in {CONFIGURATIONS}, as cluster.configuration"
             raise JobError(what, where=where, why=why, do=do)

@@ -20,8 +20,10 @@ def is_listed(name: str, pattern: str) -> bool:
     >>> is_listed("hub/rowmill:1.2", "hub/rowmill:*"), is_listed("hub/rowmill@sha256:0", "hub/*")
     (True, False)
     """
-    scheme, wanted_scheme = name.rpartition("://")[0], pattern.rpartition("://")[0]
-    mine, wanted = _segments(name), _segments(pattern)
+    scheme = name.rpartition("://")[0]
+    wanted_scheme = pattern.rpartition("://")[0]
+    mine = _segments(name)
+    wanted = _segments(pattern)
     if scheme != wanted_scheme or len(mine) != len(wanted):
         return False
     if not scheme and len(wanted) > 1:
@@ -46,7 +48,8 @@ def _fits(mine: list[str], wanted: list[str]) -> bool:
 
 
 def _part_fits(part: str, pattern: str) -> bool:
-    labels, patterns = part.split("."), pattern.split(".")
+    labels = part.split(".")
+    patterns = pattern.split(".")
     return len(labels) == len(patterns) and all(map(_label_fits, labels, patterns))
 
 

@@ -23,7 +23,8 @@ def enter_folder() -> None:
     try:
         os.chdir(folder or ".")
     except OSError as error:
-        what, do = "the folder of the deployment is not here", f"mount it, or change {FOLDER} in its job_variables"
+        what = "the folder of the deployment is not here"
+        do = f"mount it, or change {FOLDER} in its job_variables"
         raise GiveUpError(what, where=str(folder), why=str(error), do=do) from None
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))

@@ -105,7 +105,8 @@ class FormField:
     """A parameter as the form has it; only the schema says what is filled in where it may be left out."""
 
     def __init__(self, schema: Schema, is_required: bool) -> None:
-        self.schema, self.is_required = schema, is_required
+        self.schema = schema
+        self.is_required = is_required
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         if self.is_required:

@@ -84,7 +84,8 @@ class DatedJob(Section):
     def with_date(self, date_of: DateOf) -> Self:
         """The job with its patterns resolved; it remembers what they became."""
         job, dated, written = with_date(self, date_of)
-        job._dated, job._written = dated, written
+        job._dated = dated
+        job._written = written
         return job
 
     def patterns(self, place: str) -> list[str]:
@@ -338,7 +339,8 @@ def load_job(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()
     """
     lines = Lines()
     written = read_yaml(Path(source), lines) if isinstance(source, (str, Path)) else dict(source)
-    data, changed = dict(written), dict[str, Any]()
+    data = dict(written)
+    changed = dict[str, Any]()
     for change in changes:
         for place in (data, changed):
             set_key(place, change)
@@ -413,7 +415,8 @@ def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | 
     names = sorted({type(node.op).__name__ for node in learning})
     entries = list(dict.fromkeys(node.name for node in topological(graph) if ENTRY.fullmatch(node.name)))
     for key, value in refit.settings.items():
-        place, hint = _place(("refit", key), lines), near(key, [*Refitting.model_fields, *names, *entries])
+        place = _place(("refit", key), lines)
+        hint = near(key, [*Refitting.model_fields, *names, *entries])
         if key in (*names, *entries):
             pass
         elif key in Operator.registry:
@@ -582,7 +585,8 @@ def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any
     >>> laid_over({"source": {"path": "data/toy", "sample": {"name": "toy"}}}, {"source": {"path": "data/typo"}})
     {'source': {'path': 'data/typo', 'sample': None}}
     """
-    out, ways = merged(base, over), {"files", "files_per_worker", "rows_per_file"}
+    out = merged(base, over)
+    ways = {"files", "files_per_worker", "rows_per_file"}
     out = with_own_sample(base, over, out)
     section = over.get("output")
     if isinstance(section, Mapping) and any(section.get(way) is not None for way in ways):
@@ -596,7 +600,8 @@ def with_own_sample(base: Mapping[str, Any], over: Mapping[str, Any], out: dict[
     A sample in `base` was written for the paths of `base`: at another path that is mistyped, made-up data would be
     taken for the user's. Validation data of `base`, made up as well, go with it. A sample in `over` counts.
     """
-    first, second = base.get("source"), over.get("source")
+    first = base.get("source")
+    second = over.get("source")
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
         return out
     if not isinstance(first.get("sample"), Mapping):

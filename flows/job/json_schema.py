@@ -33,7 +33,8 @@ def job_schema() -> Schema:
     ['criteo', 'ecommerce', 'pca', 'sequences', 'sessions', 'toy', None]
     """
     whole = Job.model_json_schema(by_alias=True)
-    definitions, properties = whole["$defs"], whole["properties"]
+    definitions = whole["$defs"]
+    properties = whole["properties"]
     required = {name: definitions[name.capitalize()].pop("required", []) for name in ("source", "output")}
     definitions["Feature"] = _feature(Feature.model_json_schema())
     operators = {name: _operator(name) for name in sorted(Operator.registry)}

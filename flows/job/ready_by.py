@@ -18,7 +18,8 @@ def deadline(ready_by: str, timezone: str, scheduled: datetime) -> datetime:
     '2026-11-22T06:00:00+01:00'
     """
     zone = zone_of(timezone)
-    local, clock = scheduled.astimezone(zone), time.fromisoformat(ready_by)
+    local = scheduled.astimezone(zone)
+    clock = time.fromisoformat(ready_by)
     today = datetime.combine(local.date(), clock, zone)
     is_over = today.timestamp() <= scheduled.timestamp()
     return datetime.combine(local.date() + timedelta(days=1), clock, zone) if is_over else today

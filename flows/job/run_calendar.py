@@ -154,7 +154,8 @@ def published(
     Nights are days without a `calendar`. `without_date`: an output that names no date is of the day on which it was
     written; else it is left out.
     """
-    calendar, nights = calendar or Calendar(), dict[date, Night]()
+    calendar = calendar or Calendar()
+    nights = dict[date, Night]()
     for path in (place for root in roots_of(output, folder) for place in _outputs(root) if not is_discarded(place)):
         if (night := _night(path, calendar, without_date)) is not None:
             nights[night.day] = night
@@ -166,7 +167,8 @@ def removed(
 ) -> dict[date, Night]:
     """The nights whose versions output.keep_versions has removed, as the outputs note it; parameters as in
     `published`."""
-    calendar, nights = calendar or Calendar(), dict[date, Night]()
+    calendar = calendar or Calendar()
+    nights = dict[date, Night]()
     for root in roots_of(output, folder):
         for note in removed_nights(root):
             version = root / note.version
@@ -345,7 +347,8 @@ class DeployedJob:
 
     def last_night(self) -> date:
         """The night of this moment, or the one before it where the schedules start the run of this night later."""
-        today, now = self.today(), datetime.now(UTC)
+        today = self.today()
+        now = datetime.now(UTC)
         end = self.calendar.end(today).astimezone(UTC)
         begun = bool(self.scheduled(today, today))
         later = any(True for schedule in self.schedules for _ in _starts(schedule, now, end))
@@ -376,9 +379,11 @@ class DeployedJob:
     def check(self) -> None:
         """A JobError if the job cannot have one output for each of its nights."""
         if not self.has_date:
-            why, do = "every day would read the same rows", "write {date} or {date-1} into a path"
+            why = "every day would read the same rows"
+            do = "write {date} or {date-1} into a path"
             raise JobError(f"the job of {self.name} names no date", where="source.path", why=why, do=do)
-        unit, is_own = self.calendar.unit, names_hour if self.calendar.hourly else is_pattern
+        unit = self.calendar.unit
+        is_own = names_hour if self.calendar.hourly else is_pattern
         if not is_own(self.output) and not self.writes_versions:
             raise JobError(
                 f"all {unit}s of {self.name} write the same output",

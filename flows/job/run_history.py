@@ -80,7 +80,8 @@ def _seconds(results: Sequence[StageResult], stage: str) -> float | None:
 
 def job_key(request: Request) -> str:
     """A fingerprint of what a run does with its rows, whichever rows they are; the same on every date."""
-    source, output = request.source, request.output
+    source = request.source
+    output = request.output
     dated = (request.dated.get("became") or {}).get("source.filter")
     filter = dated["pattern"] if dated else source.filter
     what = [request.graph, request.flow, filter, source.keys, output.shuffle, output.format, output.partition_on]
@@ -147,9 +148,14 @@ def guess(request: Request, rows: int, nbytes: int, threads: int) -> Guess | Non
     ]
     own = [e for e in here if e["job"] == job_key(request)]
     if own:
-        size, unit, what = rows, "rows", "run(s) of this job"
+        size = rows
+        unit = "rows"
+        what = "run(s) of this job"
     else:
-        own, size, unit, what = here, nbytes, "bytes", "run(s) of other jobs, by bytes"
+        own = here
+        size = nbytes
+        unit = "bytes"
+        what = "run(s) of other jobs, by bytes"
     near = sorted((e for e in own if e[unit]), key=lambda e: _distance(e, unit, size, threads))[:NEAREST_RUNS]
     seconds = _scaled(near, "seconds", STAGES, unit, size)
     taken = _scaled(near, "resources", RESOURCES[:-1], unit, size)  # prices may have changed

@@ -14,7 +14,9 @@ from tasks.storage.process_identity import is_alive, namespace, start_time
 
 log = logging.getLogger("rowmill")
 
-HOST, OUTPUT = "rowmill.host", "rowmill.output"  # labels of a run, which notifications name
+# labels of a run, which notifications name
+HOST = "rowmill.host"
+OUTPUT = "rowmill.output"
 PROCESS = "rowmill.process"  # label of a run: the process that executes the flow
 
 

@@ -82,7 +82,8 @@ def choose_base(job: AnyJob, run: CurrentRun) -> None:
         log.warning("%s", choice.on_discarded)
     if choice.discarded:
         log.info("not the base, since discarded: %s", ", ".join(choice.discarded))
-    staging, version = request.staging, choice.version
+    staging = request.staging
+    version = choice.version
     if version is None:
         if not isinstance(job, Job) or (os.path.realpath(root) != str(staging.target) and not job.patterns("base")):
             raise JobError(

@@ -168,7 +168,8 @@ def _published_before(own: AnyJob) -> Night | None:
 def _not_finished(error: RowmillError, job: AnyJob) -> RowmillError:
     assert job.dated is not None
     what = f"the run of {job.dated.run_date.day}, which was begun and not published, cannot be finished: {error.what}"
-    text, folder = job.dated.run_date.text, staging_of(job).folder
+    text = job.dated.run_date.text
+    folder = staging_of(job).folder
     do = f"{error.do}; then run it with --date {text}, or abandon it: rowmill clean --older-than 0 {folder}; other "
     do += "runs pass it over from now on"
     return type(error)(what, where=error.where, why=error.why, do=do.removeprefix("; "))

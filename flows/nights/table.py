@@ -74,7 +74,8 @@ def nights_text(
     figures of runs by their ids, for outputs that later ones have replaced. Columns that are empty throughout are left
     out.
     """
-    outputs, calendar = nights.published_ever(), nights.calendar
+    outputs = nights.published_ever()
+    calendar = nights.calendar
     oldest = calendar.back(nights.today(), NIGHTS - 1)
     missing: list[date] = []
     if nights.has_date:
@@ -197,7 +198,8 @@ def _shares(note: object) -> Iterator[tuple[float, str, str]]:
             yield from _shares(one)
     if not isinstance(note, dict):
         return
-    figure, threshold = note.get("figure"), note.get("threshold")
+    figure = note.get("figure")
+    threshold = note.get("threshold")
     if isinstance(figure, int | float) and isinstance(threshold, int | float) and threshold > 0:
         yield figure / threshold, str(note.get("column") or "rows"), str(next(iter(note.get("files") or ()), ""))
     for name, one in note.items():

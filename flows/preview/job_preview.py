@@ -139,7 +139,8 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     if wanted and (error := too_little_memory(request, plans, workers)):
         refused.append(error)
     changes = matched_to_base(request, plans[request.plan_names[0]].schema)
-    rows, nbytes = sum(p.rows for p in plans.values()), sum(p.nbytes for p in plans.values())
+    rows = sum(p.rows for p in plans.values())
+    nbytes = sum(p.nbytes for p in plans.values())
     return Preview(
         target=str(request.staging.target),
         workers=workers,
@@ -177,7 +178,9 @@ def _files(
 ) -> dict[str, SplitFiles]:
     """The files of each split. What is left of its rows is estimated from the sample, and from the shares of a split;
     a run chooses by the rows that it counts."""
-    output, source, files = request.output, request.source, dict[str, SplitFiles]()
+    output = request.output
+    source = request.source
+    files = dict[str, SplitFiles]()
     is_whole = _keeps_all_rows(source, bound_of(request, plans[request.plan_names[0]].schema))
     for split in request.splits:
         rows = int(plans[source.plan_name(split)].rows * scale)
@@ -271,7 +274,8 @@ def _plans(
 ) -> dict[str, Plan]:
     """The plan of every split, as ingest makes it; what the contract says of it is added to `contract`, and the error
     of one that it does not allow to `refused`."""
-    source, run = request.source, request.run
+    source = request.source
+    run = request.run
     names: dict[str, Any] = {"train": source.path, "valid": source.valid} if source.valid else {"": source.path}
     plans = {}
     with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
@@ -305,7 +309,9 @@ def _check_order(request: Request, plans: Mapping[str, Plan]) -> None:
 
 def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: float) -> list[Reading]:
     """The passes over the source, with the share of its bytes that their columns are."""
-    source, first, always = request.source, plans[request.plan_names[0]], condition_columns(request.source, False)
+    source = request.source
+    first = plans[request.plan_names[0]]
+    always = condition_columns(request.source, False)
     readings = []
     for look in looks(source, first.schema):
         filtered_by = parse(source.filter).columns if source.filter else ()
@@ -339,7 +345,8 @@ def _share(plan: Plan, names: list[str]) -> float:
 
 def _refused(request: Request, wanted: Needs | None) -> list[RowmillError]:
     """The errors of the run's target and disks."""
-    staging, errors = request.staging, []
+    staging = request.staging
+    errors = []
     try:
         staging.check(request.output.on_existing)
     except RowmillError as error:

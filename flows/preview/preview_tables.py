@@ -17,7 +17,8 @@ VALUE = 36  # letters of a value, where rows stand beside each other
 def print_rows(names: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
     """Rows of values under their names where the terminal is wide enough, else beside them: every row a column of a
     table, and as many tables as it takes."""
-    names, rows = [visible(name) for name in names], [[visible(value) for value in row] for row in rows]
+    names = [visible(name) for name in names]
+    rows = [[visible(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
     if sum(widths) + 2 * (len(names) - 1) <= console.width:
         table = text_table("", *names)
@@ -29,7 +30,8 @@ def print_rows(names: Sequence[str], rows: Sequence[Sequence[str]], console: Con
     cut = [[value if len(value) <= VALUE else value[: VALUE - 2] + ".." for value in row] for row in rows]
     number = 0
     while number < len(cut):
-        first, left = number, console.width - name_width
+        first = number
+        left = console.width - name_width
         while number < len(cut) and (number == first or left >= 2 + _width(cut[number], number)):
             left -= 2 + _width(cut[number], number)
             number += 1

@@ -119,7 +119,9 @@ def _splits(rule: SplitRule) -> list[dict[str, str]]:
 
 
 def _rows_of(rule: SplitRule, name: str) -> str:
-    value, keys, column = getattr(rule, name), ", ".join(rule.together), rule.column
+    value = getattr(rule, name)
+    keys = ", ".join(rule.together)
+    column = rule.column
     first = name == "valid" and rule.test is not None
     the_last, before = ("", ", before those of test") if first else ("the last ", "")
     if rule.by == "last":

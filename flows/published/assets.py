@@ -22,9 +22,11 @@ from tasks.job.publication import Publication, id_of, output_root
 from tasks.storage.files import is_remote
 from tasks.storage.own_files import REPORTS
 
-REFERENCED, MATERIALIZED = "prefect.asset.referenced", "prefect.asset.materialization.succeeded"
+REFERENCED = "prefect.asset.referenced"
+MATERIALIZED = "prefect.asset.materialization.succeeded"
 REFUSED = re.compile(r"[\s\0#?&%\"'<>\[\]{}|\\^`]")  # characters that Prefect takes in no key of an asset
-LONGEST, MOST_RELATED = 512, 90  # characters of a key; upstream assets of an event, of 100 related resources
+LONGEST = 512  # characters of a key
+MOST_RELATED = 90  # upstream assets of an event, of 100 related resources
 
 
 def asset_key(path: str) -> str:

@@ -23,7 +23,8 @@ def output_event(what: What, folder: Path, identity: tuple[str, ...], payload: M
     `identity` is what tells this event from others of its kind: the same identity makes the same id. `run` in the
     payload is the flow run that the event belongs to.
     """
-    root, run = output_root(folder), payload.get("run")
+    root = output_root(folder)
+    run = payload.get("run")
     of_run = {"prefect.resource.id": f"prefect.flow-run.{run}", "prefect.resource.role": "flow-run"}
     labels = {
         "prefect.resource.id": f"rowmill.output.{output_slug(root)}",

@@ -50,12 +50,14 @@ def begin(run: ObservedRun) -> None:
 
 def end(run: ObservedRun) -> Callable[[], None]:
     """Make the last event of a run, by what it has published, else by what the gate knows; return what sends it."""
-    request, profile = run.request, run.profile
+    request = run.request
+    profile = run.profile
     lineage = ColumnLineage(load_fitted(run.first, heads=True).bound) if run.first else None
     columns = {one.name: one.type for one in profile.columns.values()} if profile else {}
     if lineage:
         columns = {c.name: dtype_name(c.dtype) for c in lineage.bound.source.columns if c.name != ROW}
-    source, inputs = request.source, []
+    source = request.source
+    inputs = []
     for path in paths_of(request):
         is_source = path in sources_of(source.path, source.valid) and columns
         facets = {"schema": _schema(columns)} if is_source else {}
@@ -123,10 +125,12 @@ def _event(
 
 def _output(request: Request, split: str, folder: str, lineage: ColumnLineage) -> event.OutputDataset:
     """The dataset of a split that is published, or of a fitted workflow, which has no rows."""
-    schema, statistics = lineage.bound.output, dict[str, Any]()
+    schema = lineage.bound.output
+    statistics = dict[str, Any]()
     if request.flow != "fit":
         manifest = Manifest.load(folder)
-        schema, parts = manifest.schema, manifest.parts
+        schema = manifest.schema
+        parts = manifest.parts
         kind = facet.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
         nbytes = sum(part["bytes"] for part in parts)
         statistics = {"outputStatistics": kind(manifest.rows["out"], nbytes, len(parts))}
@@ -148,7 +152,8 @@ def _column_lineage(
     request: Request, split: str, schema: Schema, lineage: ColumnLineage
 ) -> facet.column_lineage_dataset.ColumnLineageDatasetFacet:
     """Which columns of the source and of side tables a split's columns come from, and by which operators."""
-    source, kinds = request.source, facet.column_lineage_dataset
+    source = request.source
+    kinds = facet.column_lineage_dataset
     train = sources_of(source.path)
     read = sources_of(source.valid) if split == "valid" and source.valid else train
 

@@ -78,7 +78,8 @@ def observe(job: AnyJob, run: CurrentRun) -> ObservedRun:
     name = absolute(job.as_written()["output"]["path"])
     scheduled = context.flow_run.expected_start_time if context and context.flow_run else None
     flow = context.flow.name if context and context.flow else request.flow
-    ready_by, timezone = request.run.ready_by, request.run.timezone
+    ready_by = request.run.ready_by
+    timezone = request.run.timezone
     ready = deadline(ready_by, timezone, scheduled) if ready_by and scheduled else None
     return ObservedRun(request, name, flow, run.run_id, scheduled, ready, run.outputs)
 
@@ -87,7 +88,10 @@ class Collector:
     """A collector, and the thread that sends to it; what goes wrong is logged once, when it is closed."""
 
     def __init__(self, key: str, address: str, run: ObservedRun) -> None:
-        self.key, self.run, self.shown, self.error = key, run, plain_url(address), ""
+        self.key = key
+        self.run = run
+        self.shown = plain_url(address)
+        self.error = ""
         library = "openlineage-python"
         if key == "metrics":
             library = "prometheus-client" if collector_file(address) else "opentelemetry-exporter-otlp-proto-http"

@@ -53,7 +53,8 @@ def deliver(targets: Iterable[Path]) -> list[Event]:
     server is, however many versions wait: their events are made for a server that is there.
     """
     waiting = [target for target in (Path(os.path.realpath(one)) for one in targets) if is_waiting(target)]
-    server, sent = str(PREFECT_API_URL.value() or ""), list[Event]()
+    server = str(PREFECT_API_URL.value() or "")
+    sent = list[Event]()
     if not waiting:
         return sent
     if not _is_reachable(server):

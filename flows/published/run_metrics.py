@@ -67,7 +67,10 @@ def _of_stage(run: ObservedRun, result: StageResult) -> Iterator[Metric]:
 
 
 def _of_run(run: ObservedRun) -> Iterator[Metric]:
-    now, request, profile, verdict = datetime.now(UTC), run.request, run.profile, run.gate and run.gate.gate
+    now = datetime.now(UTC)
+    request = run.request
+    profile = run.profile
+    verdict = run.gate and run.gate.gate
     yield Metric("rowmill.run.success", "{run}", "1 if the run has ended well", run.end == "COMPLETE")
     yield Metric("rowmill.run.duration", "s", "time that the run took", (now - run.began).total_seconds())
     yield Metric("rowmill.run.end", "s", "when the run ended, since 1970", now.timestamp())
@@ -96,14 +99,17 @@ def _of_run(run: ObservedRun) -> Iterator[Metric]:
 
 def _exporter(run: ObservedRun) -> Callable[[Sequence[Metric]], None]:
     """Return what exports metrics to the address in `run.metrics`."""
-    address, of = str(run.request.run.metrics), {"output": run.name, "flow": run.flow}
+    address = str(run.request.run.metrics)
+    of = {"output": run.name, "flow": run.flow}
     if file := run.files.get("metrics"):
         from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
         def to_file(metrics: Sequence[Metric]) -> None:
-            registry, gauges = CollectorRegistry(), dict[str, Any]()
+            registry = CollectorRegistry()
+            gauges = dict[str, Any]()
             for one in metrics:
-                name, labels = one.name.replace(".", "_") + SUFFIXES.get(one.unit, ""), of | one.of
+                name = one.name.replace(".", "_") + SUFFIXES.get(one.unit, "")
+                labels = of | one.of
                 if name not in gauges:
                     gauges[name] = Gauge(name, one.text, [*labels], registry=registry)
                 gauges[name].labels(**labels).set(one.value)
@@ -126,7 +132,8 @@ def _exporter(run: ObservedRun) -> Callable[[Sequence[Metric]], None]:
         reader = InMemoryMetricReader()
         resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "rowmill")})
         provider = MeterProvider([reader], resource, shutdown_on_exit=False)
-        meter, gauges = provider.get_meter("rowmill", rowmill_version()), dict[str, Any]()
+        meter = provider.get_meter("rowmill", rowmill_version())
+        gauges = dict[str, Any]()
         for one in metrics:
             if one.name not in gauges:
                 gauges[one.name] = meter.create_gauge(one.name, one.unit, one.text)

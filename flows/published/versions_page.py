@@ -24,7 +24,8 @@ def versions_text(out: Path) -> str:
     folders = [path for path in (versions_of(out) or [out]) if described_by(path)]
     if not folders:
         raise no_output(out)
-    latest, staging = read_latest(out), Staging(out)
+    latest = read_latest(out)
+    staging = Staging(out)
     lines = [f"# {escaped(str(out))}", markdown_table([_row(folder, latest) for folder in reversed(folders)])]
     if is_stopped(staging.folder):
         verdicts = read_note(staging.folder).verdicts.values()

@@ -47,19 +47,22 @@ def train(out: str, epochs: int = 2, batch_size: int = 4096, workers: int = 2) -
     model: nn.Module = Tower(schema).to(device)
     if torch.distributed.is_initialized():
         model = nn.parallel.DistributedDataParallel(model)
-    optimizer, loss_of = torch.optim.Adam(model.parameters(), lr=1e-2), nn.BCEWithLogitsLoss()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    loss_of = nn.BCEWithLogitsLoss()
     batches = DataLoader(rows, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
     losses = []
     for epoch in range(epochs):
         rows.set_epoch(epoch)
-        total, count = 0.0, 0
+        total = 0.0
+        count = 0
         for batch in batches:
             batch = {name: values.to(device, non_blocking=True) for name, values in batch.items()}
             loss = loss_of(model(batch), batch[target].float())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total, count = total + loss.item(), count + 1
+            total = total + loss.item()
+            count = count + 1
         losses.append(total / max(count, 1))
         if rows.rank == 0:
             print(f"epoch {epoch}: {count} batches of {batch_size} rows, mean loss {losses[-1]:.4f}", flush=True)

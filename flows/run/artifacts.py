@@ -73,7 +73,8 @@ def later(write: Callable[[], object], key: str = "") -> None:
 
     Artifacts of one key are written in their order: the server shows the newest.
     """
-    shown, context = _shown.get(), contextvars.copy_context()
+    shown = _shown.get()
+    context = contextvars.copy_context()
 
     before = shown.last.get(key)
 

@@ -37,7 +37,9 @@ class Links:
     """
 
     def __init__(self, client: Any, key: str, performance: bool) -> None:
-        self.client, self.key, self.began = client, f"{key}-links", time.time()
+        self.client = client
+        self.key = f"{key}-links"
+        self.began = time.time()
         self.dashboard = dashboard_of(client)
         self.artifact: UUID | None = None
         self.first_sample = _begin_recording(client) if performance else None

@@ -34,7 +34,8 @@ def show_date(dated: Dated) -> None:
     run: Any = context.flow_run if context else None
     if run is None or not dated.became:
         return
-    before, now = title(run.parameters or {}), title(run.parameters or {}, dated)
+    before = title(run.parameters or {})
+    now = title(run.parameters or {}, dated)
     end = str(run.name).removeprefix(before).strip()
     if before == now or not str(run.name).startswith(before) or not GENERATED.fullmatch(end):
         return

@@ -14,7 +14,8 @@ from prefect.events import emit_event
 
 from flows.job.run_labels import OUTPUT, label_run
 
-ALIVE, ENDED = "rowmill.run.alive", "rowmill.run.ended"
+ALIVE = "rowmill.run.alive"
+ENDED = "rowmill.run.ended"
 SECONDS = 10.0  # between two signs
 log = logging.getLogger("rowmill")
 

@@ -52,10 +52,9 @@ def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = 
     name = " ".join(filter(None, (function.name, split)))
     attempts = job.run.retries + 1
     check_workers(job, request, function.name)
-    workers, notes = (
-        WorkersAtStart(0, 0, 0),
-        notes_left(request.staging.folder / FOLDER),
-    )  # notes of an earlier run, if any
+    # notes of an earlier run, if any
+    workers = WorkersAtStart(0, 0, 0)
+    notes = notes_left(request.staging.folder / FOLDER)
     for attempt in range(attempts):
         task = function.with_options(
             retries=job.run.retries, task_run_name=f"{name}{f' again {attempt}' if attempt else ''}"
@@ -208,7 +207,8 @@ def wait_for(future: Any, name: str, stalled_after: float = STALLED_SECONDS, own
     Each wait is short: Python looks for signals between two waits only. No wait fetches the result: a wait that times
     out just as Dask begins to fetch leaves a client that cannot fetch anything any more (dask/distributed#8514).
     """
-    client, context = future.wrapped_future.client, FlowRunContext.get()
+    client = future.wrapped_future.client
+    context = FlowRunContext.get()
     cluster = getattr(context.task_runner, "_cluster", None) if context else None
     looked = alone = checked = time.monotonic()
     key = future.wrapped_future.key

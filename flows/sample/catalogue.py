@@ -13,17 +13,25 @@ import numpy as np
 from flows.sample.draws import ChoiceDraw, TableDraw, draw, scramble, share_out, stream
 from flows.sample.vocabulary import CODES, RELABELLED, SMARTPHONE, TWO_LEVELS
 
-PRODUCTS, BRANDS, CATEGORIES, CODED_CATEGORIES = 206_876, 4_303, 691, 300
+PRODUCTS = 206_876
+BRANDS = 4_303
+CATEGORIES = 691
+CODED_CATEGORIES = 300
 BRANDLESS_PRODUCTS = 41_000
 BRAND_EXPONENT = 1.45
-BRAND_NULL, BRAND_NULL_DRIFT = 0.139, 0.119
-CODE_NULL, CODE_NULL_DRIFT = 0.322, 0.098
+BRAND_NULL = 0.139
+BRAND_NULL_DRIFT = 0.119
+CODE_NULL = 0.322
+CODE_NULL_DRIFT = 0.098
 DEPTH_2 = 0.59
-MEAN_PRICE, LARGEST_PRICE = 292.0, 257_407  # the second in cents
+MEAN_PRICE = 292.0
+LARGEST_PRICE = 257_407  # in cents
 PHONE_BRANDS = 6
 MEAN_BOUGHT = 0.526  # of carts that are followed by another event of the session
 
-NO_CODE, TWO, THREE = 0, 1, 2
+NO_CODE = 0
+TWO = 1
+THREE = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +77,8 @@ def _brands_and_weights() -> tuple[np.ndarray, np.ndarray]:
     share = np.arange(1, BRANDS + 1) ** -BRAND_EXPONENT
     share *= (1 - BRAND_NULL) / share.sum()
     count = 1 + share_out(share**0.6, PRODUCTS - BRANDLESS_PRODUCTS - BRANDS)
-    count, share = np.append(BRANDLESS_PRODUCTS, count), np.append(BRAND_NULL, share)
+    count = np.append(BRANDLESS_PRODUCTS, count)
+    share = np.append(BRAND_NULL, share)
     first = np.cumsum(count) - count
     popularity = 1.0 / (np.arange(PRODUCTS) - np.repeat(first, count) + 8)
     popularity *= np.repeat(share / np.add.reduceat(popularity, first), count)
@@ -143,7 +152,8 @@ def _base_prices(code: np.ndarray, weight: np.ndarray) -> np.ndarray:
     bell = sum(_chance("price", turn, of=number) - 0.5 for turn in range(4)) * 3**0.5
     level = 1.2 * (_chance("price level", of=code) - 0.5) + np.where(code == CODES.index(SMARTPHONE), 0.7, 0.0)
     price = np.exp(level + 0.8 * bell)
-    low, high = 1.0, 1e6
+    low = 1.0
+    high = 1e6
     for _ in range(60):
         scale = (low + high) / 2
         mean = np.average(np.minimum(price * scale, LARGEST_PRICE), weights=weight)

@@ -146,11 +146,13 @@ def _alias_cells(whole: np.ndarray, bits: int) -> np.ndarray:
     """Limit (upper half) and alias (lower half) of each cell, from weights that add up to 2^(bits + 24) (Vose 1991)."""
     full = 1 << _FRACTION_BITS
     left = whole.tolist() + [0] * ((1 << bits) - len(whole))
-    limit, alias = [full] * len(left), list(range(len(left)))
+    limit = [full] * len(left)
+    alias = list(range(len(left)))
     small = [i for i, amount in enumerate(left) if amount < full]
     large = [i for i, amount in enumerate(left) if amount > full]
     while small:
-        i, j = small.pop(), large[-1]
+        i = small.pop()
+        j = large[-1]
         limit[i], alias[i] = left[i], j
         left[j] -= full - left[i]
         if left[j] <= full:
@@ -163,7 +165,8 @@ def _alias_cells(whole: np.ndarray, bits: int) -> np.ndarray:
 @cache
 def poisson(mean: int) -> ChoiceDraw:
     """Poisson(mean) over 0 .. about mean + 14 standard deviations, by the recurrence p(k) = p(k - 1) mean / k."""
-    mode, weights = mean, [0.0] * (mean + 14 * math.isqrt(mean) + 16)
+    mode = mean
+    weights = [0.0] * (mean + 14 * math.isqrt(mean) + 16)
     weights[mode] = 1.0
     for k in range(mode + 1, len(weights)):
         weights[k] = weights[k - 1] * mean / k

@@ -21,18 +21,28 @@ from flows.sample.sample_columns import letters, numbers, words
 from flows.sample.sample_text import uuid
 from flows.sample.vocabulary import CODES, brands
 
-FULL_ROWS, FULL_USERS = 109_950_743, 5_320_000
-STEPS, MOST_LANES, SESSION_EVENTS = 64, 1024, 4.8
+FULL_ROWS = 109_950_743
+FULL_USERS = 5_320_000
+STEPS = 64
+MOST_LANES = 1024
+SESSION_EVENTS = 4.8
 # A session starts at a window's first step, else by chance, so that a session has 4.8 events in the mean.
 STARTS = rate((STEPS / SESSION_EVENTS - 1) / (STEPS - 1))
-CART, STAYS, DUPLICATE, ZERO_PRICE = rate(0.0371), rate(0.5), rate(0.0012), rate(0.002)
+CART = rate(0.0371)
+STAYS = rate(0.5)
+DUPLICATE = rate(0.0012)
+ZERO_PRICE = rate(0.002)
 # More users are drawn from than seen, since some never come: makes FULL_USERS seen at FULL_ROWS.
 UNSEEN_USERS = 1.0618
 
 EVENT_TYPES = ("view", "cart", "purchase")
-VIEW, CARTED, BOUGHT = 0, 1, 2
+VIEW = 0
+CARTED = 1
+BOUGHT = 2
 
-OCTOBER, DECEMBER = 1_569_888_000, 1_575_158_400  # 2019-10-01 and 2019-12-01, 00:00:00 UTC
+# 2019-10-01 and 2019-12-01, 00:00:00 UTC
+OCTOBER = 1_569_888_000
+DECEMBER = 1_575_158_400
 _DAYS = (*[100] * 31, *[116] * 12, 170, 260, 480, 520, 450, 170, *[116] * 12)
 _DECEMBER_DAYS = (*[116] * 24, *[90] * 7)
 HOURS = (18, 22, 40, 66, 88, 100, 106, 110, 112, 112, 110, 108, 108, 112, 120, 128, 132, 126, 110, 84, 56, 36, 24, 18)
@@ -177,7 +187,8 @@ def _lane_order(xp: ModuleType, world: World, row: Array) -> Array:
     lanes = world.lanes
     step = row // lanes
     bits = draw(world.stream("lanes"), step.view(np.uint64))
-    odd, offset = (bits >> np.uint64(32)) | np.uint64(1), bits & np.uint64(0xFFFFFFFF)
+    odd = (bits >> np.uint64(32)) | np.uint64(1)
+    offset = bits & np.uint64(0xFFFFFFFF)
     lane = ((row - step * lanes).view(np.uint64) * odd + offset) & np.uint64(lanes - 1)
     return step * lanes + lane.view(np.int64)
 
@@ -209,7 +220,9 @@ def _clock(xp: ModuleType, world: World, row: Array) -> Array:
 def _rows_by_hour(world: World) -> draws.TableDraw:
     """First row number and number of rows of every hour; rounded up, so that row 0 is in the first hour."""
     weight = world.hours.tolist()
-    total, seen, edges = sum(weight), 0, [0]
+    total = sum(weight)
+    seen = 0
+    edges = [0]
     for amount in weight:
         seen += amount
         edges.append(-(-world.rows * seen // total))

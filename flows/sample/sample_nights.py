@@ -38,7 +38,9 @@ from tasks.errors import JobError
 
 START = dt.date(2026, 10, 1)
 MOST_NIGHTS = 3660
-NEW_IDS, FEWEST_NEW_IDS = FULL_USERS / FULL_ROWS, 0.02  # users who come for the first time, per row
+# users who come for the first time, per row
+NEW_IDS = FULL_USERS / FULL_ROWS
+FEWEST_NEW_IDS = 0.02
 RULE = 1  # raise it when the same night gets other rows
 
 _WEEKDAYS = (0.95, 0.92, 0.94, 0.97, 1.02, 1.12, 1.08)  # rows, Monday first
@@ -48,7 +50,10 @@ _TREND = 0.002  # of the rows of the first night, each night
 _PRICE_TREND = 3  # in 10,000 of the base price, each night
 _OLD_USERS = 20  # nights of returning visitors who came before the first night
 _FADES = 6  # days in which a product gives way to its successor
-_STAYS, _SHORTEST, _LONGEST = 0.35, 40, 400  # share of places whose product never goes; days that the others stay
+# share of places whose product never goes; days that the others stay
+_STAYS = 0.35
+_SHORTEST = 40
+_LONGEST = 400
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,8 @@ class SampleNight(World):
 
     def visitors(self, xp: ModuleType, session: Array) -> Array:
         lanes = self.lanes
-        window, rest = session // (STEPS * lanes), session % (STEPS * lanes)
+        window = session // (STEPS * lanes)
+        rest = session % (STEPS * lanes)
         bits = draw(self.stream("user"), session.view(np.uint64))
         once = field(bits, 1) < rate(min(self._once(), 65_535 / 65_536))
         even = bits >> np.uint64(32)
@@ -151,11 +157,13 @@ def night(number: int, mean: int, seed: int = 0, start: dt.date = START, new_ids
         raise JobError(f"a sample of {mean} rows", do="give 1 or more")
     if not FEWEST_NEW_IDS <= new_ids <= 1:
         raise JobError(f"new_ids is {new_ids}", do=f"give {FEWEST_NEW_IDS} .. 1, new users per row")
-    known, slots = max(1, _OLD_USERS * mean // STEPS), 0
+    known = max(1, _OLD_USERS * mean // STEPS)
+    slots = 0
     for earlier in range(number):
         rows = _rows(earlier, mean, seed, start)
         windows = _returning(rows, lanes_of(rows, 24))
-        known, slots = known + windows, slots + windows * STEPS
+        known = known + windows
+        slots = slots + windows * STEPS
     return SampleNight(_rows(number, mean, seed, start), seed, False, start, number, mean, new_ids, known, slots)
 
 
@@ -206,7 +214,8 @@ def _lifetimes() -> draws.TableDraw:
 @lru_cache(maxsize=8)
 def _favour(of: SampleNight) -> np.ndarray:
     """How often, of 65,536, the first draw of each place stands: codes by weekday, season and noise; brands by week."""
-    day, code = of.number, np.arange(len(CODES) + 1)
+    day = of.number
+    code = np.arange(len(CODES) + 1)
     season = np.sin(2 * np.pi * (day / (60 + 20 * _bell("period", of=code)) + _bell("begins", of=code)))
     weekday = _bell("weekday", of=code * 7 + of.day.weekday())
     log_code = 0.12 * weekday + 0.1 * season + 0.04 * _bell("code", of.seed, of=code * 4096 + day)

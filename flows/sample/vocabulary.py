@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # Most viewed first. In December the code of smartphones becomes RELABELLED.
-SMARTPHONE, RELABELLED = "electronics.smartphone", "construction.tools.light"
+SMARTPHONE = "electronics.smartphone"
+RELABELLED = "construction.tools.light"
 
 _TWO_LEVELS = """
 electronics.smartphone electronics.clocks computers.notebook apparel.shoes electronics.tablet electronics.telephone

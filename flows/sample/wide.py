@@ -11,8 +11,10 @@ import pyarrow as pa
 from flows.sample import draws
 from flows.sample.sample_columns import numbers
 
-FULL_ROWS, FULL_COLUMNS = 300_000, 1_000
-COLUMNS, MOST_COLUMNS = 100, 10_000
+FULL_ROWS = 300_000
+FULL_COLUMNS = 1_000
+COLUMNS = 100
+MOST_COLUMNS = 10_000
 FACTORS = 8
 LOADING = 32  # loadings are whole numbers from -32 to 31, halved from factor to factor after every second one
 NOISE = 4  # noise is a 16-bit draw with that many binary digits appended

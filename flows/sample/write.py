@@ -193,7 +193,8 @@ def make_nights(
 
 def _write(samples: Sequence[tuple[Path, WrittenSample]], options: FileOptions) -> int:
     """Writes the missing parts of samples into their folders; the bytes of all parts."""
-    xp, workers = _array_module(options.get("engine", "cpu")), options.get("workers")
+    xp = _array_module(options.get("engine", "cpu"))
+    workers = options.get("workers")
     workers = workers if workers is not None else len(os.sched_getaffinity(0))
     if workers < 1:
         raise JobError(f"workers is {workers}", do="give 1 or more, or leave it out for one per core")
@@ -223,7 +224,9 @@ def _block(sample: WrittenSample, start: int, stop: int, xp: ModuleType) -> pa.T
 
 def _checked(sample: WrittenSample) -> WrittenSample:
     """Refuses what cannot be; the sample with the number of columns that wide has, None for the others."""
-    name, rows, columns = sample.name, sample.rows, sample.columns
+    name = sample.name
+    rows = sample.rows
+    columns = sample.columns
     if name not in BLOCKS:
         raise JobError(f"no sample is called {name!r}", do=near(name, BLOCKS))
     if rows < 1:
@@ -239,7 +242,9 @@ def _checked(sample: WrittenSample) -> WrittenSample:
 
 def _filed(folder: Path, sample: WrittenSample, options: FileOptions) -> WrittenSample:
     """The sample in the files asked for; without `files`, a folder that holds it decides how many."""
-    sample, format, files = _checked(sample), options.get("format", "parquet"), options.get("files")
+    sample = _checked(sample)
+    format = options.get("format", "parquet")
+    files = options.get("files")
     if format not in FORMATS:
         raise JobError(f"no format is called {format!r}", do=near(format, FORMATS))
     rows = sample.rows

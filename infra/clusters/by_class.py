@@ -145,7 +145,8 @@ def _fixed_arguments(cluster: Cluster) -> dict[str, Any]:
 
 def _scale(opened: RunningCluster, cluster: Cluster, chosen: Callable[..., Any]) -> None:
     """Have workers come: those that the constructor has not started. A queue is asked first."""
-    started, number = opened.scaled, cluster.workers
+    started = opened.scaled
+    number = cluster.workers
     if cluster.preset:
         number = None if cluster.scaling or _starts_all(cluster, chosen) else first_workers(cluster)
     elif jobs.is_of_jobs(chosen):
@@ -193,7 +194,8 @@ def _adapt(cluster: Cluster, adapt: Callable[..., Any]) -> None:
 def _speaks_tls(cluster: Cluster, chosen: Callable[..., Any]) -> bool:
     """Whether scheduler and workers of the class get certificates: where it takes them, and the job has not named
     another protocol."""
-    taken, arguments = inspect.signature(chosen).parameters, cluster.class_arguments
+    taken = inspect.signature(chosen).parameters
+    arguments = cluster.class_arguments
     protocol = arguments.get("protocol")
     if hosts.is_on_hosts(chosen):
         protocol = dict(arguments.get("scheduler_options") or {}).get("protocol")
@@ -211,7 +213,8 @@ def _arguments(
 ) -> dict[str, Any]:
     """The arguments of preset and job, after those that rowmill sets where the class names them; over them what makes
     workers those of rowmill. `settings` is the line of a job that gives them Dask's settings."""
-    taken, own = inspect.signature(chosen).parameters, dict(cluster.class_arguments)
+    taken = inspect.signature(chosen).parameters
+    own = dict(cluster.class_arguments)
     ours: dict[str, Any] = {
         "security": security,
         "shared_temp_directory": "~",
@@ -301,16 +304,15 @@ def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:
     address = str(client.sync(client.scheduler.identity, n_workers=0)["address"])
     plain = not address.startswith(("tls://", "inproc://")) and not cluster.unencrypted
     if plain and exposed(cluster.model_copy(update={"kind": "address", "address": address})):
-        where, why = (
-            f"{cluster.place}, {address}",
-            "whoever reaches its port could run code as you, and read your data",
-        )
+        where = f"{cluster.place}, {address}"
+        why = "whoever reaches its port could run code as you, and read your data"
         do = "give cluster.tls, and the class a protocol of tls://; use kind: ssh, slurm or kubernetes; or accept that "
         raise JobError("the scheduler is not encrypted", where=where, why=why, do=f"{do}with cluster.unencrypted: true")
     engine = engine_of(client)
     key, wanted = (f"{cluster.place}.gpus", str(cluster.gpus)) if cluster.preset else ("cluster.engine", "cudf")
     if plugin.on_gpus and engine != "cudf":
-        what, do = "workers without a GPU, or without the packages for it", "have cluster_kwargs start workers on GPUs"
+        what = "workers without a GPU, or without the packages for it"
+        do = "have cluster_kwargs start workers on GPUs"
         raise GiveUpError(what, where=f"{key} = {wanted}", do=f"leave {key} out, or {do}")
     if engine == "cudf" and not plugin.on_gpus:
         log.warning("the workers have GPUs that stay unused: set %s", key if cluster.preset else f"{key}: cudf")
@@ -323,7 +325,8 @@ def _refused(cluster: Cluster, key: str, called: Callable[..., Any], why: object
     passed_on = [name for name in _parameters(called) if name not in inspect.signature(called).parameters]
     more = f", and also takes {', '.join(passed_on)}" if passed_on else ""
     of = f" of the preset {cluster.kind}" if cluster.preset else ""
-    what, where = f"{called.__name__} does not take the arguments", f"{cluster.place}: {key}{of}"
+    what = f"{called.__name__} does not take the arguments"
+    where = f"{cluster.place}: {key}{of}"
     do = f"its signature is {called.__name__}{inspect.signature(called)}{more}"
     return JobError(what, where=where, why=str(why), do=do)
 

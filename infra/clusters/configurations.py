@@ -34,7 +34,8 @@ def configuration(data: Mapping[str, Any]) -> dict[str, Any]:
     may set."""
     if refused := [key for key, value in data.items() if value is not None and key not in OF_JOB]:
         raise ValueError(f"the host sets all but the number of workers of a configuration: leave out `{refused[0]}`")
-    name, sections = str(data["configuration"]), configurations()
+    name = str(data["configuration"])
+    sections = configurations()
     if name not in sections:
         hint = near(name, list(sections)) if sections else f"set {VARIABLE} to a YAML file of names and sections"
         raise ValueError(f"this host has no cluster configuration {name!r}: {hint}")

@@ -87,8 +87,10 @@ def _address(cluster: Cluster, engine: str) -> ExpectedWorkers:
 def _elsewhere(cluster: Cluster, engine: str) -> ExpectedWorkers:
     """The workers that a preset would start, by job and preset; hosts without a size count as equal to this one."""
     arguments = cluster.class_arguments
-    workers, processes = first_workers(cluster), max(1, cluster.gpus)
-    cores, memory = arguments.get("cores"), arguments.get("memory")
+    workers = first_workers(cluster)
+    processes = max(1, cluster.gpus)
+    cores = arguments.get("cores")
+    memory = arguments.get("memory")
     threads = cluster.threads_per_worker or (GPU_THREADS if cluster.gpus else int(cores or CPU_COUNT))
     if cluster.memory_limit:
         limit = size_in_bytes(cluster.memory_limit, MEMORY_LIMIT)
@@ -100,8 +102,10 @@ def _elsewhere(cluster: Cluster, engine: str) -> ExpectedWorkers:
 
 def _by_class(cluster: Cluster, engine: str) -> ExpectedWorkers:
     """The workers of a class, by the arguments that say how large they are; without these they count as this host."""
-    size, workers = cluster.cluster_kwargs, first_workers(cluster)
-    cores, processes = size.get("threads_per_worker", size.get("cores")), size.get("processes", 1)
+    size = cluster.cluster_kwargs
+    workers = first_workers(cluster)
+    cores = size.get("threads_per_worker", size.get("cores"))
+    processes = size.get("processes", 1)
     threads = cores if isinstance(cores, int) else GPU_THREADS if engine == "cudf" else CPU_COUNT
     if "cores" in size and "processes" not in size:  # of a job of dask-jobqueue, which divides them so
         processes = 1 if engine == "cudf" else nprocesses_nthreads(threads)[0]

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 30
 PLAIN_COMMAND = "distributed.cli.dask_worker"  # the default of dask-jobqueue
 LOGS = "log_directory"  # which a job of dask-jobqueue makes
-SLURM, HTCONDOR = "sbatch", "condor_submit"  # commands that submit
+# commands that submit
+SLURM = "sbatch"
+HTCONDOR = "condor_submit"
 
 
 def is_of_jobs(chosen: Any) -> bool:
@@ -34,7 +36,8 @@ def check_command(chosen: Any, where: str) -> None:
     """A GiveUpError where the queue's command is not on this host."""
     submit = getattr(getattr(chosen, "job_cls", None), "submit_command", None)
     if submit and shutil.which(submit) is None:
-        why, do = f"no {submit} in PATH", "run rowmill where jobs are submitted to the queue, such as a login node"
+        why = f"no {submit} in PATH"
+        do = "run rowmill where jobs are submitted to the queue, such as a login node"
         raise GiveUpError(f"{submit} is not here", where=where, why=why, do=do)
 
 

@@ -46,6 +46,7 @@ def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMP
 
 def address(cluster: Cluster) -> RunningCluster:
     """A scheduler that rowmill did not start: connected to, never closed; GiveUpError when it does not answer."""
-    where, security = cast(str, cluster.address), security_of(cluster)
+    where = cast(str, cluster.address)
+    security = security_of(cluster)
     workers_of(cluster)
     return RunningCluster(where, security)

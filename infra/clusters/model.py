@@ -29,7 +29,10 @@ from tasks.errors import mistakes, near
 Engine = Literal["cudf", "pandas"]
 KIND = "auto takes the GPUs of this host, else its cores"
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")
-HERE, ADDRESS, BY_CLASS = ("auto", "cuda", "cpu"), "address", "class"  # the kinds that are no preset
+# the kinds that are no preset
+HERE = ("auto", "cuda", "cpu")
+ADDRESS = "address"
+BY_CLASS = "class"
 QUEUES = {"pbs": "PBS", "torque": "PBS", "sge": "SGE", "lsf": "LSF", "condor": "HTCondor", "htcondor": "HTCondor"}
 CLOUDS = {"aws": "aws.EC2", "ec2": "aws.EC2", "azure": "azure.AzureVM", "gcp": "gcp.GCP", "gce": "gcp.GCP"}
 # The classes of queues and clouds that are not kinds.
@@ -103,7 +106,8 @@ class ClusterBase(BaseModel):
         if not isinstance(data, Mapping) or data.get("configuration") is None:
             by_class = isinstance(data, Mapping) and data.get("cluster_class")
             return handler({"kind": BY_CLASS, **data} if by_class else data)
-        name, section = data["configuration"], configuration(data)
+        name = data["configuration"]
+        section = configuration(data)
         try:
             of_host = cls.model_validate(section)
         except ValidationError as error:

@@ -26,7 +26,8 @@ from tasks.errors import GiveUpError, JobError
 if TYPE_CHECKING:
     from kr8s.objects import APIObject
 
-CERTIFICATES, PORT = "/etc/rowmill-tls", 8786
+CERTIFICATES = "/etc/rowmill-tls"
+PORT = 8786
 
 
 @dataclass

@@ -105,7 +105,9 @@ def check_shared(client: Client, folder: Path, sources: Sequence[str], api_url: 
 
 def look(probe: str, sources: Sequence[str], api_url: str | None) -> Seen:
     """The view of a worker: the probe's content, its answer beside the probe, its sources, and the server."""
-    answer, read, wrote = f"{probe}.{uuid.uuid4().hex}", None, ""
+    answer = f"{probe}.{uuid.uuid4().hex}"
+    read = None
+    wrote = ""
     with suppress(OSError):
         read = Path(probe).read_text()
     try:

@@ -35,7 +35,9 @@ IDLE_SECONDS = 1800
 # Threads of a worker on a GPU that is not seen from here; infra/clusters/cuda_settings.py has the rule for those that
 # are.
 GPU_THREADS = 8
-CUDA_COMMAND, CUDA_CLASS = "dask cuda worker", "dask_cuda.CUDAWorker"  # workers that pin a GPU each
+# workers that pin a GPU each
+CUDA_COMMAND = "dask cuda worker"
+CUDA_CLASS = "dask_cuda.CUDAWorker"
 LOOPBACK = "127.0.0.1:0"  # where dashboards elsewhere listen: any port, for no other host
 
 

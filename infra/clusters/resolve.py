@@ -18,7 +18,9 @@ from tasks.errors import GiveUpError
 
 log = logging.getLogger("rowmill.clusters")
 
-WORK, AFTER = "transform", "shuffle_write"  # stages: one hands its rows to the other
+# stages: one hands its rows to the other
+WORK = "transform"
+AFTER = "shuffle_write"
 
 
 class Resolved(NamedTuple):
@@ -66,7 +68,8 @@ def chosen_gpus(cluster: Cluster) -> list[gpus.Gpu]:
     if cluster.visible_devices is not None:
         named = [(device, [gpu for gpu in chosen if gpu.is_called(device)]) for device in cluster.visible_devices]
         if unknown := [device for device, matches in named if not matches]:
-            what, here = f"no GPU {', '.join(unknown)}", ", ".join(f"{gpu.index} ({gpu.name})" for gpu in chosen)
+            what = f"no GPU {', '.join(unknown)}"
+            here = ", ".join(f"{gpu.index} ({gpu.name})" for gpu in chosen)
             raise GiveUpError(what, where="cluster.visible_devices", do=f"choose from: {here}")
         chosen = [matches[0] for _, matches in named]
     if cluster.workers and cluster.workers > len(chosen):
@@ -131,7 +134,8 @@ def _engines(
 
 def workers_of(cluster: Cluster) -> tuple[dict[str, Any], set[str]]:
     """Return the workers of a running scheduler, and which of them can use a GPU; GiveUpError where there is none."""
-    address, security = cast(str, cluster.address), security_of(cluster)
+    address = cast(str, cluster.address)
+    security = security_of(cluster)
     try:
         client = Connection(address, set_as_default=False, timeout=LOOK_SECONDS, name="rowmill-look", security=security)
     except (OSError, ValueError, TypeError) as error:  # TypeError: a tls:// address without certificates

@@ -19,9 +19,13 @@ from infra.paths import expanded
 from tasks.errors import JobError, mistakes, near, place_text
 
 FILE = Path(infra.__file__).parent / "prefect.yaml"
-FOLDER, SOURCE = "ROWMILL_FOLDER", "ROWMILL_DEPLOYED_FROM"  # variables of a run: where it works, its file
+# variables of a run: where it works, its file
+FOLDER = "ROWMILL_FOLDER"
+SOURCE = "ROWMILL_DEPLOYED_FROM"
 TAG = "rowmill"  # by which the automations know a run of rowmill
-LIGHT, LIGHT_FLOWS = "light", {"watch-source"}  # the queue of runs that must not wait for jobs, and their flows
+# the queue of runs that must not wait for jobs, and their flows
+LIGHT = "light"
+LIGHT_FLOWS = {"watch-source"}
 WORKING_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 # Runs import nothing from the folder in which they work, start no server of their own, and nothing leaves the host.
 ENVIRONMENT = {"PYTHONSAFEPATH": "1", "PREFECT_SERVER_EPHEMERAL_ENABLED": "false", "DO_NOT_TRACK": "1"}
@@ -157,7 +161,8 @@ def _checked(spec: object, where: str) -> str:
     if not isinstance(spec, dict) or not (spec.get("name") and spec.get("entrypoint")):
         do = "write name: nightly and entrypoint: flows.preprocess.preprocess"
         raise JobError("a deployment needs a name and an entrypoint", where=where, do=do)
-    what, where = "a deployment is not valid", f"{where} ({spec['name']})"
+    what = "a deployment is not valid"
+    where = f"{where} ({spec['name']})"
     if "schedule" in spec:
         raise JobError(what, where=where, why="schedule is not read", do="write schedules: [..]")
     for key in spec.keys() - {*KEYS}:

@@ -39,7 +39,9 @@ from tasks.errors import GiveUpError, JobError, visible
 
 LIGHT_LIMIT = 2  # light runs at once, beside the jobs
 AUTOMATIONS = Path(infra.__file__).parent / "automations.yaml"
-WEBHOOK, OUTPUTS_WEBHOOK = "rowmill-notify", "rowmill-notify-outputs"  # blocks that hold a URL
+# blocks that hold a URL
+WEBHOOK = "rowmill-notify"
+OUTPUTS_WEBHOOK = "rowmill-notify-outputs"
 # The lines of a notification that say which run it is, as an expression of Jinja. Before a run knows its host and its
 # output (flows/run/signs_of_life.py), they are those of its worker and of its parameters.
 RUN_LINES = """
@@ -208,7 +210,8 @@ def deploy(
     check_notify(notify)
     data = read_file(path)
     warning = keep_pool(pool, limit)
-    source, folder = str(path.resolve()), Path.cwd()
+    source = str(path.resolve())
+    folder = Path.cwd()
     for spec in data["deployments"]:
         complete(spec, data.get("pull"), folder, source)
         spec["work_pool"] = {**(spec.get("work_pool") or {}), "name": pool}
@@ -250,7 +253,8 @@ def _not_of(pool: str, source: str, names: Collection[str]) -> tuple[dict[str, A
     from prefect import get_client
     from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
 
-    left, others = {}, []
+    left = {}
+    others = []
     with get_client(sync_client=True) as client:
         for deployment in _all_deployments(client, WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))):
             name = f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
@@ -334,9 +338,11 @@ def check_notify(url: str | None, option: str = "--notify") -> None:
         return
     try:
         parts = urlsplit(url)
-        scheme, host = parts.scheme, parts.hostname or ""
+        scheme = parts.scheme
+        host = parts.hostname or ""
     except ValueError:  # brackets around what is not an address
-        scheme, host = "", ""
+        scheme = ""
+        host = ""
     if scheme in ("http", "https") and host:
         return
     shown = f"{scheme}://{host}" if scheme and "://" in url else "a text without a scheme"

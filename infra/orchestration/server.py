@@ -27,7 +27,10 @@ MOST_LETTERS = 2000  # of a text of Prefect
 RETRIES = "PREFECT_CLIENT_MAX_RETRIES"
 ROOT = 0  # the user
 SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-LOCAL, STATE, USER = 1, 3, 7  # columns of these tables, see proc(5)
+# columns of these tables, see proc(5)
+LOCAL = 1
+STATE = 3
+USER = 7
 LISTENING = "0A"
 _chosen: dict[str, str] = {}  # the number of retries as the user set it, while `expect_answers(False)` holds
 
@@ -246,7 +249,8 @@ def _is_ours(port: int) -> bool:
     }
     try:
         with httpx.Client(**options) as client:
-            health, version = client.get("health"), client.get("admin/version", **known)
+            health = client.get("health")
+            version = client.get("admin/version", **known)
         return health.json() is True and _release(version.json()) == _release(prefect.__version__)
     except (httpx.HTTPError, ValueError):
         return False
@@ -258,7 +262,8 @@ def _release(version: object) -> list[str]:
 
 def _start(home: Path) -> int:
     """Start a server that outlives this process and wait until it is healthy; returns its port."""
-    port, log_path = _free_port(_settings().server.api.port), home / "rowmill-server.log"
+    port = _free_port(_settings().server.api.port)
+    log_path = home / "rowmill-server.log"
     program = str(Path(__file__).with_name("sqlite_server.py"))
     command = [sys.executable, "-P", program, "server", "start", "--host", HOST, "--port", str(port)]
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
@@ -333,7 +338,8 @@ def prefect_home() -> Path:
     try:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        what, do = "the home of Prefect cannot be written", "set PREFECT_HOME to a folder of yours"
+        what = "the home of Prefect cannot be written"
+        do = "set PREFECT_HOME to a folder of yours"
         raise GiveUpError(what, where=str(home), why=str(error), do=do) from None
     return home
 

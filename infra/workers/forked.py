@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 # Setting of Dask, and its variable: modules that infra/workers/preimport.py imports.
-WORKER_IMPORTS, IMPORTS_VARIABLE = "rowmill.worker-imports", "DASK_ROWMILL__WORKER_IMPORTS"
+WORKER_IMPORTS = "rowmill.worker-imports"
+IMPORTS_VARIABLE = "DASK_ROWMILL__WORKER_IMPORTS"
 FORKED = "ROWMILL_FORKED"  # names of the variables that a fork inherits from the server and must remove
 
 

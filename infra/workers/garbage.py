@@ -19,7 +19,8 @@ def loading() -> Iterator[None]:
     A block that imports nothing new, as in the second run of one process, leaves all objects to the collector:
     otherwise garbage of the run before would stay for as long as the process.
     """
-    collects, modules = gc.isenabled(), len(sys.modules)
+    collects = gc.isenabled()
+    modules = len(sys.modules)
     gc.disable()
     try:
         yield

@@ -18,7 +18,9 @@ class SetUp(WorkerPlugin):
     name = "rowmill"
 
     def __init__(self, settings: dict[str, Any], imports: WorkerImports, on_gpus: bool) -> None:
-        self.settings, self.imports, self.on_gpus = settings, imports, on_gpus
+        self.settings = settings
+        self.imports = imports
+        self.on_gpus = on_gpus
 
     def setup(self, worker: Worker) -> None:
         dask.config.set(self.settings)

@@ -40,7 +40,10 @@ class _Store:
     """Cached tables by partition, all of the rows of one fingerprint (`name`)."""
 
     def __init__(self) -> None:
-        self.name, self.tables, self.nbytes, self.closed = "", dict[Place, Rows](), 0, False
+        self.name = ""
+        self.tables = dict[Place, Rows]()
+        self.nbytes = 0
+        self.closed = False
         self.lock = threading.Lock()
 
     def is_on_device(self, name: str, place: Place) -> bool:
@@ -70,7 +73,8 @@ class _Store:
 
     def close(self) -> bool:
         with self.lock:
-            had_tables, self.closed = bool(self.tables), True
+            had_tables = bool(self.tables)
+            self.closed = True
             self._drop()
             return had_tables
 
@@ -81,7 +85,8 @@ class _Store:
                 self._drop()
 
     def _drop(self) -> None:
-        self.tables, self.nbytes = {}, 0
+        self.tables = {}
+        self.nbytes = 0
 
 
 def _memory_is_free() -> bool:

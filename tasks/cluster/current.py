@@ -24,7 +24,8 @@ def using(client: Client | None) -> AbstractContextManager[Any]:
     if client is None:
         return nullcontext()
     if getattr(client, "status", "") != "running":
-        what, do = f"client={client!r} is not a running Dask client", "give distributed.Client(..), and leave it open"
+        what = f"client={client!r} is not a running Dask client"
+        do = "give distributed.Client(..), and leave it open"
         raise JobError(what, where="client", do=do)
     return client.as_current()
 

@@ -73,14 +73,17 @@ class DaskPool:
         allocatable: Callable[[], int] = engines.allocatable,
         planned_for: DaskPool | None = None,
     ) -> None:
-        self.client, self._allocatable, self.planned_for = client, allocatable, planned_for or self
+        self.client = client
+        self._allocatable = allocatable
+        self.planned_for = planned_for or self
         self.options = {"resources": resources} if resources else {}
         there = workers_at(client)
         info = offering(there, resources)
         self.threads = max(sum(w["nthreads"] for w in info.values()), 1)
         self.workers: Sequence[str] = tuple(sorted(info))
         each = [w["memory_limit"] or psutil.virtual_memory().total for w in info.values()]
-        self.memory, self.smallest_memory = sum(each), min(each, default=0)
+        self.memory = sum(each)
+        self.smallest_memory = min(each, default=0)
         self.anywhere = len(info) == len(there)
         self.submitted: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -294,7 +297,8 @@ class _OnFrames:
     """`function` of a partition whose frames reach the task as arguments."""
 
     def __init__(self, function: Callable[..., Any], partition: Partition) -> None:
-        self.function, self.partition = function, partition
+        self.function = function
+        self.partition = partition
 
     def __call__(self, frames: Sequence[Any], first: Sequence[Any]) -> Any:
         return self.function(*first, self.partition.with_frames(frames))

@@ -71,7 +71,8 @@ class LocalPool:
         lock = threading.Lock()
 
         def work(shared: object, item: object) -> None:
-            partial, level = function(shared, item), 0
+            partial = function(shared, item)
+            level = 0
             while True:
                 with lock:
                     group = waiting.setdefault(level, [])
@@ -80,7 +81,8 @@ class LocalPool:
                         return
                     waiting[level] = []
                 del partial
-                partial, level = merge(group), level + 1
+                partial = merge(group)
+                level = level + 1
 
         self.map(work, shared, items, done)
         return [result for _, group in sorted(waiting.items()) for result in group]

@@ -36,7 +36,10 @@ from tasks.storage.atomic import write_text
 if TYPE_CHECKING:
     from distributed import Client, Worker
 
-INTERVAL, POLL, LEASE = 0.5, 10.0, 45.0  # seconds
+# seconds
+INTERVAL = 0.5
+POLL = 10.0
+LEASE = 45.0
 PATIENCE = 3.0  # seconds that a stage waits for the samples of its workers when its work is done
 ALL_LINKS = 2**32 - 1  # the scope of NVML's fields that means the sum of all NVLinks
 KEPT = 400  # most samples of a worker and stage; longer series keep every second, fourth .. sample
@@ -91,7 +94,8 @@ class Sampler:
     """The samples of one worker of this process, and the thread that takes them."""
 
     def __init__(self, worker: Worker) -> None:
-        self.worker, self.process = weakref.ref(worker), psutil.Process()
+        self.worker = weakref.ref(worker)
+        self.process = psutil.Process()
         self.device = _device()
         self.samples: deque[UsageSample] = deque(maxlen=1200)
         self.last_request = time.monotonic()
@@ -174,7 +178,8 @@ def _spilled(data: object) -> tuple[int, int]:
     """Bytes of a worker's results that stand spilled to the host (from a GPU) and to disk, of either Dask's stores."""
     if hasattr(data, "spilled_total"):
         return 0, int(data.spilled_total.disk)
-    host, disk = getattr(data, "host_buffer", None), getattr(data, "disk", None)
+    host = getattr(data, "host_buffer", None)
+    disk = getattr(data, "disk", None)
     return int(getattr(getattr(host, "fast", None), "total_weight", 0)), _weight(disk)
 
 
@@ -244,8 +249,10 @@ class Watch:
     """The workers of a stage, sampled from its beginning to its end; `workers` by address, each as `look` tells it."""
 
     def __init__(self, client: Client, addresses: Sequence[str]) -> None:
-        self.client, self.addresses = client, list(addresses)
-        self.began, self.here = time.time(), _this_worker()
+        self.client = client
+        self.addresses = list(addresses)
+        self.began = time.time()
+        self.here = _this_worker()
         self.workers: dict[str, dict[str, Any]] = {}
         self.done = threading.Event()
         self.thread = threading.Thread(target=self._follow, name="rowmill-watch", daemon=True)

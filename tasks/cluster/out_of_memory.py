@@ -204,7 +204,8 @@ def _too_large(part: Partition, floor: int, place: tuple[Any, str], error: BaseE
 
 
 def _file_of(part: Partition, source: object) -> str:
-    files, piece = getattr(source, "files", ()), part.blocks[0].pieces[0] if part.blocks[0].pieces else None
+    files = getattr(source, "files", ())
+    piece = part.blocks[0].pieces[0] if part.blocks[0].pieces else None
     if piece is None or piece.file >= len(files):
         return ""
     group = f", row group {piece.group}" if getattr(source, "format", "") == "parquet" else ""

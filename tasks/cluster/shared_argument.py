@@ -27,8 +27,10 @@ class WithShared:
     def __init__(self, function: Callable[..., Any], value: object) -> None:
         from distributed.protocol import pickle
 
-        self.function, self.__name__ = function, function.__name__
-        self.token, self.pickled = uuid.uuid4().hex, pickle.dumps(value)
+        self.function = function
+        self.__name__ = function.__name__
+        self.token = uuid.uuid4().hex
+        self.pickled = pickle.dumps(value)
 
     def __call__(self, *args: Any) -> object:
         unpickled = self._value()

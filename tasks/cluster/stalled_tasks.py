@@ -33,7 +33,9 @@ class Stall:
     """How long nothing has moved. `waiting` returns a value that changes when one of the awaited tasks ends."""
 
     def __init__(self, client: Client, waiting: Callable[[], Sequence[Any]], seconds: float) -> None:
-        self.client, self.waiting, self.seconds = client, waiting, seconds
+        self.client = client
+        self.waiting = waiting
+        self.seconds = seconds
         self.every = min(LOOK_SECONDS, seconds / 5)
         self.moved = time.monotonic()
         self.last: tuple[int, int] = (0, -1)
@@ -51,7 +53,8 @@ class Stall:
             log.debug("the scheduler does not tell what it does: %s: %s", type(error).__name__, error)
             self.moved = now
             return None
-        before, self.last = self.last, (count, now_there["count"])
+        before = self.last
+        self.last = (count, now_there["count"])
         if before != self.last or now_there["running"] or now_there["expected"]:
             self.moved = now
             return None
@@ -64,7 +67,8 @@ class Stall:
 @contextmanager
 def watched(name: str, pool: DaskPool, seconds: float) -> Iterator[None]:
     """While the block runs, cancel the tasks of a stage that stalls; the TransientError has the stage tried again."""
-    stall, ended = Stall(pool.client, pool.waiting, seconds), threading.Event()
+    stall = Stall(pool.client, pool.waiting, seconds)
+    ended = threading.Event()
     caught: list[Facts] = []
 
     def follow() -> None:

@@ -33,12 +33,15 @@ def counter_growth(gpu: Mapping[str, Any], field: str) -> int | None:
     such a start. A smaller step back is not: two processes have read the counter at about the same time.
     """
     readings = [value_of(s, field) for s in gpu["samples"] if value_of(s, field) is not None]
-    growth, last = 0, readings[0] if readings else 0
+    growth = 0
+    last = readings[0] if readings else 0
     for reading in readings:
         if reading < last / 2:
-            growth, last = growth + reading, reading
+            growth = growth + reading
+            last = reading
         elif reading > last:
-            growth, last = growth + reading - last, reading
+            growth = growth + reading - last
+            last = reading
     return growth if len(readings) > 1 else None
 
 
@@ -59,7 +62,8 @@ def resources(workers: Workers, price_per_hour: float | None = None) -> dict[str
     for address, w in workers.items():
         process = (w.get("host"), w.get("pid"))
         cores[process] = max(cores.get(process, 0.0), grown({address: w}, "cpu"))
-    known, gpus = {"core_seconds": sum(cores.values())}, by_gpu(workers)
+    known = {"core_seconds": sum(cores.values())}
+    gpus = by_gpu(workers)
     millijoules = [energy for gpu in gpus.values() if (energy := counter_growth(gpu, "energy")) is not None]
     if gpus:
         known["gpu_seconds"] = sum(seconds_sampled({uuid: gpu}) for uuid, gpu in gpus.items())
@@ -88,7 +92,8 @@ def moved(workers: Workers) -> dict[str, float]:
 
 def sent_by(worker: Workers, transport: str) -> dict[str, float]:
     """Bytes that others copied out of a worker's GPU and out of its host memory, and those that it sent."""
-    lent, on_host = grown(worker, "lent"), grown(worker, "lent_on_host")
+    lent = grown(worker, "lent")
+    on_host = grown(worker, "lent_on_host")
     rest = max(grown(worker, "sent") - lent - on_host, 0.0)  # Dask counts the results, we their buffers, padded
     return {"cuda ipc": lent, "host memory": on_host, transport: rest}
 

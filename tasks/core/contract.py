@@ -46,7 +46,8 @@ def compare_to_limit(value: Any, limit: object, end: str, times: bool) -> int | 
     if isinstance(limit, str) and times:
         if bool(CLOCK.match(value)) != bool(CLOCK.match(limit)):
             return None
-        value, limit = moment_of(value), moment_of(limit)
+        value = moment_of(value)
+        limit = moment_of(limit)
         if value is None or limit is None:
             return None
         if end == "largest" and np.datetime_data(limit.dtype)[0] in ("Y", "M", "W", "D") and limit <= value < limit + 1:

@@ -151,7 +151,8 @@ def parse_dtype(name: str | pa.DataType) -> pa.DataType:
         return name
     text = name.strip()
     if _depth(text) > MOST_DEPTH:
-        what, do = f"{text[:50]!r} .. is not a type", f"write at most {MOST_DEPTH} in one another"
+        what = f"{text[:50]!r} .. is not a type"
+        do = f"write at most {MOST_DEPTH} in one another"
         raise JobError(what, why=f"more than {MOST_DEPTH} types are nested", do=do)
     try:
         nested = _NESTED.fullmatch(text)
@@ -193,7 +194,8 @@ def _nested_type(kind: str, text: str) -> pa.DataType:
 
 def _parts(text: str) -> list[str]:
     """What stands between commas that are in no brackets and no quotes."""
-    parts, depth = [""] if text.strip() else [], 0
+    parts = [""] if text.strip() else []
+    depth = 0
     for token in re.findall(r'"(?:[^"\\]|\\.)*"|.', text, re.DOTALL):
         depth += (token in "<([") - (token in ">)]")
         if token == "," and not depth:

@@ -59,7 +59,8 @@ def merlin_text(schema: Schema) -> str:
 def _feature(column: Column) -> Iterator[str]:
     kind, bits = _type(column.leaf)
     yield f"name: {_quoted(column.name)}"
-    listed, count = is_list(column.dtype), column.properties.get("value_count", {"min": 0, "max": 0})
+    listed = is_list(column.dtype)
+    count = column.properties.get("value_count", {"min": 0, "max": 0})
     if listed:
         yield from _block("value_count", (f"{end}: {count[end]}" for end in ("min", "max")))
     if kind:

@@ -257,8 +257,10 @@ def runs_of(
 
 def _even_runs(blocks: Sequence[Block], size: int) -> list[list[Block]]:
     """Runs of equal size: each block goes to the run in which its middle lies."""
-    total, rows = max(sum(block.nbytes for block in blocks), 1), sum(block.rows for block in blocks)
-    count, ends = max(-(-total // size), -(-rows // MOST_ROWS)), accumulate(block.nbytes for block in blocks)
+    total = max(sum(block.nbytes for block in blocks), 1)
+    rows = sum(block.rows for block in blocks)
+    count = max(-(-total // size), -(-rows // MOST_ROWS))
+    ends = accumulate(block.nbytes for block in blocks)
     parts = [count * (2 * end - block.nbytes) // (2 * total) for end, block in zip(ends, blocks, strict=True)]
     return [[block for _, block in run] for _, run in groupby(zip(parts, blocks, strict=True), key=itemgetter(0))]
 
@@ -325,7 +327,9 @@ def cut_blocks(
         too_many_bytes = join_bytes is not None and nbytes + unit.nbytes > join_bytes
         if waiting and (unit.rows >= join_below or too_many_bytes):
             emit(tuple(waiting), rows, nbytes)
-            waiting, rows, nbytes = [], 0, 0
+            waiting = []
+            rows = 0
+            nbytes = 0
         if unit.rows > cut_above:
             for start in range(0, unit.rows, cut_above):
                 stop = min(start + cut_above, unit.rows)
@@ -333,10 +337,13 @@ def cut_blocks(
                 emit((piece,), stop - start, unit.nbytes * stop // unit.rows - unit.nbytes * start // unit.rows)
             continue
         waiting.append(unit.piece)
-        rows, nbytes = rows + unit.rows, nbytes + unit.nbytes
+        rows = rows + unit.rows
+        nbytes = nbytes + unit.nbytes
         if rows >= join_below:
             emit(tuple(waiting), rows, nbytes)
-            waiting, rows, nbytes = [], 0, 0
+            waiting = []
+            rows = 0
+            nbytes = 0
     if waiting:
         emit(tuple(waiting), rows, nbytes)
     return tuple(blocks)

@@ -27,7 +27,8 @@ def row_width(schema: Schema) -> int:
 
 
 def _value_bytes(column: Column) -> int:
-    dtype, length = column.stored_dtype, 1
+    dtype = column.stored_dtype
+    length = 1
     while pa.types.is_fixed_size_list(dtype):
         dtype, length = dtype.value_type, length * dtype.list_size
     kind = kind_of(dtype)

@@ -170,7 +170,8 @@ class Schema(KnownFromNVTabular, Mapping[str, Column]):
     _known_as = "Schema"
 
     def __init__(self, columns: Iterable[Column] = (), fields: bool = True) -> None:
-        self._columns, self._fields = {c.name: c for c in columns}, fields
+        self._columns = {c.name: c for c in columns}
+        self._fields = fields
 
     def root(self, name: str) -> str | None:
         """The column of structs of which a name is the path of a field; None for any other name."""
@@ -246,7 +247,8 @@ def check_kinds(fitted: Schema, applied: Schema, needed: Iterable[str], own_type
     for name in needed:
         if name not in applied:
             continue  # the graph says what is missing, with near names
-        was, now = fitted[name].dtype, applied[name].dtype
+        was = fitted[name].dtype
+        now = applied[name].dtype
         same = is_list(was) == is_list(now) and kind_of(leaf_type(was)) == kind_of(leaf_type(now))
         if not same and not pa.types.is_null(leaf_type(now)):
             raise DataError(

@@ -213,7 +213,8 @@ class SplitRule(Section):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> SplitRule:
-        wants_column, wants_keys = self.by in ("time", "column", "last"), self.by in ("hash", "last")
+        wants_column = self.by in ("time", "column", "last")
+        wants_keys = self.by in ("hash", "last")
         if wants_column != (self.column is not None):
             raise ValueError(f"by: {self.by} {'needs a column' if wants_column else 'takes no column'}")
         if wants_keys and not self.together:

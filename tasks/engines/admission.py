@@ -45,7 +45,8 @@ class Places:
     """Admits threads of this process to its GPU; a thread waits while the GPU is full."""
 
     def __init__(self, memory: Callable[[], int]) -> None:
-        self._memory, self._changed = memory, threading.Condition()
+        self._memory = memory
+        self._changed = threading.Condition()
         self._computing = self._bytes = 0
 
     @contextmanager
@@ -56,7 +57,8 @@ class Places:
         part of the GPU's memory that all work in progress may use.
         """
         memory = self._memory()
-        limit, most = share * memory, places(memory)
+        limit = share * memory
+        most = places(memory)
         with self._changed:
             self._changed.wait_for(
                 lambda: (

@@ -21,7 +21,8 @@ def matrix_type(schema: Schema, names: Sequence[str], dtype: Any = None) -> np.d
     """The type of a matrix of columns: `dtype`, else the one that holds all; a JobError for what is not a number."""
     types = []
     for name in names:
-        column, do = schema[name].dtype, "name the columns of numbers: columns=[..]"
+        column = schema[name].dtype
+        do = "name the columns of numbers: columns=[..]"
         if kind_of(column) not in ("number", "bool"):
             raise JobError(f"column {name!r} is {dtype_name(column)}, and an array holds numbers", do=do)
         types.append(np.dtype("float64" if pa.types.is_decimal(column) else column.to_pandas_dtype()))
@@ -44,7 +45,8 @@ class Matrices:
 
     def read(self, partition: Partition) -> Array:
         """The rows of a partition; null is NaN. A DataError for a null where the type has no NaN."""
-        kernels, frame = engines.engine(self.engine), self.frame(partition)
+        kernels = engines.engine(self.engine)
+        frame = self.frame(partition)
         matrix = kernels.xp.empty((len(frame), len(self.names)), self.dtype)
         for i, name in enumerate(self.names):
             values, valid = kernels.numbers(kernels.adopt(frame[name]))

@@ -44,9 +44,13 @@ from tasks.profile.output_profile import Association, ColumnProfile, Profile
 CHANCE = 0.01  # of a false alarm in a plain night, all checks but `rows` together
 DRIFT = 0.25  # standard deviations by which the values of a column move a night: its bins are not compared then
 DRIFTING = ("mean", "extremes", "quantiles")  # ids and times may move on every night: a trend is needed first
-NEW_FLOOR, NEW_ROWS = 0.001, 10  # share and number of values that no earlier night had
+# share and number of values that no earlier night had
+NEW_FLOOR = 0.001
+NEW_ROWS = 10
 NEW_OF_MANY = 0.05  # the share where a profile names the most frequent values only: a new product may sell at once
-GONE_FLOOR, GONE_OF_MANY = 0.005, 0.01  # shares of values that have vanished, all of which were there every night
+# shares of values that have vanished, all of which were there every night
+GONE_FLOOR = 0.005
+GONE_OF_MANY = 0.01
 STRONG = 0.05  # Cramér's V from which on two columns go together ..
 SURE = 3.5  # .. if its square is so many standard deviations, of chance or between nights, above 0 and tonight's
 ASSOCIATION_LOST = 0.5  # the share of it, against the mean of the nights before, that a column loses with each ..
@@ -143,7 +147,8 @@ class NightChecks:
         level = self.level("columns", len(self.past))
         if not self.past or level is None:
             return
-        last, now = self.past[-1].profile.types, self.profile.types
+        last = self.past[-1].profile.types
+        now = self.profile.types
         earlier = {name for past in self.past for name in past.profile.types}
         ruled = contract.columns if contract else {}
         version = self.past[-1].version
@@ -180,7 +185,8 @@ class NightChecks:
     def columns_before(self, name: str) -> tuple[tuple[int, ...], list[ColumnProfile]]:
         """(places of the nights that have a column in the same family of types, the column in each of them)."""
         kind = family(self.profile.columns[name])
-        places, columns = [], []
+        places = []
+        columns = []
         for place, past in enumerate(self.past):
             column = past.profile.columns.get(name)
             if column is not None and column.values and family(column) == kind:
@@ -294,7 +300,8 @@ class NightChecks:
             return self.profile.compared, last.compared
         if not key.column:
             return self.profile.rows, last.rows
-        now, before = self.profile.columns[key.column], last.columns[key.column]
+        now = self.profile.columns[key.column]
+        before = last.columns[key.column]
         if key.check == "quantiles":
             return now.in_bins, before.in_bins
         return (now.rows, before.rows) if key.check == "nulls" else (now.values, before.values)
@@ -306,7 +313,8 @@ class NightChecks:
             return False
         q = float(key.part.split()[0]) / 100
         step = max(abs(expected) / 16, 1e-300)
-        below, upto = share_below(column.bins, expected - step), share_below(column.bins, expected + step)
+        below = share_below(column.bins, expected - step)
+        upto = share_below(column.bins, expected + step)
         room = 0.05 + self.z * math.sqrt(q * (1 - q) / max(column.in_bins, 1))
         return below > q + room or upto < q - room
 
@@ -325,7 +333,8 @@ class NightChecks:
                     continue
                 if cells.part == "values" and drifts and len(places) < self.settings.nights:
                     continue
-                whole, few = (cells, references(cells, self.design(places))), cells.for_psi()
+                whole = (cells, references(cells, self.design(places)))
+                few = cells.for_psi()
                 ways = {"l_infinity": whole, "jensen_shannon": whole}
                 ways["psi"] = whole if few is cells else (few, references(few, self.design(places)))
                 for check, (chosen, known) in ways.items():
@@ -383,7 +392,8 @@ class NightChecks:
                     yield Finding(f"{one}, {other}", "swapped", crossed, own, own, 2 * crossed, level, text)
 
     def comparable(self, one: str, other: str) -> bool:
-        first, second = self.profile.columns[one], self.profile.columns[other]
+        first = self.profile.columns[one]
+        second = self.profile.columns[other]
         return family(first) == family(second) and bool(first.buckets) == bool(second.buckets)
 
     def between(self, now: str, past: str) -> float:
@@ -406,7 +416,8 @@ class NightChecks:
             seen = newcomers(past, now) if level and not self.drifts(name, places) else None
             if seen is None or level is None:
                 continue
-            share, strangers = seen.share, seen.values
+            share = seen.share
+            strangers = seen.values
             few = NEW_ROWS / max(now.values, 1)
             floor = NEW_FLOOR if all(listed(column) for column in (*past, now)) else NEW_OF_MANY
             learned = max(floor, 3 * seen.largest_before, few)

@@ -90,7 +90,10 @@ class Difference:
 
 def difference(before: Side, now: Side) -> Difference:
     """Everything that differs, columns in the order of their distance, those that moved most first."""
-    notes, distributions, statistics, associated = [], [], [], []
+    notes = []
+    distributions = []
+    statistics = []
+    associated = []
     if before.profile is None or now.profile is None:
         lacking = " and ".join(side.name for side in (before, now) if side.profile is None)
         notes.append(f"{lacking}: no profile was taken, so statistics and distributions cannot be compared")
@@ -100,7 +103,8 @@ def difference(before: Side, now: Side) -> Difference:
         both = [name for name in now.profile.columns if name in before.profile.columns]
         both.sort(key=lambda name: (order.get(name, len(order)), name))
         later = now.profile.with_keys_of(before.profile)
-        statistics, associated = _statistics(before.profile, later, both), _associations(before.profile, later)
+        statistics = _statistics(before.profile, later, both)
+        associated = _associations(before.profile, later)
         for side, other in ((before.profile, now.profile), (now.profile, before.profile)):
             where = before.name if side is before.profile else now.name
             notes += [f"{name} was read for {where} only" for name in sorted({*side.columns} - {*other.columns})]
@@ -196,7 +200,8 @@ def _examples(table: pa.Table, places: object) -> str:
 def _statistics(before: Profile, now: Profile, names: Sequence[str]) -> list[Cells]:
     """The figures that the gate compares, where they differ: of the rows, of these columns, of steps; beside them
     types, standard deviations and texts."""
-    old, new = figures_of(before), figures_of(now)
+    old = figures_of(before)
+    new = figures_of(now)
     lines: dict[str, list[Cells]] = {
         "": [],
         **{name: _of_column(name, before, now) for name in names},
@@ -204,8 +209,11 @@ def _statistics(before: Profile, now: Profile, names: Sequence[str]) -> list[Cel
     for key in new:
         if key not in old or key.check not in FIGURES or (key.check == "quantiles" and key.part != "50 %"):
             continue
-        one, other, column = old[key], new[key], now.columns.get(key.column)
-        what, kind = FIGURES[key.check] or key.part, family(column) if column else ""
+        one = old[key]
+        other = new[key]
+        column = now.columns.get(key.column)
+        what = FIGURES[key.check] or key.part
+        kind = family(column) if column else ""
         title = key.column if key.column not in now.steps else ", ".join(now.steps[key.column].columns)
         texts = value_texts(key, one, other, kind)
         if one == other or texts[0] == texts[1]:
@@ -221,7 +229,8 @@ def _statistics(before: Profile, now: Profile, names: Sequence[str]) -> list[Cel
 def _of_column(name: str, before: Profile, now: Profile) -> list[Cells]:
     """What differs of a column beside the figures that the gate compares."""
     lines: list[Cells] = []
-    one, other = before.columns[name], now.columns[name]
+    one = before.columns[name]
+    other = now.columns[name]
     if one.type != other.type:
         lines.append((name, "type", one.type, other.type, ""))
     counts = [round(column.distinct) for column in (one, other)]
@@ -272,11 +281,14 @@ def _distributions(before: Profile, now: Profile) -> list[Distribution]:
         cells = cells or ways.get("values") or ways.get("buckets")
         if cells is None:
             continue
-        one, other = shares(cells.past[0]), shares(cells.now)
+        one = shares(cells.past[0])
+        other = shares(cells.now)
         few = cells.for_psi()
         order = np.arange(len(one))
         if cells.part == "buckets":
-            one, other, labels = shares(few.past[0]), shares(few.now), list(few.labels)
+            one = shares(few.past[0])
+            other = shares(few.now)
+            labels = list(few.labels)
             order = np.arange(len(one))
         else:
             labels = list(cells.labels)

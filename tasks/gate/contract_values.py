@@ -157,7 +157,8 @@ def _limits(column: ColumnProfile) -> list[str]:
     few = column.top_exact and len(column.top) >= round(column.distinct) and 0 < len(column.top) <= MOST_VALUES
     if few and column.top:
         return [f"values: [{', '.join(quoted(value) for value, _ in column.top)}]"]
-    low, high = column.minimum, column.maximum
+    low = column.minimum
+    high = column.maximum
     distinct = ("" if column.is_distinct_known else "at least ") + f"{round(column.distinct):,} distinct values"
     seen = [f"# {distinct}" + (f", {low} .. {high}" if low is not None else "")]
     if low is None or high is None or isinstance(low, str) or isinstance(high, str):

@@ -63,7 +63,8 @@ def psi(one: npt.ArrayLike, other: npt.ArrayLike) -> Distance:
     """
     p, q = _both(one, other)
     there = (p > 0) | (q > 0)
-    p, q = np.maximum(p, EMPTY), np.maximum(q, EMPTY)
+    p = np.maximum(p, EMPTY)
+    q = np.maximum(q, EMPTY)
     return np.where(there, (p - q) * np.log(p / q), 0.0).sum(axis=-1)
 
 
@@ -94,7 +95,8 @@ def noise(name: str, reference: npt.ArrayLike, now: float, before: float, z: flo
     if not now or not before:
         return 1.0
     p = shares(reference)
-    n, k = 1 / (1 / now + 1 / before), int(np.count_nonzero(p))
+    n = 1 / (1 / now + 1 / before)
+    k = int(np.count_nonzero(p))
     if name == "l_infinity":
         z = math.sqrt(z * z + 2 * math.log(max(k, 1)))
         return float(min(z * math.sqrt(float((p * (1 - p)).max(initial=0.0)) / n), 1.0))
@@ -148,7 +150,8 @@ def t_limit(chance: float, degrees: float) -> float:
     b = 48 / a**2
     c = ((20700 * a / b - 98) * a - 16) * a + 96.36
     d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * n
-    x, y = d * chance, (d * chance) ** (2 / n)
+    x = d * chance
+    y = (d * chance) ** (2 / n)
     if y > 0.05 + a:
         x = NormalDist().inv_cdf(chance / 2)
         y = x * x

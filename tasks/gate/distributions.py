@@ -42,7 +42,8 @@ class Cells:
             return self
         if self.part == "values":
             order = np.argsort(-shares(self.past).sum(axis=0), kind="stable")
-            first, rest = order[:FREQUENT], order[FREQUENT:]
+            first = order[:FREQUENT]
+            rest = order[FREQUENT:]
             past = np.concatenate([self.past[:, first], self.past[:, rest].sum(axis=1, keepdims=True)], axis=1)
             now = np.concatenate([self.now[first], [self.now[rest].sum()]])
             return Cells(self.part, past, now, [*(self.labels[place] for place in first), "all other values"])
@@ -58,7 +59,8 @@ def listed(column: ColumnProfile) -> bool:
 
 def cells_of(past: Sequence[ColumnProfile], now: ColumnProfile) -> list[Cells]:
     """The distributions of a column that can be compared over these nights."""
-    every, kind = [*past, now], family(now)
+    every = [*past, now]
+    kind = family(now)
     ways: list[Cells] = []
     named = all(column.top_exact for column in every)
     if named and (values := _by_name(past, now)) is not None:
@@ -156,10 +158,12 @@ def moved(name: str, cells: Cells, known: References, chance: float, z: float, n
     prediction made without it), half as much again as the largest of them, the noise of the sample, and a floor.
     """
     distance = DISTANCES[name]
-    past, now = shares(cells.past), shares(cells.now)
+    past = shares(cells.past)
+    now = shares(cells.now)
     before = [] if known.left_out is None else _past_distances(distance, past, known.left_out)
     far = [float(distance(now, reference)) for reference in known.near]
-    figure, nearest = min(far), known.near[int(np.argmin(far))]
+    figure = min(far)
+    nearest = known.near[int(np.argmin(far))]
     bound = noise(name, nearest, float(cells.now.sum()), float(cells.past[-1].sum()), z)
     early = len(past) < nights
     floor = EARLY[name] if early else FLOORS[name]
@@ -200,7 +204,9 @@ def newcomers(past: Sequence[ColumnProfile], now: ColumnProfile) -> Newcomers | 
     if len(past) < 3 or not all(column.top_exact for column in (*past, now)) or not now.values:
         return None
     known: dict[tuple[str, Any], int] = {}
-    least, fewest, largest = 0.0, 0, 0.0
+    least = 0.0
+    fewest = 0
+    largest = 0.0
 
     def strangers(column: ColumnProfile) -> list[tuple[Any, int]]:
         rows = max(least * column.values, fewest)

@@ -26,10 +26,13 @@ TREND = 3  # nights that a trend needs
 WEEKS = 3  # nights that each weekday needs
 OUTLIER = 4.0  # standard deviations
 ROWS_CHANCE = 1e-4  # of a false alarm in a plain night, by this check alone
-FEWER, MORE = -math.log(0.6), math.log(1.7)  # the widest bounds: 40 % fewer, 70 % more
+# the widest bounds: 40 % fewer, 70 % more
+FEWER = -math.log(0.6)
+MORE = math.log(1.7)
 WIDE = math.log(5)  # the bound where no night is like tonight: on the first weekend
 SHIFT = math.log(1.3)  # the change of a night against its weekday, beyond that of a week, from which on it may stay
-WEEK, SATURDAY = 7, 5
+WEEK = 7
+SATURDAY = 5
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,15 @@ def calendar(days: Sequence[date | None], tonight: date | None) -> WeekdayCalend
     dated = bool(number) and tonight is not None
     times = np.array(number if dated else range(len(days)), np.float64)
     now = float(tonight.toordinal()) if dated and tonight else float(len(days))
-    columns, new = [np.ones(len(days))], [1.0]
+    columns = [np.ones(len(days))]
+    new = [1.0]
     if len(days) >= TREND and times.min() < times.max():
-        center, width = times.mean(), times.max() - times.min()
+        center = times.mean()
+        width = times.max() - times.min()
         columns.append((times - center) / width)
         new.append((now - center) / width)
-    same, weekdays = None, False
+    same = None
+    weekdays = False
     if dated and tonight:
         of = [day.weekday() for day in days if day]
         there = sorted(set(of))

@@ -101,10 +101,12 @@ def quantiles(bins: Mapping[int, int], places: Sequence[float]) -> list[float]:
     counts = np.fromiter(bins.values(), np.float64, len(bins))
     finite = (numbers != MINUS_INFINITY) & (numbers != PLUS_INFINITY) & (counts > 0)
     order = np.argsort(numbers[finite])
-    numbers, counts = numbers[finite][order], counts[finite][order]
+    numbers = numbers[finite][order]
+    counts = counts[finite][order]
     if not len(numbers):
         return [math.nan] * len(places)
-    passed, values = np.cumsum(counts), []
+    passed = np.cumsum(counts)
+    values = []
     for q in places:
         place = min(int(np.searchsorted(passed, q * passed[-1])), len(numbers) - 1)
         low, high = bin_edges(int(numbers[place]))
@@ -116,7 +118,8 @@ def quantiles(bins: Mapping[int, int], places: Sequence[float]) -> list[float]:
 
 def share_below(bins: Mapping[int, int], value: float) -> float:
     """The share of values in bins up to that of `value`."""
-    total, last = sum(bins.values()), bin_of(value)
+    total = sum(bins.values())
+    last = bin_of(value)
     return sum(n for b, n in bins.items() if b <= last) / total if total else 0.0
 
 
@@ -226,7 +229,8 @@ def value_texts(key: Key, now: float, expected: float, kind: str) -> tuple[str, 
         return f"{round(now):,}", f"{round(expected):,}"
     if kind == "moment":
         return _moment(now), _moment(expected)
-    texts, is_whole = ("", ""), key.check == "extremes" and float(now).is_integer() and float(expected).is_integer()
+    texts = ("", "")
+    is_whole = key.check == "extremes" and float(now).is_integer() and float(expected).is_integer()
     for digits in range(16 if is_whole else 4, 17):
         texts = shown(float(f"{now:.{digits}g}")), shown(float(f"{expected:.{digits}g}"))
         if texts[0] != texts[1]:

@@ -166,7 +166,8 @@ def _figure_test(finding: Finding, night: ColumnProfile) -> Test | None:
     key = next((key for key, value in figures.items() if key.check == finding.check and value == finding.now), None)
     if key is None or finding.now == finding.before:
         return None
-    middle, upwards = finding.now / 2 + finding.before / 2, finding.now > finding.before
+    middle = finding.now / 2 + finding.before / 2
+    upwards = finding.now > finding.before
 
     def test(column: ColumnProfile) -> bool:
         value = _figures(column).get(key)
@@ -199,7 +200,8 @@ def _read(plan: Plan, pieces: list[Piece], column: str, filter: str | None) -> t
     engine = engines.engine("pandas")
     condition = parse(filter) if filter else None
     names = list(dict.fromkeys([column, *(condition.columns if condition else ())]))
-    sketches, values = [], []
+    sketches = []
+    values = []
     for number, run in enumerate(_runs(pieces)):
         frame = engine.from_arrow(read_pieces(plan, run, names))
         if condition:

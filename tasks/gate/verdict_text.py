@@ -12,7 +12,9 @@ from tasks.gate.verdict import Finding
 from tasks.profile.output_profile import ColumnProfile, Profile
 
 Draw = Callable[[ColumnProfile, ColumnProfile | None], str]  # of today and of yesterday
-ROWS, PLOTS = 100, 8  # findings of a table, columns that are drawn
+# findings of a table, columns that are drawn
+ROWS = 100
+PLOTS = 8
 MARKDOWN = 80_000  # characters
 
 

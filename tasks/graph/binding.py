@@ -197,7 +197,8 @@ class Bound:
         self.origins.update({(i, name): (p, name) for name in self.schemas[i]})
 
     def _bind_apply(self, i: int, node: Node) -> None:
-        p, op = self.number[id(node.parents[0])], node.op
+        p = self.number[id(node.parents[0])]
+        op = node.op
         assert op is not None
         columns: dict[str, Column] = {}
         gone = set(self.gone[p])
@@ -278,7 +279,8 @@ class Bound:
             return {*types}
         if len(types) == 1:
             return set()
-        names, middle = [*types], len(types) // 2
+        names = [*types]
+        middle = len(types) // 2
         halves = ({n: types[n] for n in half} for half in (names[:middle], names[middle:]))
         return set[str]().union(*(self.taking_wider(half, training) for half in halves))
 

@@ -83,7 +83,8 @@ class ColumnLineage:
 
 def _uses(step: Step, output: str) -> Iterator[tuple[tuple[int, str], Influence]]:
     """The places of the columns that an output of a step depends on."""
-    op, own = step.op, step.op.made_of(output, step.unit)
+    op = step.op
+    own = step.op.made_of(output, step.unit)
     keeps = op.removes_rows or op.groups_rows or op.hands_on
     if op.keeps_values or (keeps and own == (output,)):
         yield from ((step.inputs[name], "IDENTITY") for name in own)

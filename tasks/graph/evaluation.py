@@ -38,7 +38,10 @@ class Evaluation:
     ) -> None:
         self.notes = notes  # the options that say where to note which user's function runs, and its rows in words
         context = replace(context, rules=state.rules)
-        self.bound, self.state, self.context, self.where = bound, state, context, where
+        self.bound = bound
+        self.state = state
+        self.context = context
+        self.where = where
         self.failed: FailedCasts = {} if failed is None else failed
         self.read: tuple[Columns, Context] = {}, context  # the columns to be sketched, before filters of the graph
         self.left_out: dict[str, int] = {}  # which rule on rows of the source left out how many
@@ -137,7 +140,8 @@ class Evaluation:
 
     def rows_kept(self, filters: Sequence[Step]) -> Any:
         """The places of the rows that all filters, which look at the same rows, keep; None if they keep every row."""
-        xp, mask = self.context.engine.xp, None
+        xp = self.context.engine.xp
+        mask = None
         for step in filters:
             try:
                 inputs = self.inputs(step, fitting=False)
@@ -156,12 +160,14 @@ class Evaluation:
         Columns of the source's rows are made again of what stays, but for those that are made of runs: these were made
         for a filter, and do not change because it removes rows.
         """
-        context, engine = self.contexts[space], self.context.engine
+        context = self.contexts[space]
+        engine = self.context.engine
         order = None if context.order is None else context.order.take(places)
         own = None if context.own is None else context.own.take(places)
         self.contexts[space] = replace(context, rows=context.rows.take(places), order=order, own=own)
         if space == SOURCE:
-            self.context, runs = self.contexts[space], self.bound.made_of_runs
+            self.context = self.contexts[space]
+            runs = self.bound.made_of_runs
             self.met = {key: met for key, met in self.met.items() if key in runs}
             steps = {at: self.bound.steps.get(at) for at in self.computed}
             self.computed = {at: self.computed[at] for at, s in steps.items() if s is None or s.key in runs}

@@ -63,7 +63,8 @@ def frequent_text(fitted: Mapping[str, Any], most: int) -> str:
     >>> frequent_text({"values": values, "size": 2}, 1)
     'Ray (38,764), ..'
     """
-    size, table = fitted["size"], fitted["values"].slice(0, fitted["size"])
+    size = fitted["size"]
+    table = fitted["values"].slice(0, fitted["size"])
     shown = []
     for row in rows_listed(most_frequent(table, most)):
         count = row.pop("count")
@@ -125,7 +126,8 @@ def growth_text(change: Mapping[str, Any]) -> str:
         texts += [f"{change['forgotten']:,} forgotten"] if change.get("forgotten") else []
     if isinstance(groups := change.get("groups"), Mapping):
         texts.append(f"{groups['old']:,} groups are {groups['new']:,} now, {groups.get('changed', 0):,} changed")
-    old, new = change.get("old"), change.get("new")
+    old = change.get("old")
+    new = change.get("new")
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         names = [name for name in new if not isinstance(new[name], (list, dict))][:4]
         texts += [f"{name} {value_text(old.get(name))} -> {value_text(new[name])}" for name in names]

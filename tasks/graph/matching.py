@@ -39,8 +39,10 @@ def matched(base: Bound, job: Bound, version: str = "the base") -> Matched:
     """
     matching = _Matching(base, job)
     _check_ids(matching)
-    steps, known = learned_steps(job), learned_steps(base)
-    new, retuned = {}, {}
+    steps = learned_steps(job)
+    known = learned_steps(base)
+    new = {}
+    retuned = {}
     for key, step in steps.items():
         old = matching.match(step)
         if old is None:
@@ -59,7 +61,8 @@ class _Matching:
     """Matches step by step: a step is matched after those that make its inputs."""
 
     def __init__(self, base: Bound, job: Bound) -> None:
-        self.base, self.job = base, job
+        self.base = base
+        self.job = job
         self.of: dict[str, Step | None] = {}  # by step of the job: that of the base
         self._lineages: dict[tuple[int, int, str, bool], str] = {}
         self._written = {id(bound): _encoded(bound) for bound in (base, job)}
@@ -110,7 +113,8 @@ class _Matching:
 
 def _check_ids(matching: _Matching) -> None:
     """A JobError for a column of ids of the base that is made in another way in the job."""
-    base, job = matching.base, matching.job
+    base = matching.base
+    job = matching.job
     for place, name in base.targets:
         makers = [Tags.CATEGORICAL.value in step.op.adds_tags for step in _way(base, place, name)]
         if name not in job.output or Tags.CATEGORICAL.value not in base.output[name].tags or not any(makers):
@@ -129,7 +133,8 @@ def _check_ids(matching: _Matching) -> None:
 
 def _columns(matching: _Matching) -> list[str]:
     """Sentences on the columns of the output."""
-    base, job = matching.base, matching.job
+    base = matching.base
+    job = matching.job
     lines = []
     if names := [name for name in job.output if name not in base.output]:
         lines.append(f"columns that earlier versions lack: {', '.join(names)}")
@@ -163,7 +168,8 @@ def _differing(old: Step, step: Step) -> str:
 
 def _as_text(bound: Bound, place: int, name: str) -> str:
     """The way of a column for people: `brand >> Clip(max_value=3) >> Categorify`."""
-    texts, steps = [], _way(bound, place, name)
+    texts = []
+    steps = _way(bound, place, name)
     for step in steps:
         parameters = ", ".join(f"{key}={value!r}" for key, value in step.op.to_json().items() if key != "op")
         texts.append(type(step.op).__name__ + (f"({parameters})" if parameters else ""))

@@ -71,7 +71,9 @@ def make_noted(spec: Mapping[str, Any], noted: Mapping[str, Any] | None) -> Oper
     make_class: Any = type(base)  # pydantic's metaclass
     # Operators are registered when their class is made, unless its name begins with _.
     cls = make_class("_Named", (base,), {"__module__": __name__, "note": note, **variables})
-    cls.__name__, cls.__qualname__, cls.__module__ = qualified.rpartition(".")[2], qualified, module
+    cls.__name__ = qualified.rpartition(".")[2]
+    cls.__qualname__ = qualified
+    cls.__module__ = module
     return cls(**{key: value for key, value in spec.items() if key != "op"})
 
 

@@ -43,7 +43,8 @@ from tasks.sources.row_places import row_place
 from tasks.storage.files_being_read import listed
 
 _loaded: dict[tuple[str, str], State] = {}
-_loading, _binding = threading.Lock(), threading.Lock()
+_loading = threading.Lock()
+_binding = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ class Work(PickledFields):
     @cached_property
     def _masks(self) -> list[Mask]:
         """The rules that decide which rows are left out, in their order."""
-        rule, bound = self.rules.splitting, self.bound
+        rule = self.rules.splitting
+        bound = self.bound
         looks_back = rule is not None and rule.looks_back and rule.name != "train"
         looks_back = looks_back and (bool(bound.made_of_runs) or bound.space != SOURCE)
         condition = parse(self.filter) if self.filter else None
@@ -127,7 +129,8 @@ class Work(PickledFields):
     def opened(self, partition: Partition, targets: Sequence[tuple[int, str]]) -> Evaluation:
         """The partition read, its rows filtered, ready to make the targets (and nothing else)."""
         bound = self.bound
-        noted, where = FailedCasts(), place_of(partition)
+        noted = FailedCasts()
+        where = place_of(partition)
         with at(where):
             needed = self._needed(targets)
             more = [name for name in self._profiled if name not in needed]

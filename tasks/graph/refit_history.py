@@ -15,7 +15,9 @@ from tasks.storage.documents import damaged
 from tasks.storage.own_files import FITTED, PARTIALS, tables_of
 
 FILES = "files.vocab"
-BATCHES_SHOWN, COLUMNS = 30, 4  # of a table for people
+# of a table for people
+BATCHES_SHOWN = 30
+COLUMNS = 4
 # A batch is the rows of one fit or refit. Files call it a night: the column here, and the key `nights` of a history.
 SCHEMA = pa.schema([("path", pa.string()), ("size", pa.int64()), ("digest", pa.string()), ("night", pa.int32())])
 
@@ -69,7 +71,9 @@ def history_lines(folder: Path, data: Mapping[str, Any]) -> list[str]:
     if not history or not history["nights"]:
         return [sizes]
     batches = history["nights"]
-    first, last, files = batches[0]["day"], batches[-1]["day"], sum(batch["files"] for batch in batches)
+    first = batches[0]["day"]
+    last = batches[-1]["day"]
+    files = sum(batch["files"] for batch in batches)
     days = f"the night of {last}" if len(batches) == 1 else f"{len(batches):,} nights, {first} to {last}"
     return [f"learned: {learned_rows(history):,} rows in {files:,} file{'s' * (files != 1)} of {days}", sizes]
 

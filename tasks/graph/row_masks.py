@@ -121,7 +121,8 @@ class MaskedPartition:
         for number, mask in enumerate(masks, 1):
             result = mask.decide(rows, self)
             own = rows.own if result.own is None else result.own
-            columns, left_out = {**rows.columns, **result.columns}, {**rows.left_out, **result.left_out}
+            columns = {**rows.columns, **result.columns}
+            left_out = {**rows.left_out, **result.left_out}
             rows = replace(rows, columns=columns, own=own, left_out=left_out)
             if result.mask is not None:
                 needed = [*names, *(column for later in masks[number:] for column in later.columns)]

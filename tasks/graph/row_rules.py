@@ -26,7 +26,9 @@ from tasks.graph.row_masks import Mask, MaskedPartition, MaskResult, PartitionRo
 
 HASHES = 1 << 32
 LATER_FIRST = ("test", "valid")
-SOURCE_FILTER, SOURCE_SPLIT, SOURCE_DOWNSAMPLE = "source.filter", "source.split", "source.downsample"
+SOURCE_FILTER = "source.filter"
+SOURCE_SPLIT = "source.split"
+SOURCE_DOWNSAMPLE = "source.downsample"
 
 
 def seed_of(text: str) -> int:
@@ -47,7 +49,8 @@ class RowSet:
 
     def members(self, first: int, rows: int) -> np.ndarray:
         """Which of the rows [first, first + rows) are in the set; nothing else of the file is read."""
-        low, high = first // 8, -(-(first + rows) // 8)
+        low = first // 8
+        high = -(-(first + rows) // 8)
         bits = np.fromfile(self.path, dtype=np.uint8, count=high - low, offset=low)
         flags = np.unpackbits(bits, bitorder="little").view(bool)
         return flags[first - 8 * low : first - 8 * low + rows]
@@ -75,7 +78,8 @@ class SourceFilter:
         passed = len(rows.numbers) if mask is None else total(mask)
         left_out = {"filtered": len(rows.numbers) - passed}
         if self.repeated:
-            first, count = partition.partition.first_row, partition.partition.rows
+            first = partition.partition.first_row
+            count = partition.partition.rows
             gone = self.repeated.has(on_host(rows.numbers)) if partition.keyed else self.repeated.members(first, count)
             fresh = partition.engine.xp.asarray(~gone)
             mask = fresh if mask is None else mask & fresh
@@ -128,12 +132,14 @@ class Splitting(PickledFields):
 
     def of_numbers(self, rows: Array) -> tuple[Array, Array]:
         """(which of these rows belong to the split, which belong to it or to a split before it)."""
-        own, later = np.ones(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
+        own = np.ones(len(rows), dtype=bool)
+        later = np.zeros(len(rows), dtype=bool)
         for name, members in self.sets:  # test, valid
             here = members.has(rows)
             if name == self.name:
                 return here, ~later
-            own, later = own & ~here, later | here
+            own = own & ~here
+            later = later | here
         return own, own
 
     @cached_property
@@ -148,7 +154,8 @@ class Splitting(PickledFields):
     def _divided(self, rows: PartitionRows, partition: MaskedPartition) -> tuple[Any, Any, dict[str, int]]:
         """(which rows belong to this split; with `looks_back`, which belong to it or to one before it; how many train
         has because their value is null)."""
-        engine, xp = partition.engine, partition.engine.xp
+        engine = partition.engine
+        xp = partition.engine.xp
         if self.sets:
             own, past = self.of_numbers(on_host(rows.numbers))
             return xp.asarray(own), xp.asarray(past) if self.looks_back else None, {}
@@ -174,10 +181,12 @@ class Splitting(PickledFields):
 
     def _of_hashes(self, rows: PartitionRows, engine: Kernels) -> Array:
         """The rows that the hash of their keys, or of their numbers, gives to this split."""
-        xp, seed = engine.xp, seed_of(f"split {self.seed}")
+        xp = engine.xp
+        seed = seed_of(f"split {self.seed}")
         keys = [rows.columns[name] for name in self.keys]
         hashes = engine.hash_columns(keys, seed) if keys else engine.hash_rows(rows.numbers, seed)
-        hashes, low = hashes.astype(xp.uint64), 0
+        hashes = hashes.astype(xp.uint64)
+        low = 0
         for name, share in self.shares:
             high = low + round(share * HASHES)
             if name == self.name:
@@ -210,7 +219,8 @@ class Division:
     @property
     def text(self) -> str:
         """Where splits begin and how many rows they have, in one line."""
-        figures, parts = self.figures, []
+        figures = self.figures
+        parts = []
         if "unit" in figures:
             parts.append(f"times are numbers that count {figures['unit']} since 1970")
         if cuts := figures.get("cuts"):
@@ -218,7 +228,8 @@ class Division:
         if "rows" in figures:
             parts.append(", ".join(f"{count:,} rows are {name}" for name, count in figures["rows"].items()))
         if figures.get("keys_in_train"):
-            keys, rows = figures["keys_in_train"], figures["rows_of_keys_in_train"]
+            keys = figures["keys_in_train"]
+            rows = figures["rows_of_keys_in_train"]
             parts.append(f"{keys:,} keys with too few rows ({rows:,} rows) stay in train")
         if figures.get("without_key"):
             parts.append(f"{figures['without_key']:,} rows without a key {figures['without_key_are']}")
@@ -287,7 +298,8 @@ class Downsampling(PickledFields):
         return parse(self.where)
 
     def decide(self, rows: PartitionRows, partition: MaskedPartition) -> MaskResult:
-        engine, xp = partition.engine, partition.engine.xp
+        engine = partition.engine
+        xp = partition.engine.xp
         if not self.active:
             return MaskResult(columns=self._weights(xp.ones(len(rows.numbers)), engine))
         chosen = partition.true(self.condition, SOURCE_DOWNSAMPLE, rows)
@@ -350,7 +362,8 @@ def no_row_left(splitting: Splitting | None) -> DataError:
     if splitting is None:
         do = "check source.filter and the filters of features against the data"
         return DataError("no row is left to write", why="filters removed every row", do=do)
-    name, conditions = splitting.name, dict(splitting.conditions)
+    name = splitting.name
+    conditions = dict(splitting.conditions)
     rule = f" by {conditions[name]}" if name in conditions else ""
     return DataError(
         f"no row of {name} is left",

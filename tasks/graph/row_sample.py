@@ -45,7 +45,8 @@ def sampled_places(rows: Array, step: int, ascending: bool, engine: Kernels) -> 
     if not ascending:
         drawn = rows // step * step + engine.hash_rows(rows // step, SEED) % step
         return xp.flatnonzero(rows == drawn)
-    first, last = int(rows[0]), int(rows[-1])
+    first = int(rows[0])
+    last = int(rows[-1])
     strata = np.arange(first // step, last // step + 1, dtype=np.uint64)
     drawn = strata * np.uint64(step) + murmur3.hash_fixed(strata, SEED, np).astype(np.uint64) % np.uint64(step)
     drawn = drawn[(drawn >= first) & (drawn <= last)]
@@ -73,7 +74,9 @@ def draw(
     sampled: Mapping[str, Any], compared: Mapping[str, Any], rows: Array, of: int, ascending: bool, engine: Kernels
 ) -> Drawn:
     """Draw from rows with these numbers (uint64 of the engine), of a source of `of` rows; lists are not compared."""
-    xp, step, among = engine.xp, step_of(of), max(-(-of // COMPARED), 1)
+    xp = engine.xp
+    step = step_of(of)
+    among = max(-(-of // COMPARED), 1)
     sampled = {name: column for name, column in sampled.items() if _is_sampled(engine.dtype(column))}
     plain = {name: column for name, column in compared.items() if _is_plain(engine.dtype(column))}
     places = sampled_places(rows, step, ascending, engine) if sampled or among == 1 else xp.arange(0)
@@ -81,7 +84,8 @@ def draw(
     crowded = len(chosen) > CROWD * (len(rows) // among + 1_000)
     both = places if crowded else xp.concatenate([places, chosen])
     taken = engine.take({**sampled, **plain}, both)  # once, since each copy from a GPU is waited for
-    arrays, drawn = {name: engine.host(column) for name, column in taken.items()}, len(places)
+    arrays = {name: engine.host(column) for name, column in taken.items()}
+    drawn = len(places)
     sample = None
     if sampled:
         numbers = engine.host(engine.from_numbers(rows.take(places)))
@@ -124,7 +128,8 @@ def beside(one: pa.Table | None, other: pa.Table | None) -> pa.Table | None:
     """Join the samples of two passes over the same rows, each of columns of its own."""
     if one is None or other is None:
         return other if one is None else one
-    one, other = one.sort_by(ROW), other.sort_by(ROW)
+    one = one.sort_by(ROW)
+    other = other.sort_by(ROW)
     assert one[ROW].equals(other[ROW]), "two passes over the same rows have drawn the same ones"
     for name in other.column_names:
         one = one if name in one.column_names else one.append_column(name, other[name])
@@ -165,8 +170,11 @@ def _widest(columns: Mapping[str, Any], engine: Kernels) -> list[Any]:
 
 def _chosen_places(columns: Sequence[Any], rows: int, step: int, engine: Kernels) -> np.ndarray:
     """The places of about one of `step` rows, by the hash of their values in these columns."""
-    xp, size = engine.xp, CHUNK if engine.xp is np else rows
-    bits, limit, places = [_bits(column, engine) for column in columns], xp.uint64((1 << 64) // step), []
+    xp = engine.xp
+    size = CHUNK if engine.xp is np else rows
+    bits = [_bits(column, engine) for column in columns]
+    limit = xp.uint64((1 << 64) // step)
+    places = []
     for start in range(0, rows, size):
         first, *others = (values[start : start + size] for values in bits)
         for values in others:
@@ -177,7 +185,8 @@ def _chosen_places(columns: Sequence[Any], rows: int, step: int, engine: Kernels
 
 def _bits(column: Series, engine: Kernels) -> Array:
     """A uint64 for each value, the same for equal values."""
-    xp, dtype = engine.xp, engine.dtype(column)
+    xp = engine.xp
+    dtype = engine.dtype(column)
     if pa.types.is_decimal(dtype) or kind_of(dtype) == "string":
         return engine.hash_columns([column]).astype(xp.uint64)
     values, valid = engine.numbers(column)

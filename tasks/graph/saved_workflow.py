@@ -131,8 +131,10 @@ def save_fitted(
 ) -> None:
     """Write the folder. `saved` is where the state is saved already, if it is; then the values are all that is looked
     at here."""
-    bound, graph = Bound(final, schema, state.values), graph_to_json(final)
-    made_up, ancestors = list(notes.made_up), list(notes.ancestors)
+    bound = Bound(final, schema, state.values)
+    graph = graph_to_json(final)
+    made_up = list(notes.made_up)
+    ancestors = list(notes.ancestors)
     begun = {
         c.name: before
         for c in bound.output.columns
@@ -208,7 +210,8 @@ def read_fitted(path: Path) -> dict[str, Any]:
 def _graph(data: Mapping[str, Any], path: Path) -> Node:
     """The graph of a workflow.json; a DataError names the node that is none."""
     for number, node in enumerate(data["graph"]):
-        field, parents = f"graph[{number}]", node["parents"]
+        field = f"graph[{number}]"
+        parents = node["parents"]
         if any(parent >= number for parent in parents):
             raise damaged(path, f"{field}.parents", "a node is made of nodes before it")
         if (node["kind"] in ("apply", "drop") and len(parents) != 1) or (node["kind"] == "join" and not parents):
@@ -253,7 +256,8 @@ def load_fitted(path: Path, heads: bool = False, look: bool = False) -> SavedWor
     """Load a fitted workflow; `path` is its folder, an output folder, or `train` in one. With `heads` large
     vocabularies have their first values only. With `look` nothing that it names is imported, and it cannot be
     applied."""
-    data, folder = read_fitted(path), fitted_folder(path)
+    data = read_fitted(path)
+    folder = fitted_folder(path)
     state = State.load_heads(folder) if heads else State.load(folder, digest=data.get("state"))
     check_history(folder, data)
     final = look_at_graph(data) if look else graph_from_json(data["graph"])

@@ -57,7 +57,8 @@ def unpacked(text: str) -> Seen:
         return Seen()
     plain = decoded(json.loads(text))
     hashes = plain["hashes"] if plain["hashes"] is None else np.frombuffer(base64.b64decode(plain["hashes"]), np.uint32)
-    columns, sample = column_sketch.unpacked(plain["columns"]), row_sample.unpacked(plain["sample"])
+    columns = column_sketch.unpacked(plain["columns"])
+    sample = row_sample.unpacked(plain["sample"])
     seen = Seen(plain["rows"], columns, plain["met"], plain["seconds"])
     return replace(seen, sample=sample, step=plain["step"], hashes=hashes)
 
@@ -71,9 +72,11 @@ def added(parts: Iterable[Seen]) -> Seen:
     keys = dict.fromkeys(key for part in several for key in part.met)
     met: Met = {key: summed(part.met[key] for part in several if key in part.met) for key in keys}
     columns = {name: column_sketch.merge([p.columns[name] for p in several if name in p.columns]) for name in names}
-    seconds, left_out = sum(p.seconds for p in several), summed(p.left_out for p in several)
+    seconds = sum(p.seconds for p in several)
+    left_out = summed(p.left_out for p in several)
     seen = Seen(sum(p.rows for p in several), columns, met, seconds, left_out)
-    seen.sample, seen.step = row_sample.joined(p.sample for p in several), max((p.step for p in several), default=1)
+    seen.sample = row_sample.joined(p.sample for p in several)
+    seen.step = max((p.step for p in several), default=1)
     hashes = [p.hashes for p in several if p.hashes is not None]
     seen.hashes = np.concatenate([np.empty(0, np.uint32), *hashes]) if len(hashes) == len(several) else None
     return seen
@@ -99,7 +102,8 @@ def together(passes: Sequence[Seen]) -> Seen:
         whole.columns |= seen.columns
         whole.met |= seen.met
         whole.seconds += seen.seconds
-        whole.sample, whole.step = row_sample.beside(whole.sample, seen.sample), max(whole.step, seen.step)
+        whole.sample = row_sample.beside(whole.sample, seen.sample)
+        whole.step = max(whole.step, seen.step)
     return whole
 
 

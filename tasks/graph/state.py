@@ -115,7 +115,8 @@ class State:
         self.values: dict[str, dict[str, Any]] = dict(values or {})
         self._partials = partials if callable(partials) else dict(partials or {})
         self._changes = changes if callable(changes) else dict(changes or {})
-        self._rows, self.rules = rows, rules
+        self._rows = rows
+        self.rules = rules
         self.refit_tables = dict(refit_tables or {})
         self.check_table: Callable[[str], dict[str, Any]] = self.values.__getitem__  # the values with all tables
         self._prepared: dict[tuple[str, str], Any] = {}
@@ -212,7 +213,8 @@ class State:
         in the folder until they are needed; they are checked then. Without `partials` they are not needed.
         """
         data = _checked(folder, digest)
-        values, rules = _read(folder, data["fitted"]), data.get("rules", 1)
+        values = _read(folder, data["fitted"])
+        rules = data.get("rules", 1)
         if not partials:
             return State(values, rules=rules)
         beside = partial(_read_partials, folder, data), partial(_read_changes, folder, data)
@@ -281,7 +283,8 @@ class Saving:
     """The files of a state's tables. Those of a table may be written before the state is known whole: `begin`."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._threads = folder, _threads()
+        self.folder = folder
+        self._threads = _threads()
         self._begun: dict[int, tuple[pa.Table, list[Future[dict[str, Any]]]]] = {}  # by id: a table and its files
 
     def begin(self, values: Mapping[str, Any]) -> None:
@@ -359,7 +362,8 @@ def _all_tables(folder: Path, data: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _checked(folder: Path, digest: str | None = None) -> dict[str, Any]:
     """The content of state.json, checked; a DataError if it is damaged or of another format."""
     data = read_json(folder / "state.json", digest)
-    path, number = folder / "state.json", data.get("format") if isinstance(data, dict) else None
+    path = folder / "state.json"
+    number = data.get("format") if isinstance(data, dict) else None
     if isinstance(number, int) and number != FORMAT:
         do = "upgrade rowmill" if number > FORMAT else "fit the workflow again"
         raise DataError(f"the state has format {number}, this version reads format {FORMAT}", where=str(folder), do=do)
@@ -569,7 +573,8 @@ def read_table(folder: Path, entry: Mapping[str, Any]) -> pa.Table:
 def _in_its_types(file: pq.ParquetFile) -> pa.Table:
     """The table in the types that it was written in: Parquet has no times of seconds, keys that it gives back are
     finer. Columns may have nulls, whether these have some or not."""
-    table, noted = file.read(), (file.metadata.metadata or {}).get(b"ARROW:schema")
+    table = file.read()
+    noted = (file.metadata.metadata or {}).get(b"ARROW:schema")
     for field in pa.ipc.read_schema(pa.py_buffer(base64.b64decode(noted))) if noted else ():
         values = table.column(field.name)
         if values.type != field.type:

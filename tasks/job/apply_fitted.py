@@ -37,7 +37,8 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
     """The request that transforms a source with the fitted workflow of a folder, and learns nothing."""
     version = current(fitted)
     check_discarded(version, fitted)
-    data, folder = read_fitted(fitted), fitted_folder(fitted)
+    data = read_fitted(fitted)
+    folder = fitted_folder(fitted)
     fit = Fit.of(source, data["source"])
     source = with_values(source, fit.reading)
     digest = data.get("state") or hashlib.sha256(saved_files(folder)[0].read_bytes()).hexdigest()
@@ -352,7 +353,8 @@ def needed_columns(bound: Bound) -> list[str]:
 
 def adopt(request: Request) -> None:
     """A copy of the fitted state in the staging folder: the folder that it comes from may be replaced meanwhile."""
-    folder, fitted = request.staging.folder / "state", request.fitted
+    folder = request.staging.folder / "state"
+    fitted = request.fitted
     assert fitted
     if read_record(folder / "manifest.json").get("digest") == fitted.state:
         return

@@ -256,9 +256,11 @@ def check_not_discarded(request: Request) -> None:
     version = marked_folder(Path(known.path))
     if version is None:
         return
-    what, do = "fitted workflow", "it applies the newest good version, where you name the output"
+    what = "fitted workflow"
+    do = "it applies the newest good version, where you name the output"
     if request.base:
-        what, do = "base", "it learns on top of the newest good version"
+        what = "base"
+        do = "it learns on top of the newest good version"
     raise JobError(
         f"the {what} of this run was discarded: {version.name}",
         where=str(version),

@@ -45,7 +45,8 @@ def sampled_digest(file: File, storage_options: Mapping[str, Any] | None = None)
 def learned_before(files: Sequence[tuple[str, int, str]], known: pa.Table) -> list[tuple[str, str, int]]:
     """(path, path under which it was learned, number of the night) of those among the files (path, size, digest) that
     a table of learned files has: with the same content, or at the same path."""
-    by_content, by_path = dict[tuple[int, str], tuple[str, int]](), dict[str, int]()
+    by_content = dict[tuple[int, str], tuple[str, int]]()
+    by_path = dict[str, int]()
     for row in known.to_pylist():
         by_content[row["size"], row["digest"]] = row["path"], row["night"]
         by_path[row["path"]] = row["night"]

@@ -57,7 +57,8 @@ def _steps(seen: Seen, bound: Bound, failed: Sequence[Record]) -> dict[str, Step
         casts[record["entry"]] = casts.get(record["entry"], 0) + record["rows"]
     profiles = {}
     for key, step in by_key.items():
-        met, failed_rows = seen.met.get(key, {}), casts.pop(titled(step), 0)
+        met = seen.met.get(key, {})
+        failed_rows = casts.pop(titled(step), 0)
         if met or failed_rows:
             profiles[key] = StepProfile(
                 key,

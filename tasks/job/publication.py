@@ -131,7 +131,8 @@ def write_publication(
 ) -> None:
     """Write the note into the new output of a request, by the sealed manifests of its splits; `upstream` are the paths
     that it was made of."""
-    new, first = request.staging.new, next(iter(manifests.values()))
+    new = request.staging.new
+    first = next(iter(manifests.values()))
     splits = [
         SplitFacts(
             name, data["rows"]["out"], sum(part["bytes"] for part in data["parts"]), len(data["parts"]), data[DIGEST]

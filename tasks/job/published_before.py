@@ -60,7 +60,8 @@ def _has_learned(output: Path, plans: PlanOf, again: bool = False) -> bool:
     are in an earlier batch, too."""
     folder = fitted_folder(output)
     history = read_fitted(folder).get("history") or {}
-    nights, known = history.get("nights", ()), read_files(folder, history)
+    nights = history.get("nights", ())
+    known = read_files(folder, history)
     if not is_last_night(plans.learned_files, known, nights):
         return False
     earlier = known.filter(pc.less(known["night"], len(nights) - 1))

@@ -56,10 +56,12 @@ def refitting_request(
     known.
     """
     own = graph_to_json(graph_from_json(base.data["graph"]))
-    fit, schema = Fit.of(source, base.data["source"]), base.data["schema"]
+    fit = Fit.of(source, base.data["source"])
+    schema = base.data["schema"]
     if features is None:
         features = Features(own, targets_of(graph_from_json(own), Schema.from_json(schema)))
-    graph, is_changed = features.graph, features.graph != own
+    graph = features.graph
+    is_changed = features.graph != own
     return new_request(
         with_values(source, fit.reading),
         graph,
@@ -101,7 +103,8 @@ def matched_to_base(request: Request, source: Schema) -> Matched | None:
 def copied_base(request: Request) -> Path:
     """A copy of the base in the staging folder, whole by its digests, as hard links where that is possible: the folder
     that it comes from may be replaced meanwhile."""
-    folder, base = request.staging.folder / COPY, request.base
+    folder = request.staging.folder / COPY
+    base = request.base
     assert base
     if read_record(folder / "manifest.json").get("digest") == base.state:
         return folder

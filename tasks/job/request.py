@@ -265,7 +265,8 @@ class PlanOf:
     """The plans of a run, as saved by ingest."""
 
     def __init__(self, request: Request) -> None:
-        self.path, self.source = request.staging.folder / "plan.json", request.source
+        self.path = request.staging.folder / "plan.json"
+        self.source = request.source
         self.data = read_record(self.path)
 
     def complete(self, splits: Sequence[str]) -> bool:

@@ -126,7 +126,8 @@ def as_glob(path: str) -> str:
     >>> as_glob("out/{date}/{{a}}[1]"), as_glob("out/{date:%Y/%m}")
     ('out/*/{a}[[]1]', 'out/*/*')
     """
-    parts, end = [], 0
+    parts = []
+    end = 0
     for match in BRACES.finditer(path):
         folders = (match["inside"] or "").count("/")  # of a format: {date:%Y/%m/%d}
         stars = "/".join(["*"] * (folders + 1))
@@ -179,7 +180,8 @@ def _replaced(inside: str, text: str, run_date: RunDate, where: str) -> str:
         close = near(name, NAMES)
         do = f"{close} {do}" if close.startswith("did") else do
         raise JobError(f"there is no {{{inside}}}", where=where, why=f"in {text!r}", do=do)
-    name, shift = match["name"], int((match["shift"] or "0").replace(" ", ""))
+    name = match["name"]
+    shift = int((match["shift"] or "0").replace(" ", ""))
     if name == "hour" and not run_date.has_hour:
         raise JobError(
             f"run.date has no hour, and {{{inside}}} needs one",
@@ -206,7 +208,8 @@ def _portable(format: str) -> str:
 def _check_format(format: str, name: str, inside: str, where: str) -> None:
     """A JobError for a directive that is unknown, differs from host to host, or that a day alone does not have."""
     for match in DIRECTIVE.finditer(format):
-        letter, known = match["letter"], DAY_DIRECTIVES | TIME_DIRECTIVES
+        letter = match["letter"]
+        known = DAY_DIRECTIVES | TIME_DIRECTIVES
         if letter not in known or (match["flag"] and letter not in WITHOUT_ZEROS):
             listed = " ".join(f"%{one}" for one in sorted(known))
             raise JobError(

@@ -170,7 +170,9 @@ class Look:
 def looks(source: Source, schema: Schema | None = None) -> list[Look]:
     """The looks at all rows that ingest takes for `source.unique` and `source.split`, as far as the columns of the
     source are known."""
-    several, unique, rule = list[Look](), source.unique, source.split
+    several = list[Look]()
+    unique = source.unique
+    rule = source.split
     if unique:
         names = dict.fromkeys([*unique.keys, *([unique.by] if unique.by else [])])
         several.append(Look("rows with equal keys", [*names]))

@@ -12,6 +12,7 @@ from tasks.job.source_rules import row_rules
 def work_of(request: Request, plans: PlanOf, split: str, source: Schema | None = None) -> Work:
     """The work of a pass over the rows of a split, without what is learned; `source` are the columns, if not those of
     the split's plan."""
-    plan, section = plans.plan(split), request.source
+    plan = plans.plan(split)
+    section = request.source
     final, schema = subject(request, source or plan.schema)
     return Work(plan, final, schema, request.engine, filter=section.filter, rules=row_rules(section, plans, split))

@@ -48,7 +48,8 @@ class CountTables:
             futures = {}
             for key, name in columns.items():
                 if key in of_rows:
-                    tables, nulls = of_rows[key], 0
+                    tables = of_rows[key]
+                    nulls = 0
                 else:
                     tables, nulls = _learned_tables(fitted[key], partials.get(key, {}))
                 engine = self.engine if sum(map(len, tables)) > FEW else "pandas"
@@ -81,7 +82,8 @@ def _learned_tables(fitted: Mapping[str, Any], saved: Mapping[str, Any]) -> tupl
 
 def _sketched(table: pa.Table, engine: str) -> tuple[Sketch, float]:
     """The sketch of a table of counts, and the CPU seconds that it took."""
-    start, counts = time.thread_time(), raw(one_array(table["count"]))
+    start = time.thread_time()
+    counts = raw(one_array(table["count"]))
     if len(counts) and not counts.min():
         table = table.filter(pa.array(counts > 0))  # values that have an id, but no row since their counts began anew
     try:

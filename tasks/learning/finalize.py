@@ -155,13 +155,16 @@ def _bring_to_host(pool: Pool, partials: MergedPartials) -> dict[str, list[pa.Ta
 def _described_all(pool: Pool, observed: Handles) -> tuple[dict[str, large_table_types.RowCount], Concluded]:
     """(the rows of all partials of each step, what the partials say besides)."""
     totals: dict[str, large_table_types.RowCount] = {}
-    result, casts, rows = Concluded(0, [], Seen()), list[list[Record]](), list[Seen]()
+    result = Concluded(0, [], Seen())
+    casts = list[list[Record]]()
+    rows = list[Seen]()
     for one in pool.values(pool.call(_described, [(handle,) for handle in observed])):
         totals = {key: totals[key] + count if key in totals else count for key, count in one.counts.items()}
         result.halved += one.halved
         casts.append(one.failed)
         rows.append(one.seen)
-    result.failed, result.seen = added(casts), rows_seen.added(rows)
+    result.failed = added(casts)
+    result.seen = rows_seen.added(rows)
     return totals, result
 
 
@@ -213,7 +216,8 @@ def _split(observed: Observed, steps: set[str], large: set[str]) -> Observed:
     """The partials of some steps; those of `large` steps split by hash."""
     partials = {key: observed.partials[key] for key in steps}
     for key in large:
-        step, tree = partials[key].step, partials[key].tree
+        step = partials[key].step
+        tree = partials[key].tree
         partials[key] = Partial(step, {(-1, 0): large_tables.split(step.op, tree[-1, 0])})
     return with_size(Observed(partials))
 

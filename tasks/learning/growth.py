@@ -87,16 +87,19 @@ class Base:
 
     def starts(self, step: Step) -> Start:
         """What the step starts from."""
-        fitted, saved = self.state.values.get(step.key), self.state.partials.get(step.key, {})
+        fitted = self.state.values.get(step.key)
+        saved = self.state.partials.get(step.key, {})
         if fitted is None:  # its column was left out; it comes back with the ids that it had
-            fitted, saved = saved, {}
+            fitted = saved
+            saved = {}
         return Start(self.mode(step), fitted, saved, self.refit)
 
     def left_out(self, steps: Collection[str]) -> dict[str, Any]:
         """By step, the vocabularies of the base whose step is not among `steps`, since its column is left out now.
 
         They are saved among the values for a refit, so that the column comes back with its ids."""
-        values, partials = self.state.values, self.state.partials
+        values = self.state.values
+        partials = self.state.partials
         before = {key: saved for key, saved in partials.items() if key not in values}
         of_base = {key: fitted for key, fitted in values.items() if "values" in fitted and "size" in fitted}
         return {key: fitted for key, fitted in (before | of_base).items() if key not in steps}
@@ -139,9 +142,11 @@ def change_anew(step: Step, base: Base, fitted: Mapping[str, Any]) -> dict[str, 
 @frugal
 def finalize(observed: Observed, starts: Mapping[str, Start]) -> tuple[dict[str, Finished], dict[str, Any]]:
     """(what is learned by step; questions of steps that learn anew and need another pass) of small partials."""
-    done, questions = {}, {}
+    done = {}
+    questions = {}
     for key, partial in observed.partials.items():
-        op, start = partial.step.op, starts[key]
+        op = partial.step.op
+        start = starts[key]
         assert isinstance(op, Learned)
         try:
             whole = whole_of(op, partial.tree)
@@ -157,7 +162,10 @@ def finalize(observed: Observed, starts: Mapping[str, Start]) -> tuple[dict[str,
 
 def _finished(step: Step, partial: object, start: Start) -> Finished:
     """What a step has learned of the rows of its base and those of the refit."""
-    op, unit, fitted, saved = step.op, step.unit, start.fitted, start.saved
+    op = step.op
+    unit = step.unit
+    fitted = start.fitted
+    saved = start.saved
     assert isinstance(op, Learned)
     if start.anew:
         learned = op.finalize_unit(partial, unit)

@@ -24,5 +24,6 @@ class Handles:
 
     def consume(self) -> list[Any]:
         """All handles; none is left here."""
-        handles, self._handles = self._handles, []
+        handles = self._handles
+        self._handles = []
         return handles

@@ -100,7 +100,8 @@ def chain_of(op: Operator, unit: Unit, partial: object, number: int, count: int)
 @frugal
 def merge_chains(chains: Sequence[Chain]) -> Chain:
     """The same chain of several partials as one, with one table for each split."""
-    op, unit = chains[0].op, chains[0].unit
+    op = chains[0].op
+    unit = chains[0].unit
     with _working([table for chain in chains for table in chain.tables]):
         return Chain(op, unit, [op.merge_all(same) for same in zip(*(c.tables for c in chains), strict=True)])
 
@@ -129,7 +130,8 @@ def finalize(
         for number, (op, unit, sums, table) in pool.arriving(alone):  # which empties the list
             learned[single[number]] = threads.submit(_finish, op, unit, sums, [table], known)
         for key, of_step in outlines.items():
-            op, unit = of_step[0].op, of_step[0].unit
+            op = of_step[0].op
+            unit = of_step[0].unit
             sums = {name: sum(outline.sums[name] for outline in of_step) for name in of_step[0].sums}
             learned[key] = threads.submit(_finish, op, unit, sums, pool.values(ranges[key].consume()), known)
     return {key: learned[key].result() for key in chains}
@@ -179,7 +181,8 @@ def _in_ranges(pool: Pool, chains: Mapping[str, Handles]) -> tuple[dict[str, lis
 
 def _slices(pool: Pool, arranged: Handles, outlines: Sequence[Outline]) -> Handles:
     """For each range the handles of its slices of all chains of a step."""
-    rows, sizes = sum(outline.rows for outline in outlines), SIZES[outlines[0].engine]
+    rows = sum(outline.rows for outline in outlines)
+    sizes = SIZES[outlines[0].engine]
     edges = _edges([outline.sample for outline in outlines], rows, sizes)
     cuts = pool.call(_cut, [(chain, edges) for chain in arranged.consume()])
     return Handles(pool.call(_slice, [(cut, number) for cut in cuts]) for number in range(len(edges) + 1))
@@ -249,7 +252,8 @@ def _cut(chain: Chain, edges: Sequence[tuple[Any, ...]]) -> list[Slice]:
 
 def _first_not_before(op: Keyed, table: Any, edges: Sequence[tuple[Any, ...]]) -> list[int]:
     """For each edge the number of the first row whose sort key is not smaller, all by bisection at the same time."""
-    low, high = [0] * len(edges), [len(table)] * len(edges)
+    low = [0] * len(edges)
+    high = [len(table)] * len(edges)
     while open_edges := [i for i in range(len(edges)) if low[i] < high[i]]:
         middles = [(low[i] + high[i]) // 2 for i in open_edges]
         for i, middle, sort_key in zip(open_edges, middles, _sort_keys(op, table, middles), strict=True):

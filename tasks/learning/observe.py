@@ -112,7 +112,8 @@ class LearnedSoFar:
 
     def add_values(self, fitted: Mapping[str, Any], for_refit: Mapping[str, Any]) -> None:
         """Add what steps have learned, by their keys."""
-        values, partials = {**self.state.values, **fitted}, {**self.state.partials, **for_refit}
+        values = {**self.state.values, **fitted}
+        partials = {**self.state.partials, **for_refit}
         self.state = State(values, partials, rules=self.state.rules)
 
     def add_pass(self, concluded: Concluded, steps: Mapping[str, Step], base: Base) -> None:
@@ -166,7 +167,9 @@ def _keep_frozen_steps(bound: Bound, base: Base, learned: LearnedSoFar) -> froze
 
 def _learn_phase(phases: Phases, number: int, depth: int, learned: LearnedSoFar) -> None:
     """Learn the steps of one depth: in a pass over the rows, and in further ones while steps have open questions."""
-    work, base, options = phases.work, phases.base, phases.options
+    work = phases.work
+    base = phases.base
+    options = phases.options
     applied = _applied_values(phases.bound, depth, learned.state, phases.unchanged)
     state = State(applied, refit_tables=learned.refit_tables, rules=learned.state.rules)
     work = replace(work, state=state, training=True, depth=depth, first_row=base.first_row)
@@ -182,16 +185,20 @@ def _learn_phase(phases: Phases, number: int, depth: int, learned: LearnedSoFar)
         concluded = conclude(phases.pool, observed, steps, base, work.engine, options.known)
         learned.add_pass(concluded, steps, base)
         if columns:
-            fitted, for_refit = concluded.each("fitted"), concluded.each("for_refit")
+            fitted = concluded.each("fitted")
+            for_refit = concluded.each("for_refit")
             learned.passes.append(counts.seen(columns, concluded.tables, fitted, for_refit))
         # Further passes read the same rows: these are not profiled, counted or reported a second time.
-        columns, progress = {}, None
+        columns = {}
+        progress = None
         phase = replace(phase, work=replace(phase.work, profile=None), questions=concluded.questions)
 
 
 def _final_state(phases: Phases, learned: LearnedSoFar, is_fit: bool) -> State:
     """The state that is saved: the steps in the order of the graph, and what a refit of it has changed in its base."""
-    base, plan, state = phases.base, phases.plan, learned.state
+    base = phases.base
+    plan = phases.plan
+    state = learned.state
     bound = Bound(phases.work.final, phases.work.schema, state.values)  # without the columns that steps have dropped
     order = [step.key for step in (*bound.learned_from_parameters, *bound.learning)]
     values = {key: state.values[key] for key in order}
@@ -220,10 +227,13 @@ def _plain(fitted: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changes_of_parameters(bound: Bound, state: State, base: Base) -> dict[str, Any]:
     """What a refit reads again and now differs (a side table), with the learned steps behind it."""
-    steps, changes = {s.key: s for s in bound.learned_from_parameters}, {}
+    steps = {s.key: s for s in bound.learned_from_parameters}
+    changes = {}
     _check_columns(bound, state, base)
     for key, why in changed_tables(bound, base.state.values, state.values).items():
-        step, old, new = steps[key], base.state.values[key], state.values[key]
+        step = steps[key]
+        old = base.state.values[key]
+        new = state.values[key]
         assert isinstance(step.op, Learned)
         later = [s.key for s in bound.learning if key in {u.key for u in behind(bound, s)}]
         changes[key] = change_of(step, Mode("merged", why), {**step.op.change(old, new, step.unit), "behind": later})

@@ -97,7 +97,8 @@ def merge(partials: Sequence[Observed]) -> Observed:
         return partials[0]
     merged: dict[str, Partial] = {}
     for key, first in partials[0].partials.items():
-        op, trees = first.step.op, [p.partials[key].tree for p in partials]
+        op = first.step.op
+        trees = [p.partials[key].tree for p in partials]
         assert isinstance(op, Learned)
         try:
             if (-1, 0) in first.tree:
@@ -107,7 +108,8 @@ def merge(partials: Sequence[Observed]) -> Observed:
         except Exception as error:
             raise explained(error, first.step, "statistics") from error
         merged[key] = Partial(first.step, tree)
-    failed, seen = added(p.failed for p in partials), rows_seen.added(p.seen for p in partials)
+    failed = added(p.failed for p in partials)
+    seen = rows_seen.added(p.seen for p in partials)
     return with_size(Observed(merged, sum(p.halved for p in partials), failed, seen))
 
 

@@ -56,7 +56,9 @@ def modes(
 
 def behind(bound: Bound, step: Step) -> list[Step]:
     """The learned steps that a step is behind: what it learns from is made of their outputs, or filtered by them."""
-    todo, learned, seen = [bound.origin(*place) for place in _learned_from(bound, step)], dict[str, Step](), set[str]()
+    todo = [bound.origin(*place) for place in _learned_from(bound, step)]
+    learned = dict[str, Step]()
+    seen = set[str]()
     while todo:
         place, name = todo.pop()
         if place == SOURCE or (maker := bound.steps[place, name]).key in seen:
@@ -116,7 +118,11 @@ class _ModeDecision:
         refit_all: bool,
         new: Mapping[str, str],
     ) -> None:
-        self.bound, self.steps, self.chosen, self.refit_all, self.new = bound, steps, chosen, refit_all, new
+        self.bound = bound
+        self.steps = steps
+        self.chosen = chosen
+        self.refit_all = refit_all
+        self.new = new
         self.decided: dict[str, Mode] = {}
 
     def all(self) -> dict[str, Mode]:

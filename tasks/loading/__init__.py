@@ -260,7 +260,9 @@ class Loader(PickledFields):
             raise JobError(
                 "with global_batches a shard has a part of every batch, not one run of rows", do="see Loader.span"
             )
-        total, shards, number = self.rows, shard.shards, shard.number
+        total = self.rows
+        shards = shard.shards
+        number = shard.number
         if self.even:
             each = total // shards
             return number * each, (number + 1) * each
@@ -334,12 +336,17 @@ class Batches(Iterator[B]):
         convert: Callable[[Any], B] | None = None,
         stream: Callable[[], int] | None = None,
     ) -> None:
-        self.loader, self.shard, self._convert, self._stream = loader, shard, convert or _same, stream
+        self.loader = loader
+        self.shard = shard
+        self._convert = convert or _same
+        self._stream = stream
         self._device = _open_device(loader.device) if loader.device else None
         self._begin(epoch, start)
 
     def _begin(self, epoch: int, start: int) -> None:
-        self.epoch, self._taken, self._next = epoch, start, start
+        self.epoch = epoch
+        self._taken = start
+        self._next = start
         if self._device is None:
             self._sequence: _Sequence[B] = _Sequence(self.loader, epoch, self._convert)
         else:
@@ -372,7 +379,8 @@ class Batches(Iterator[B]):
 
     def state_dict(self) -> dict[str, Any]:
         """How far the caller has come: batches that were read ahead do not count."""
-        order, batch = self.loader.order_of(self.shard), self._taken
+        order = self.loader.order_of(self.shard)
+        batch = self._taken
         if self.loader.global_batches:
             batch = self.shard.worker + batch * self.shard.workers
         else:
@@ -417,7 +425,10 @@ class _Sequence(Generic[B]):
     """The rows of an epoch by their place in it. The group that was read last stays in memory."""
 
     def __init__(self, loader: Loader, epoch: int, convert: Callable[[Any], B]) -> None:
-        self.loader, self.epoch, self.convert, self.files = loader, epoch, convert, _Files(loader)
+        self.loader = loader
+        self.epoch = epoch
+        self.convert = convert
+        self.files = _Files(loader)
         self.order = loader.order(epoch)
         self.ends = np.cumsum([loader.groups[number].rows for number in self.order], dtype=np.int64)
         self.last: tuple[int, Any, np.ndarray] | None = None
@@ -487,7 +498,9 @@ class _DeviceSequence(_Sequence[B]):
         spans: Iterator[tuple[int, int]],
     ) -> None:
         super().__init__(loader, epoch, convert)
-        self.device, self.stream, self.warned = device, stream, False
+        self.device = device
+        self.stream = stream
+        self.warned = False
         self.needed = (at for span in spans for at, _, _ in self._places(*span))  # in ascending order
         self.groups: dict[int, Callable[[], dict[str, GroupColumn]]] = {}
         self.furthest = -1  # place of the last group that was begun
@@ -534,7 +547,8 @@ class _DeviceSequence(_Sequence[B]):
             with self.device.reading():
                 columns = self._decoded(group)
                 index = self.device.put(self._order(at)) if self.loader.shuffle else None
-                xp, host = self.device.xp, self.device.host
+                xp = self.device.xp
+                host = self.device.host
                 return {name: in_order(xp, host, columns.pop(name), index) for name in self.loader.names}
         except Exception as error:
             if is_out_of_memory(error):
@@ -556,7 +570,8 @@ class _DeviceSequence(_Sequence[B]):
     def _stored(self, group: Group, types: dict[str, pa.DataType]) -> dict[str, tuple[Any, Any, Any]]:
         if self.files.arrow:
             return {}
-        path, named = self.loader.place(group.path), self.files.named(group.path)
+        path = self.loader.place(group.path)
+        named = self.files.named(group.path)
         sized = {
             name for name in types if "fixed_size" in self.loader.schema[name].properties
         }  # rows of a length: Arrow's
@@ -596,7 +611,8 @@ class _Files:
 
     def read(self, group: Group, names: Sequence[str]) -> pa.Table:
         """Columns of a group; those that name its folder have one value throughout."""
-        file, named = self._file(group.path), self.named(group.path)
+        file = self._file(group.path)
+        named = self.named(group.path)
         inside = [name for name in names if name not in named]
         if self.arrow:
             table = pa.Table.from_batches([file.get_batch(group.number)]).select(inside)

@@ -147,7 +147,8 @@ def module_of(values: object) -> ModuleType:
 
 def _check_lengths(columns: Mapping[str, Any], name: str, weight: str) -> None:
     """Raise a DataError for the first row whose list has another length than the list of its weights."""
-    values, weights = _lengths(columns, name), _lengths(columns, weight)
+    values = _lengths(columns, name)
+    weights = _lengths(columns, weight)
     rows = np.flatnonzero(values != weights)
     if len(rows):
         row = int(rows[0])
@@ -186,12 +187,14 @@ def filled(xp: ModuleType, name: str, dtype: pa.DataType, values: np.ndarray, va
 
 def in_order(xp: ModuleType, host: Callable[[Any], np.ndarray], column: GroupColumn, index: Any | None) -> GroupColumn:
     """The rows of a column by number; `index` None: as they lie. `host` copies an array to host memory."""
-    values, offsets = column.values, column.offsets
+    values = column.values
+    offsets = column.offsets
     if offsets is None:
         return column if index is None else GroupColumn(values[index])
     if index is None:
         return GroupColumn(values, offsets, host(offsets))
-    first, lengths = offsets[:-1][index], xp.diff(offsets)[index]
+    first = offsets[:-1][index]
+    lengths = xp.diff(offsets)[index]
     offsets = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(lengths)])
     ends = host(offsets)
     elements = xp.empty(int(ends[-1]), values.dtype)
@@ -210,11 +213,15 @@ def joined(xp: ModuleType, pieces: Sequence[tuple[Mapping[str, GroupColumn], int
         if column.offsets is None:
             batch[name] = _copied(xp, [part.values[low:high] for part, low, high in parts])
             continue
-        elements, offsets, lengths, count = list[Any](), list[Any](), list[np.ndarray](), 0
+        elements = list[Any]()
+        offsets = list[Any]()
+        lengths = list[np.ndarray]()
+        count = 0
         for part, low, high in parts:
             assert part.offsets is not None
             assert part.ends is not None
-            start, stop = int(part.ends[low]), int(part.ends[high])
+            start = int(part.ends[low])
+            stop = int(part.ends[high])
             elements.append(part.values[start:stop])
             offsets.append(part.offsets[low + bool(offsets) : high + 1] + (count - start))
             lengths.append(np.diff(part.ends[low : high + 1]))

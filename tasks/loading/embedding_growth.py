@@ -82,7 +82,9 @@ def grow(
         if before["new_rows"] != after["old_rows"]:
             why = f"one ends with {before['new_rows']:,} ids of {name}, the next begins with {after['old_rows']:,}"
             raise JobError("the nights do not follow each other", why=why, do="give all of them, the oldest first")
-    old, new, first = steps[0]["old_rows"], steps[-1]["new_rows"], steps[0]["first_id"]
+    old = steps[0]["old_rows"]
+    new = steps[-1]["new_rows"]
+    first = steps[0]["first_id"]
     module = _module(weight)
     array: Any = module.weight if module is not None else weight
     if not hasattr(array, "shape") or not len(array.shape):

@@ -74,7 +74,8 @@ class Rows(IterableDataset):  # type: ignore[misc]
             _keyed_jagged_tensor()
             self.loader = _with_columns(self.loader, self.jagged)
         default = _rank()
-        self.rank, self.ranks = default[0] if rank is None else rank, default[1] if ranks is None else ranks
+        self.rank = default[0] if rank is None else rank
+        self.ranks = default[1] if ranks is None else ranks
         Shard(self.rank, self.ranks)
         self.groups = self.loader.groups  # footers are read once, here, not by every worker
         # epoch, batches of it that are taken, workers that took them: shared with workers that outlive an epoch
@@ -196,7 +197,8 @@ def _jagged_columns(jagged: Mapping[str, Any] | Sequence[str]) -> dict[str, Feat
     if len(weighted) == len(jagged):
         return {"jagged": dict(jagged)}
     if weighted:
-        one, other = next(iter(weighted)), next(name for name in jagged if name not in weighted)
+        one = next(iter(weighted))
+        other = next(name for name in jagged if name not in weighted)
         raise JobError(
             "jagged mixes columns and names of tensors",
             why=f"{one!r} names one column, {other!r} several",
@@ -232,7 +234,8 @@ def _with_columns(loader: Loader, jagged: Mapping[str, Features]) -> Loader:
 
 
 def _check_weights(loader: Loader, name: str, weight: str) -> None:
-    values, weights = loader.schema[name].dtype, loader.schema[weight].dtype
+    values = loader.schema[name].dtype
+    weights = loader.schema[weight].dtype
     if kind_of(leaf_type(weights)) != "number":
         raise JobError(
             f"the weights of {name!r} are not numbers",
@@ -290,7 +293,9 @@ def _turns(batches: Sequence[int], taken: int) -> tuple[list[int], int]:
     """
     count = len(batches)
     rounds = min(taken // count, *batches)
-    counts, left, turn = [rounds] * count, taken - rounds * count, 0
+    counts = [rounds] * count
+    left = taken - rounds * count
+    turn = 0
     while any(map(operator.lt, counts, batches)):
         if counts[turn] < batches[turn]:
             if not left:

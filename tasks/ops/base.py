@@ -539,14 +539,16 @@ def operator_class(name: str) -> type[Operator]:
         return Operator.registry[name]
     cls = import_path(name)
     if not (isinstance(cls, type) and issubclass(cls, Operator)):
-        why, do = f"it is {cls!r}", "name a subclass of rowmill.ops.Operator"
+        why = f"it is {cls!r}"
+        do = "name a subclass of rowmill.ops.Operator"
         raise JobError(f"{name!r} is not an operator", why=why, do=do)
     return cls
 
 
 def refuse_infinite(operator: str, names: Sequence[str], columns: Columns, context: Context, why: str) -> None:
     """Raise a DataError about the first row with an infinite value in one of the named columns, if there is one."""
-    engine, xp = context.engine, context.engine.xp
+    engine = context.engine
+    xp = context.engine.xp
     first: tuple[int, str, float] | None = None
     for name in names:
         values, valid = engine.numbers(columns[name])

@@ -80,7 +80,8 @@ class Bucketize(Operator):
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         out = {}
         for name in unit:
-            column, edges = columns[name], self._edges(name)
+            column = columns[name]
+            edges = self._edges(name)
             if context.engine.is_list(column):
                 codes = bucket(context.engine.leaves(column), edges)
                 out[name] = context.engine.with_leaves(column, codes)
@@ -94,10 +95,12 @@ def bucket(column: Series, edges: Sequence[int | float]) -> Series:
     engine = engines.engine_of(column)
     values, valid = engine.numbers(column)
     if values.dtype.kind in "iu":
-        low, high = np.iinfo(values.dtype).min, np.iinfo(values.dtype).max
+        low = np.iinfo(values.dtype).min
+        high = np.iinfo(values.dtype).max
         table = engine.xp.asarray([low if e < low else math.ceil(e) for e in edges if e <= high], dtype=values.dtype)
     else:
-        table, values = engine.xp.asarray(edges, dtype="float64"), values.astype("float64")
+        table = engine.xp.asarray(edges, dtype="float64")
+        values = values.astype("float64")
     places = engine.xp.searchsorted(table, values, side="right") if len(table) else engine.xp.zeros(len(values))
     return engine.from_numbers(places.astype("int32"), valid)
 
@@ -154,9 +157,11 @@ class HashBucket(Operator):
         return pa.int32()
 
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
-        engine, out = context.engine, {}
+        engine = context.engine
+        out = {}
         for name in unit:
-            column, buckets = columns[name], _buckets_of(self.num_buckets, name, "HashBucket")
+            column = columns[name]
+            buckets = _buckets_of(self.num_buckets, name, "HashBucket")
             if engine.is_list(column):
                 out[name] = engine.with_leaves(column, hashed([engine.leaves(column)], buckets, context))
             else:

@@ -21,7 +21,9 @@ from tasks.ops import fixed_vocabulary, vocabulary_growth
 from tasks.ops.base import Columns, Context, Entry, Grown, RefitDate, Unit
 from tasks.ops.keyed import Keyed, RefitLookup, ascending_place, names_of
 
-PADDING, NULL, FIRST = 0, 1, 2
+PADDING = 0
+NULL = 1
+FIRST = 2
 
 
 def embedding_size(rows: int) -> dict[str, int]:
@@ -138,7 +140,8 @@ class Categorify(Keyed):
         vocabulary = self.fixed(unit)
         if vocabulary is not None:
             return fixed_vocabulary.learned_values(vocabulary, table.schema.types[:-1], "_".join(unit))
-        limit, size = self.limit(self.max_size, unit), sums["kept"]
+        limit = self.limit(self.max_size, unit)
+        size = sums["kept"]
         if limit:
             size = min(size, limit - self.first_id)
         known = {"distinct": len(table), "occurrences": pc.sum(table["count"]).as_py() or 0}
@@ -167,14 +170,17 @@ class Categorify(Keyed):
 
     def _ids(self, columns: list[Any], lookup: Lookup, context: Context) -> Series:
         """The ids of the rows' values; the kernel `vocabulary_ids` assigns them to the codes of the lookup."""
-        engine, codes = context.engine, lookup.codes(columns)
+        engine = context.engine
+        codes = lookup.codes(columns)
         xp = engine.xp
         wide = self.dtype == "int64" or lookup.size + self.first_id > 2**31 - 1
         outside: Any = FIRST
         if self.num_buckets > 1 and any_true(codes < 0):
             outside = FIRST + (context.hashes(columns) % xp.uint32(self.num_buckets)).astype(xp.int64)
-        first, null = self.first_id, engine.null_rows(columns)
-        dtype, counted = xp.int64 if wide else xp.int32, context.met is not None
+        first = self.first_id
+        null = engine.null_rows(columns)
+        dtype = xp.int64 if wide else xp.int32
+        counted = context.met is not None
         ids, absent = engine.vocabulary_ids(codes, null, first, outside, NULL, dtype, counted)
         if context.met is not None:
             unknown = absent - (0 if null is None else total(null))
@@ -297,7 +303,8 @@ class Categorify(Keyed):
         return self.on_refit, self.frozen_why
 
     def check_retuned(self, fitted: Mapping[str, Any], unit: Unit) -> None:
-        limit, rows = self.limit(self.max_size, unit), int(fitted["size"]) + self.first_id
+        limit = self.limit(self.max_size, unit)
+        rows = int(fitted["size"]) + self.first_id
         if 0 < limit < rows:
             raise JobError(
                 f"Categorify of {'+'.join(unit)!r}: max_size {limit:,} is less than the {rows:,} ids of the base",
@@ -310,7 +317,8 @@ class Categorify(Keyed):
     ) -> Grown:
         """The vocabulary with new values behind it (`tasks.ops.vocabulary_growth`); the dimension stays."""
         dimension = embedding_size(self.first_id + int(fitted["size"]))["dimension"]
-        threshold, limit = self.limit(self.freq_threshold, unit), self.limit(self.max_size, unit)
+        threshold = self.limit(self.freq_threshold, unit)
+        limit = self.limit(self.max_size, unit)
         rule = vocabulary_growth.Admission(self.first_id, threshold, limit)
         return vocabulary_growth.grow(partial, {"dimension": dimension, **fitted}, saved, unit, refit, rule)
 

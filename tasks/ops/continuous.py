@@ -98,9 +98,13 @@ class Normalize(Learned):
         return {"n": n, "mean": mean, "std": std}
 
     def transform(self, column: Series, fitted: dict[str, Any]) -> Series:
-        engine, mean, std = engines.engine_of(column), fitted["mean"], fitted["std"] or 1.0
+        engine = engines.engine_of(column)
+        mean = fitted["mean"]
+        std = fitted["std"] or 1.0
         if HUGE < max(abs(mean), std) < math.inf:  # value - mean may be beyond float64, a quarter of it is not
-            column, mean, std = engine.affine(column, 0.0, 4.0, pa.float64()), mean / 4, std / 4
+            column = engine.affine(column, 0.0, 4.0, pa.float64())
+            mean = mean / 4
+            std = std / 4
         scaled = engine.affine(column, mean, std, FLOATS[self.dtype])
         return scaled if math.isfinite(mean) and math.isfinite(std) else engine.finite(scaled)
 
@@ -194,7 +198,8 @@ def filled_columns(columns: Sequence[Column]) -> list[Column]:
 
 def filled_flags(columns: Columns, unit: Unit, context: Context) -> Columns:
     """Where columns, or the elements of their lists, are null."""
-    engine, flags = context.engine, {}
+    engine = context.engine
+    flags = {}
     for name in unit:
         column = columns[name]
         nulls = engine.is_null(engine.leaves(column) if engine.is_list(column) else column)

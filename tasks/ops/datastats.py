@@ -24,7 +24,9 @@ from tasks.ops.base import Array, Columns, Context, Learned, Series, Unit
 
 EXACT = 1_000_000  # distinct values that are all counted
 CANDIDATES = 1024  # above: so many of the most frequent values are followed on
-LEAST, SAMPLE, SEED = 1 << 16, 1 << 16, 0x726F7773
+LEAST = 1 << 16
+SAMPLE = 1 << 16
+SEED = 0x726F7773
 FRACTIONS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 Partial = dict[str, Any]
@@ -77,7 +79,8 @@ class DataStats(Learned):
     moves_values: ClassVar[bool] = False
 
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Partial:
-        engine, column = context.engine, columns[unit[0]]
+        engine = context.engine
+        column = columns[unit[0]]
         nulls = engine.null_rows([column])
         partial: Partial = {"dtype": dtype_name(engine.dtype(column)), "rows": len(column)}
         partial["nulls"] = 0 if nulls is None else total(nulls)
@@ -115,7 +118,8 @@ class DataStats(Learned):
 
     def finalize(self, partial: Partial) -> dict[str, Any]:
         """The report of a column: plain JSON values."""
-        engine, leaf = engines.engine("pandas"), leaf_type(parse_dtype(partial["dtype"]))
+        engine = engines.engine("pandas")
+        leaf = leaf_type(parse_dtype(partial["dtype"]))
         report: dict[str, Any] = {
             name: partial[name] for name in ("dtype", "rows", "nulls", "infinite") if name in partial
         }
@@ -141,7 +145,8 @@ class DataStats(Learned):
 
     def _of_numbers(self, partial: Partial, leaf: pa.DataType) -> dict[str, Any]:
         n, mean, _ = partial["moments"]
-        low, high = partial["min"], partial["max"]
+        low = partial["min"]
+        high = partial["max"]
         values = np.sort(partial["sample"].values)
         quantiles = [float(values[int(q * (len(values) - 1))]) for q in FRACTIONS if len(values)]
         std = None if n < 2 else deviation(_moments(partial))
@@ -235,11 +240,13 @@ class ValueSample(NamedTuple):
 
 def _sampled(engine: Kernels, column: Series, rows: Array, values_there: int) -> ValueSample:
     """The sample of a column with so many finite values; a list is drawn with all of its elements."""
-    xp, hashes = engine.xp, engine.hash_rows(rows, SEED)
+    xp = engine.xp
+    hashes = engine.hash_rows(rows, SEED)
     least = 0 if engine.is_list(column) else max(values_there // (2 * SAMPLE), 1).bit_length() - 1
     for level in range(least, 33):
         places = xp.flatnonzero(hashes <= 0xFFFFFFFF >> level)
-        taken, own = engine.take({"x": column}, places)["x"], hashes.take(places)
+        taken = engine.take({"x": column}, places)["x"]
+        own = hashes.take(places)
         while engine.is_list(taken):
             lengths, valid = engine.list_lengths(taken)
             own = xp.repeat(own, lengths if valid is None else xp.where(valid, lengths, 0))
@@ -247,7 +254,8 @@ def _sampled(engine: Kernels, column: Series, rows: Array, values_there: int) ->
         values, valid = engine.numbers(taken)
         values = values.astype("float64")
         finite = xp.isfinite(values) if valid is None else valid & xp.isfinite(values)
-        values, own = values[finite], own[finite]
+        values = values[finite]
+        own = own[finite]
         if len(values) <= SAMPLE:
             break
     return ValueSample(level, on_host(own), on_host(values))
@@ -257,7 +265,8 @@ def _joined_samples(a: ValueSample, b: ValueSample) -> ValueSample:
     hashes, values = (np.concatenate(pair) for pair in zip(a[1:], b[1:], strict=True))
     for level in range(max(a.level, b.level), 33):
         stays = hashes <= 0xFFFFFFFF >> level
-        hashes, values = hashes[stays], values[stays]
+        hashes = hashes[stays]
+        values = values[stays]
         if len(values) <= SAMPLE:
             break
     return ValueSample(level, hashes, values)
@@ -273,7 +282,8 @@ def _counted(table: pa.Table, least: object) -> Partial:
 
 
 def _merged_counts(a: Partial, b: Partial) -> Partial:
-    engine, least = engines.engine("pandas"), None
+    engine = engines.engine("pandas")
+    least = None
     if a["least"] is not None or b["least"] is not None:
         hashes = [_least(engine, p["counts"]) if p["least"] is None else p["least"] for p in (a, b)]
         least = column_sketch.least(np.concatenate(hashes), LEAST)

@@ -174,7 +174,8 @@ class JoinExternal(Learned):
                     f"JoinExternal would add a second column {name!r}", do="leave it out of columns, or rename it"
                 )
         for name, theirs in self.keys.items():
-            mine, other = schema[name].dtype, plain_type(side.field(theirs).type)
+            mine = schema[name].dtype
+            other = plain_type(side.field(theirs).type)
             if kind_of(mine) != kind_of(other):
                 raise DataError(
                     f"the key {name!r} is {dtype_name(mine)}, the side table's {theirs!r} {dtype_name(other)}",

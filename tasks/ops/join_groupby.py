@@ -143,7 +143,8 @@ class JoinGroupby(Keyed):
         lookup, table, last = fitted
         codes = lookup.codes([columns[n] for n in unit])
         joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
-        group, out = self.name_sep.join(unit), {}
+        group = self.name_sep.join(unit)
+        out = {}
         if "count" in self.stats:
             out[f"{group}{self.name_sep}count"] = joined["count"]
         for i, name in enumerate(self.summarized):
@@ -175,7 +176,8 @@ class JoinGroupby(Keyed):
         return tuple(self.summarized) if fitting else ()
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
-        group, columns = self.name_sep.join(unit), []
+        group = self.name_sep.join(unit)
+        columns = []
         tags = frozenset({Tags.CONTINUOUS.value})
         if "count" in self.stats:
             columns.append(Column(f"{group}{self.name_sep}count", pa.int64(), tags))
@@ -265,15 +267,18 @@ def _known(table: pa.Table, i: int, stats: Sequence[str]) -> dict[str, np.ndarra
 
 def _parts(engine: Kernels, codes: Array, groups: int, values: Array, stats: set[str]) -> dict[str, Any]:
     """The parts of one column's statistics by group, in arrays of the engine."""
-    xp, needed = engine.xp, _needed(stats)
+    xp = engine.xp
+    needed = _needed(stats)
     parts = {"n": engine.sum_by(codes, groups, xp.ones(len(codes), dtype="int64"))}
-    integers, most_rows = values.dtype.kind in "iu", int(parts["n"].max()) if groups else 0
+    integers = values.dtype.kind in "iu"
+    most_rows = int(parts["n"].max()) if groups else 0
     if "sum" in needed and integers:
         parts["sum"] = engine.sum_by(codes, groups, values)
         fit = sums_fit(values, len(values))
         high = parts["sum"] >> 32 if fit else engine.sum_by(codes, groups, values >> 32)
         parts["high"] = high.astype("int64")
-    data, powers = values, None
+    data = values
+    powers = None
     if needed & {"sum", "m2"} and not integers:
         data = values.astype("float64")
         powers = exact_sums.exponents(data, codes, groups, engine, "m2" in needed)
@@ -283,7 +288,8 @@ def _parts(engine: Kernels, codes: Array, groups: int, values: Array, stats: set
         parts["sum"], parts["rest"] = engine.exact_sums_by(codes, groups, data, most_rows)
     if "m2" in needed:
         data = data.astype("float64")
-        total, rest = parts.get("sum"), parts.get("rest")
+        total = parts.get("sum")
+        rest = parts.get("rest")
         if total is None or rest is None:
             total, rest = engine.exact_sums_by(codes, groups, data, most_rows)
         mean = exact_sums.divided(total, rest, xp.maximum(parts["n"], 1), xp)
@@ -331,7 +337,8 @@ def _merged(
         ranks, by_rank = _ranked(table[name].combine_chunks())
         some = table[name.rpartition("_")[0] + "_n"].to_numpy() > 0
         return _taken(by_rank, engine.extremes_by(codes[some], groups, ranks[some])[name.endswith("max")])
-    values, part = table[name].to_numpy(), name.rpartition("_")[2]
+    values = table[name].to_numpy()
+    part = name.rpartition("_")[2]
     if part in ("rows", "n", "high") or (part == "sum" and values.dtype.kind in "iu"):
         return engine.sum_by(codes, groups, values)
     prefix = name.removesuffix(part)
@@ -347,7 +354,8 @@ def _merged(
 def _merged_floats(engine: Kernels, codes: Array, groups: int, table: pa.Table, prefix: str) -> dict[str, np.ndarray]:
     """The parts of sums and squared deviations of floats, by part."""
     parts = {p: table[f"{prefix}{p}"].to_numpy() for p in _FLOAT_PARTS if f"{prefix}{p}" in table.column_names}
-    merged, counts = {}, table[f"{prefix}n"].to_numpy()
+    merged = {}
+    counts = table[f"{prefix}n"].to_numpy()
     if "exp" in parts:
         zero = np.ones(len(codes), dtype=bool)
         for part in ("sum", "mean", "m2"):
@@ -363,7 +371,8 @@ def _merged_floats(engine: Kernels, codes: Array, groups: int, table: pa.Table, 
         merged["sum"], merged["rest"] = exact_sums.merged(codes, groups, list(both))
     if "m2" in parts:
         n = np.maximum(engine.sum_by(codes, groups, counts), 1)
-        first, off = np.zeros((2, groups)), parts["mean"]
+        first = np.zeros((2, groups))
+        off = parts["mean"]
         some = np.flatnonzero(counts > 0)[::-1]
         first[:, codes[some]] = parts["mean"][some], parts["meanrest"][some]
         off = (parts["mean"] - first[0][codes]) + (parts["meanrest"] - first[1][codes])
@@ -416,16 +425,19 @@ def _exact_total(parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarra
     sums = parts["sum"]
     if sums.dtype.kind == "f":
         return sums, parts.get("rest", np.zeros(len(sums)))
-    low, high = (sums.view(np.uint64) & np.uint64(0xFFFFFFFF)).astype(np.float64), sums >> 32
+    low = (sums.view(np.uint64) & np.uint64(0xFFFFFFFF)).astype(np.float64)
+    high = sums >> 32
     if "high" in parts:
         high = _high(parts)
-    over, under = (high >> 32).astype(np.float64) * 2.0**64, (high & 0xFFFFFFFF).astype(np.float64) * 2.0**32
+    over = (high >> 32).astype(np.float64) * 2.0**64
+    under = (high & 0xFFFFFFFF).astype(np.float64) * 2.0**32
     return exact_sums.added(exact_sums.two_sum(over, under), exact_sums.two_sum(low, np.zeros(len(low))))
 
 
 def _statistic(stat: str, parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """(values, valid) of a statistic of its parts."""
-    n, powers = parts["n"], parts.get("exp", np.zeros(1, dtype=np.int64))
+    n = parts["n"]
+    powers = parts.get("exp", np.zeros(1, dtype=np.int64))
     with np.errstate(over="ignore", invalid="ignore"):  # sums and squares may be beyond float64: infinite
         if stat == "mean":
             mean = np.ldexp(exact_sums.divided(*_exact_total(parts), np.maximum(n, 1), np), powers)

@@ -115,15 +115,19 @@ class RefitLookup:
 
     def __init__(self, values: pa.Table, size: int, whole: Callable[[], Lookup], engine: Kernels) -> None:
         *keys, places = (one_array(column) for column in values.columns)
-        self.lookup, self.places = engine.Lookup(keys), engine.xp.asarray(raw(places))
-        self.size, self.engine = size, engine
+        self.lookup = engine.Lookup(keys)
+        self.places = engine.xp.asarray(raw(places))
+        self.size = size
+        self.engine = engine
         self._whole: Lookup | None = None
-        self._make, self._lock = whole, threading.Lock()
+        self._make = whole
+        self._lock = threading.Lock()
 
     def codes(self, columns: Sequence[Any]) -> Array:
         """The place of each row in the vocabulary, int64; -1 for a row that is not in the vocabulary."""
         if self._whole is None:
-            xp, codes = self.engine.xp, self.lookup.codes(columns)
+            xp = self.engine.xp
+            codes = self.lookup.codes(columns)
             absent = codes < 0
             if not any_true(absent):
                 return self.places.take(codes)
@@ -152,7 +156,8 @@ def names_of(table: CountTable) -> list[str]:
 def in_types(table: pa.Table, base: pa.Table, keys: Sequence[str], unit: Unit) -> pa.Table:
     """A table of a refit with its keys in the types of the base; a DataError for a key that they do not hold."""
     for name in keys:
-        place, dtype = table.column_names.index(name), base.schema.field(name).type
+        place = table.column_names.index(name)
+        dtype = base.schema.field(name).type
         if table.column(place).type == dtype or pa.types.is_null(dtype):
             continue
         try:
@@ -217,7 +222,8 @@ def places_before(base: pa.Table, wanted: pa.Table, keys: Sequence[str]) -> np.n
 
     All rows are bisected at the same time, so that a base costs the logarithm of its rows.
     """
-    low, high = np.zeros(len(wanted), dtype=np.int64), np.full(len(wanted), len(base), dtype=np.int64)
+    low = np.zeros(len(wanted), dtype=np.int64)
+    high = np.full(len(wanted), len(base), dtype=np.int64)
     columns = [(one_array(base.column(name)), one_array(wanted.column(name))) for name in keys]
     while len(rows := np.flatnonzero(low < high)):
         middle = (low[rows] + high[rows]) // 2
@@ -229,7 +235,8 @@ def places_before(base: pa.Table, wanted: pa.Table, keys: Sequence[str]) -> np.n
 
 def _before(columns: Sequence[tuple[pa.Array, pa.Array]]) -> np.ndarray:
     """For each row whether the first key is smaller than the second: column by column, nulls first."""
-    before, open_rows = np.zeros(len(columns[0][0]), dtype=bool), np.ones(len(columns[0][0]), dtype=bool)
+    before = np.zeros(len(columns[0][0]), dtype=bool)
+    open_rows = np.ones(len(columns[0][0]), dtype=bool)
     for a, b in columns:
         null_a, null_b = (np.asarray(x.is_null()).astype(bool) for x in (a, b))
         less = np.asarray(pc.fill_null(pc.less(a, b), False)).astype(bool) | (null_a & ~null_b)

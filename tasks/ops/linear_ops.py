@@ -263,17 +263,24 @@ class PairwiseRegression(_Together):
 
 def _pair_fits(partial: Factor) -> dict[str, np.ndarray]:
     """The fits of the last column on all pairs (i, j), i < j, of the others, in the order of numpy.triu_indices."""
-    n, p = partial.n, len(partial.r) - 1
+    n = partial.n
+    p = len(partial.r) - 1
     powers = np.frexp(np.abs(partial.r).max(axis=0))[1]  # columns are divided by these powers of two: of any size
-    r, mean = np.ldexp(partial.r, -powers), partial.mean[0]
-    x, y, power = np.ascontiguousarray(r[:, :p].T), r[:, p], powers[p]
-    length, whole = np.linalg.norm(x, axis=1), float(y @ y)
+    r = np.ldexp(partial.r, -powers)
+    mean = partial.mean[0]
+    x = np.ascontiguousarray(r[:, :p].T)
+    y = r[:, p]
+    power = powers[p]
+    length = np.linalg.norm(x, axis=1)
+    whole = float(y @ y)
     parts: list[list[np.ndarray]] = []
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         for i in range(p - 1):
             axis = x[i] / (length[i] or 1.0)
-            along, along_y = x[i + 1 :] @ axis, axis @ y
-            beside, rest = x[i + 1 :] - np.outer(along, axis), y - axis * along_y
+            along = x[i + 1 :] @ axis
+            along_y = axis @ y
+            beside = x[i + 1 :] - np.outer(along, axis)
+            rest = y - axis * along_y
             size = np.sqrt(np.einsum("jk,jk->j", beside, beside))
             lost = (size <= COLLINEAR * length[i + 1 :]) | (length[i] == 0)
             b = np.where(lost, np.nan, beside @ rest / size**2)
@@ -283,7 +290,8 @@ def _pair_fits(partial: Factor) -> dict[str, np.ndarray]:
             errors = np.einsum("jk,jk->j", beside, beside)
             r2 = 1.0 - errors / whole if whole > 0 else np.full(len(b), np.nan)
             rmse = np.ldexp(np.sqrt(errors / max(n, 1)), power)
-            a, b = np.ldexp(a, power - powers[i]), np.ldexp(b, power - powers[i + 1 : p])
+            a = np.ldexp(a, power - powers[i])
+            b = np.ldexp(b, power - powers[i + 1 : p])
             parts.append([a, b, mean[p] - a * mean[i] - b * mean[i + 1 : p], r2, rmse, lost])
     names = ("first_coefficient", "second_coefficient", "intercept", "r2", "rmse", "collinear")
     return {name: np.concatenate(arrays) for name, arrays in zip(names, zip(*parts, strict=True), strict=True)}

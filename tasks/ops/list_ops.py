@@ -97,14 +97,17 @@ class ListSlice(Operator):
         return [Column(column.name, column.dtype, column.tags, _without_lengths(column))]
 
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
-        engine, xp, column = context.engine, context.engine.xp, columns[unit[0]]
+        engine = context.engine
+        xp = context.engine.xp
+        column = columns[unit[0]]
         lengths, valid = engine.list_lengths(column)
         elements = engine.leaves(column)
         first = xp.cumsum(lengths) - lengths  # where each list begins among the elements
         low = _bound(self.start, lengths, xp)
         high = lengths if self.end is None else _bound(self.end, lengths, xp)
         sliced = xp.maximum(high - low, 0)
-        sizes, begin = sliced, first + low
+        sizes = sliced
+        begin = first + low
         if self.pads:
             sizes = xp.full(len(sliced), self.width, dtype=xp.int64)
             sizes = sizes if valid is None else xp.where(valid, sizes, 0)
@@ -173,7 +176,8 @@ class EqualLengths(Operator):
             )
 
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
-        engine, xp = context.engine, context.engine.xp
+        engine = context.engine
+        xp = context.engine.xp
         lengths = {name: engine.list_lengths(columns[name])[0] for name in unit}
         first, *others = unit
         differing = {name: xp.flatnonzero(lengths[name] != lengths[first]) for name in others}

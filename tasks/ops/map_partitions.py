@@ -100,7 +100,8 @@ class MapPartitions(Learned):
         return {"types": {name: declared.get(name, "null") for name in self.columns_out}}
 
     def apply(self, columns: Columns, unit: Unit, fitted: dict[str, Any], context: Context) -> Columns:
-        engine, types = context.engine, {n: plain_type(parse_dtype(t)) for n, t in fitted["types"].items()}
+        engine = context.engine
+        types = {n: plain_type(parse_dtype(t)) for n, t in fitted["types"].items()}
         if not len(context.rows):
             return engine.from_arrow(pa.schema(types.items()).empty_table())
         result = self._called(columns, unit, context)
@@ -142,9 +143,11 @@ class MapPartitions(Learned):
 
     def _called(self, columns: Columns, unit: Unit, context: Context) -> Columns:
         """The columns that the function makes of a run of rows, in the order of the rows; a JobError for others."""
-        engine, names = context.engine, dict.fromkeys([*unit, *self.partition_cols])
+        engine = context.engine
+        names = dict.fromkeys([*unit, *self.partition_cols])
         frame = engine.user_frame({name: columns[name] for name in names})
-        labels, called = frame.index, import_path(self.function) if isinstance(self.function, str) else self.function
+        labels = frame.index
+        called = import_path(self.function) if isinstance(self.function, str) else self.function
         result = called(frame.copy())
         if not isinstance(result, type(frame)):
             what = f"{type(result).__name__}, not a frame of {type(frame).__module__.partition('.')[0]}"

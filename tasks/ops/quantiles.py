@@ -32,7 +32,8 @@ class _Selecting(Learned):
     frozen_why = "exact ranks need all rows again"
 
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Partial:
-        column, engine = columns[unit[0]], context.engine
+        column = columns[unit[0]]
+        engine = context.engine
         column = engine.leaves(column) if engine.is_list(column) else column
         dtype = engine.dtype(column)
         if pa.types.is_decimal(dtype) and dtype.precision <= DIGITS:

@@ -105,8 +105,10 @@ class NormalizeMinMax(_Ranged):
     adds_tags = frozenset({Tags.CONTINUOUS.value})
 
     def transform(self, column: Series, fitted: dict[str, Any]) -> Series:
-        engine, dtype = engines.engine_of(column), FLOATS[self.dtype]
-        low, high = fitted["min"] or 0, fitted["max"] or 0
+        engine = engines.engine_of(column)
+        dtype = FLOATS[self.dtype]
+        low = fitted["min"] or 0
+        high = fitted["max"] or 0
         if high <= low:
             return engine.affine(column, low, math.inf, dtype)
         if math.isinf(high - low):  # beyond float64, a half of it is not
@@ -162,7 +164,8 @@ class ReduceDtypeSize(_Ranged):
     frozen_why = "the column's type would change"
 
     def apply(self, columns: Columns, unit: Unit, fitted: Mapping[str, Any], context: Context) -> Columns:
-        engine, column = context.engine, columns[unit[0]]
+        engine = context.engine
+        column = columns[unit[0]]
         here = engine.dtype(column)
         leaf = self._smallest(leaf_type(here), fitted["min"], fitted["max"])
         try:
@@ -193,11 +196,13 @@ class ReduceDtypeSize(_Ranged):
         return parse_dtype(name)
 
     def would(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> str | None:
-        low, high = new["min"], new["max"]
+        low = new["min"]
+        high = new["max"]
         if low is None:
             return None
         leaf = pa.float64() if isinstance(low, float) else pa.int64()  # all integers take the same type for a range
-        now, was = self._smallest(leaf, low, high), self._smallest(leaf, old["min"], old["max"])
+        now = self._smallest(leaf, low, high)
+        was = self._smallest(leaf, old["min"], old["max"])
         if old["min"] is not None and now == was:
             return None
         before = "the column's own" if old["min"] is None else dtype_name(was)

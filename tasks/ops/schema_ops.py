@@ -141,7 +141,8 @@ class DropLowCardinality(Learned):
 
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> pa.Array:
         """The smallest distinct values, as many as are needed to tell."""
-        engine, column = context.engine, columns[unit[0]]
+        engine = context.engine
+        column = columns[unit[0]]
         values = engine.leaves(column) if engine.is_list(column) else column
         return self._first(engine.host_table(engine.count_values([values], ["v0"])).column("v0").combine_chunks())
 

@@ -49,7 +49,8 @@ class SideFrame:
     digest, number of rows and columns alone."""
 
     def __init__(self, table: pa.Table | None, facts: Mapping[str, Any] | None = None) -> None:
-        self._table, self._facts = table, facts
+        self._table = table
+        self._facts = facts
 
     @staticmethod
     def of(table: pa.Table) -> SideFrame:
@@ -135,7 +136,8 @@ class _Hashed:
     closed = False
 
     def __init__(self, digest: Any) -> None:
-        self._digest, self._place = digest, 0
+        self._digest = digest
+        self._place = 0
 
     def write(self, data: bytes) -> int:
         self._digest.update(data)

@@ -99,7 +99,8 @@ class ColumnSimilarity(Learned):
         starts, features, weights, begins, keys, theirs = arrays
         a, known_a = _rows(context.engine.numbers(columns[unit[0]]), len(starts) - 1, xp)
         b, known_b = _rows(context.engine.numbers(columns[unit[1]]), len(begins) - 1, xp)
-        total, valid = xp.zeros(len(a)), known_a & known_b
+        total = xp.zeros(len(a))
+        valid = known_a & known_b
         first = starts[a]
         left = xp.where(valid, starts[a + 1] - first, 0) if len(a) else first
         rows = xp.flatnonzero(left > 0) if len(keys) else xp.zeros(0, dtype=xp.int64)
@@ -156,7 +157,8 @@ def _of_sparse(matrix: Any) -> pa.Table:
     rows = rows.get() if library(rows) == "cupyx" else rows
     rows.sum_duplicates()
     rows.eliminate_zeros()
-    ends, values = rows.indptr.astype(np.int64), (rows.indices.astype(np.int64), rows.data.astype(np.float64))
+    ends = rows.indptr.astype(np.int64)
+    values = (rows.indices.astype(np.int64), rows.data.astype(np.float64))
     return pa.table([pa.LargeListArray.from_arrays(ends, column) for column in values], WEIGHTED)
 
 
@@ -209,11 +211,14 @@ def _weighted(table: pa.Table, metric: str) -> tuple[np.ndarray, np.ndarray, np.
     """
     features, *weighting = (one_array(column) for column in table.columns)
     lengths = np.asarray(features.value_lengths().fill_null(0), dtype=np.int64)
-    rows, ids = np.repeat(np.arange(len(lengths)), lengths), np.asarray(features.flatten(), dtype=np.int64)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    ids = np.asarray(features.flatten(), dtype=np.int64)
     width = int(ids.max()) + 1 if len(ids) else 1
     keys, places = np.unique(rows * width + ids, return_inverse=True)
     each = np.asarray(weighting[0].flatten()) if weighting else None
-    rows, ids, weights = keys // width, keys % width, np.bincount(places, each, len(keys)).astype(np.float64)
+    rows = keys // width
+    ids = keys % width
+    weights = np.bincount(places, each, len(keys)).astype(np.float64)
     if metric == "tfidf":
         having = np.bincount(ids, minlength=width)
         weights *= (np.log((1 + len(lengths)) / (1 + having)) + 1)[ids]

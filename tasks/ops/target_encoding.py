@@ -159,7 +159,8 @@ class TargetEncoding(Keyed):
         """`groups`: the table of `arrange`; and the targets' means, None where no target is known."""
         means = []
         for i, target in enumerate(self.targets):
-            count, total = sums[f"t{i}_count"], sums[f"t{i}_sum"] + sums.get(f"t{i}_rest", 0)
+            count = sums[f"t{i}_count"]
+            total = sums[f"t{i}_sum"] + sums.get(f"t{i}_rest", 0)
             if isinstance(total, float):  # infinite: exact ones are fractions
                 raise DataError(
                     f"the target {target!r} has no finite mean",
@@ -173,15 +174,18 @@ class TargetEncoding(Keyed):
         return {"groups": table, "means": means}
 
     def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Encodings:
-        table, xp = fitted["groups"], engine.xp
+        table = fitted["groups"]
+        xp = engine.xp
         lookup = engine.Lookup([table[n].combine_chunks() for n in table.column_names if n.startswith("v")])
 
         targets = []
         for i, known in enumerate(fitted["means"]):
             mean = np.nan if known is None else float(known)
-            counts, of = _by_fold(table, i, "count", self.kfold), np.empty((self.kfold + 1, len(table)))
+            counts = _by_fold(table, i, "count", self.kfold)
+            of = np.empty((self.kfold + 1, len(table)))
             sums = _by_fold(table, i, "sum", self.kfold), _by_fold(table, i, "rest", self.kfold)
-            total, everything = counts.sum(axis=0), _added_up(*sums)
+            total = counts.sum(axis=0)
+            everything = _added_up(*sums)
             for fold in range(self.kfold):
                 of[fold] = self._encoded(total - counts[fold], _without(everything, sums, fold), mean)
             of[self.kfold] = self._encoded(total, _as_floats(everything), mean)
@@ -190,11 +194,14 @@ class TargetEncoding(Keyed):
         return lookup, targets
 
     def apply(self, columns: Columns, unit: Unit, fitted: Encodings, context: Context) -> Columns:
-        engine, xp = context.engine, context.engine.xp
+        engine = context.engine
+        xp = context.engine.xp
         lookup, targets = fitted
         codes = lookup.codes([columns[n] for n in unit])
-        place, unseen = xp.maximum(codes, 0), codes < 0
-        group, out = "_".join(unit), {}
+        place = xp.maximum(codes, 0)
+        unseen = codes < 0
+        group = "_".join(unit)
+        out = {}
         out_of_fold = context.training and self.kfold > 1
         folds: Any = self.folds(columns, context) if out_of_fold or not self.drop_folds else None
         way = folds.astype(xp.int64) if out_of_fold else self.kfold  # of all folds but this one, or of all
@@ -275,7 +282,8 @@ class TargetEncoding(Keyed):
 
     def folds(self, columns: Columns, context: Context) -> Array:
         """The fold of every row, int32 in [0, kfold)."""
-        engine, xp = context.engine, context.engine.xp
+        engine = context.engine
+        xp = context.engine.xp
         if self.fold_column and self.kfold > 1 and self.fold_column in columns:
             values, valid = engine.numbers(columns[self.fold_column])
             values = values.astype(xp.int64) % self.kfold
@@ -307,7 +315,8 @@ class TargetEncoding(Keyed):
             for name in ("count", "sum"):
                 first, second = (_by_fold(t, i, name, self.kfold) for t in (a, b))
                 if first.dtype.kind == "i":
-                    wide, rests = first + second, None
+                    wide = first + second
+                    rests = None
                     refuse_wrapped(wide.ravel(), (first.astype(np.float64) + second).ravel(), repr(target))
                     refuse_wrapped(wide.sum(axis=0), wide.astype(np.float64).sum(axis=0), repr(target))
                 else:

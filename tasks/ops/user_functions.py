@@ -216,7 +216,8 @@ class _LearnedLambda(Lambda, Learned):
         return ("frozen", "exact ranks need all rows again") if exact else ("merged", "")
 
     def _observed(self, name: str, node: ExpressionNode, columns: Columns, unit: Unit, context: Context) -> Partial:
-        engine, source = context.engine, unit[0] if node.args[0].value == HERE else node.args[0].value
+        engine = context.engine
+        source = unit[0] if node.args[0].value == HERE else node.args[0].value
         column = columns[source]
         if node.verb in ("mean", "std"):
             refuse_infinite("Lambda", [source], columns, context, f"{name} would not be finite")

@@ -88,9 +88,11 @@ def grow(
     have room. Waiting values that were not seen for `refit.forget_days` are dropped. `fitted` has the dimension of the
     base, which stays.
     """
-    kernels, engine = engines.engine_of(partial), engines.engine(refit.engine)
+    kernels = engines.engine_of(partial)
+    engine = engines.engine(refit.engine)
     table, nulls = kernels.split_nulls(partial, names_of(partial)[:-1])
-    values, host = fitted["values"].slice(0, fitted["size"]), kernels.host_table(table)
+    values = fitted["values"].slice(0, fitted["size"])
+    host = kernels.host_table(table)
     keys = names_of(host)[:-1]  # those of a GPU may have marks of types
     host = in_types(host, values, keys, unit)
     lookup = engine.Lookup([one_array(host[key]) for key in keys]) if len(host) else None
@@ -117,9 +119,12 @@ def waiting_values(saved: Mapping[str, Any], like: pa.Table, refit: RefitDate) -
 def match(values: pa.Table, waiting: pa.Table, new: NewValues, refit: RefitDate) -> MatchedValues:
     """Add the counts of the new values to those of the base; what the base does not have is a newcomer."""
     counts = raw(one_array(new.table["count"]))
-    is_new, places = np.ones(len(counts), dtype=bool), np.full(len(counts), -1, dtype=np.int64)
-    value_counts, waiting_counts = _counts(values, refit.keep_ids_only), _counts(waiting)
-    seen, is_forgotten = raw(one_array(waiting["seen"])).copy(), np.zeros(len(waiting), dtype=bool)
+    is_new = np.ones(len(counts), dtype=bool)
+    places = np.full(len(counts), -1, dtype=np.int64)
+    value_counts = _counts(values, refit.keep_ids_only)
+    waiting_counts = _counts(waiting)
+    seen = raw(one_array(waiting["seen"])).copy()
+    is_forgotten = np.zeros(len(waiting), dtype=bool)
     if refit.forget_days is not None:  # before the new rows count: a value that comes back begins anew
         is_forgotten = refit.number - seen >= refit.forget_days
         waiting_counts[is_forgotten] = 0
@@ -167,8 +172,12 @@ def result(
     matched: MatchedValues, admitted: Admitted, new: NewValues, rule: Admission, nulls: int, dimension: int
 ) -> Grown:
     """What was learned, what changed, and the places of the new values where these are fewer than all."""
-    values, appended, waiting = matched.values, admitted.appended, admitted.waiting
-    old_size, size, first = len(values), len(values) + len(appended), rule.first_id
+    values = matched.values
+    appended = admitted.appended
+    waiting = admitted.waiting
+    old_size = len(values)
+    size = len(values) + len(appended)
+    first = rule.first_id
     learned: dict[str, Any] = {
         "values": pa.concat_tables([values, appended]),
         "size": size,

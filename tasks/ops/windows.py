@@ -321,7 +321,8 @@ class History(_RunOperator):
             column = schema[name]
             if self.pad:
                 check_fits(self.pad_value, column.dtype, name, "History", "pad_value")
-            tags, properties = column.tags | {Tags.LIST.value}, {**column.properties, **size}
+            tags = column.tags | {Tags.LIST.value}
+            properties = {**column.properties, **size}
             columns.append(Column(f"{name}_history", pa.list_(column.dtype), tags, properties))
         return columns
 
@@ -444,7 +445,8 @@ class Groupby(_RunOperator):
 
     def regroup(self, columns: Columns, unit: Unit, context: Context) -> tuple[Columns, Context]:
         """(the columns of one row per key, the context of these rows)."""
-        engine, order = context.engine, context.ordered()
+        engine = context.engine
+        order = context.ordered()
         runs = find_runs([columns[k] for k in self.keys], engine)
         first = runs.first_rows
         numbers = context.rows if runs.order is None else context.rows[runs.order]
@@ -455,7 +457,9 @@ class Groupby(_RunOperator):
             runs = runs.sorted([columns[name] for name in self.sorted_by], self.ascending)
         if self.min_length > 1 or self.max_length is not None:
             runs, chosen = runs.limited(self.min_length, self.max_length, self.last)
-            first, rows, own = first[chosen], rows[chosen], None if own is None else own[chosen]
+            first = first[chosen]
+            rows = rows[chosen]
+            own = None if own is None else own[chosen]
         keys = engine.take({k: columns[k] for k in self.keys}, first)
         taken: dict[str, Aggregate] = {}
         for title, name, agg in self._named(unit):
@@ -485,7 +489,8 @@ def _any_of(flags: Array, runs: Runs) -> Array:
 
 def _output(column: Column, title: str, agg: str) -> Column:
     """The column of an aggregation; a DataError where the column's type has none."""
-    kind, dtype = column.kind, column.dtype
+    kind = column.kind
+    dtype = column.dtype
     fits = {"list": kind != "list"}.get(agg, agg in ANYTHING or kind in ("number", "bool"))
     if not fits and not (agg in ("nunique", "min", "max") and kind in ("string", "time")):
         raise _refused(column, f"make {agg} of")

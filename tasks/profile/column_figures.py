@@ -31,11 +31,15 @@ def column_profile(
     mean, std = _moments(sketch)
     counted, sampled = _bins(sketch, numbers, step)
     bins = None if counted is None else dict(zip(counted[0].tolist(), counted[1].tolist(), strict=True))
-    low, high = sketch.low, sketch.high
+    low = sketch.low
+    high = sketch.high
     if sketch.kind == "time" and low is not None:
-        low, high = _iso(low, leaf), _iso(high, leaf)
+        low = _iso(low, leaf)
+        high = _iso(high, leaf)
     elif isinstance(low, float):
-        low, high = low + 0.0, high + 0.0  # 0.0 for -0.0
+        # 0.0 for -0.0
+        low = low + 0.0
+        high = high + 0.0
     buckets = _buckets(sketch)
     hours = None
     if numbers is not None and pa.types.is_timestamp(leaf):

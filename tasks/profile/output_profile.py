@@ -20,7 +20,9 @@ from tasks.storage.own_files import PROFILE
 FORMAT = 1
 BUCKETS = 1024  # of categories, by the lowest ten bits of MurmurHash3
 TOP = 100  # most frequent categories that a profile names
-MINUS_INFINITY, PLUS_INFINITY = 0x000F, 0xFFF0  # the bins of the infinities
+# the bins of the infinities
+MINUS_INFINITY = 0x000F
+PLUS_INFINITY = 0xFFF0
 SIGN = 1 << 63
 
 
@@ -102,7 +104,8 @@ class ColumnProfile:
         finite = sorted((b, n) for b, n in (self.bins or {}).items() if b not in (MINUS_INFINITY, PLUS_INFINITY) and n)
         if not finite:
             return math.nan
-        rank, passed = q * (sum(n for _, n in finite) - 1), 0
+        rank = q * (sum(n for _, n in finite) - 1)
+        passed = 0
         place = finite[-1][0]
         for number, count in finite:
             passed += count
@@ -227,7 +230,8 @@ class Profile:
     def from_json(cls, data: object, path: Path = Path(PROFILE)) -> Profile:
         """The profile of a file's content; DataError that names the file and the field that is damaged."""
         stored = parsed(_StoredProfile, data, path)
-        columns, steps = {one.name: one for one in stored.columns}, {one.key: one for one in stored.steps}
+        columns = {one.name: one for one in stored.columns}
+        steps = {one.key: one for one in stored.steps}
         pairs = {(one, other): Association(v, by_chance) for one, other, v, by_chance in stored.associations}
         rows = stored.repeated, stored.compared, pairs, stored.associated, stored.source
         return cls(stored.rows, columns, steps, stored.seconds, stored.format, *rows)

@@ -15,7 +15,8 @@ from tasks.core.units import amount
 from tasks.report import series
 from tasks.report.svg import data_url
 
-PARTS, MARKDOWN = 300, 80_000  # rows of the table of files; characters of a Markdown artifact
+PARTS = 300  # rows of the table of files
+MARKDOWN = 80_000  # characters of a Markdown artifact
 
 
 def stage_markdown(
@@ -68,7 +69,8 @@ def _moments(result: StageResult) -> dict[str, float]:
 
 
 def _of_workers(result: StageResult, workers: usage.Workers) -> list[str]:
-    began, ended = result.began or 0.0, result.ended or result.seconds
+    began = result.began or 0.0
+    ended = result.ended or result.seconds
     rows = series.worker_rows(workers, ended - began)
     pictures = series.plots(workers, began, (0.0, ended - began), few=True)
     texts = [markdown_table(table[:32]) for table in (rows, series.gpu_rows(workers)) if table]

@@ -9,7 +9,9 @@ from tasks.report.svg import COLOURS, INK, MUTED, figure, label, rect
 
 Arrow = tuple[Hashable, Hashable, str]  # from, to, kind
 BETWEEN = 44.0  # from a column to the next
-BOX_HALF, BEND_HALF = 17.0, 9.0  # half of the height that a box, and a line that passes between boxes, gets
+# half of the height that a box, and a line that passes between boxes, gets
+BOX_HALF = 17.0
+BEND_HALF = 9.0
 SWEEPS = 3  # to the right, back, and to the right again
 
 
@@ -151,8 +153,10 @@ def letter_width(letter: str) -> float:
 
 
 def _curve(start: BoxPlace, end: BoxPlace, kind: str, at_box: bool) -> str:
-    x0, y0 = start.left + start.width, start.middle
-    x1, y1 = end.left, end.middle
+    x0 = start.left + start.width
+    y0 = start.middle
+    x1 = end.left
+    y1 = end.middle
     half = (x1 - x0) / 2
     path = f"M{x0:.0f} {y0:.0f}C{x0 + half:.0f} {y0:.0f} {x1 - half:.0f} {y1:.0f} {x1:.0f} {y1:.0f}"
     drawn = f'<path d="{path}" fill="none" stroke="{MUTED}"{_dots(kind)}/>'

@@ -14,8 +14,12 @@ from tasks.ops.base import Operator
 from tasks.report.box_graph import graph
 from tasks.storage.atomic import write_text
 
-NAMES, BOXES = 4, 16  # names in a box, boxes of a kind in a picture
-IN_TABLE, IN_PICTURE = 44, 24  # characters of an operator's parameters
+# names in a box, boxes of a kind in a picture
+NAMES = 4
+BOXES = 16
+# characters of an operator's parameters
+IN_TABLE = 44
+IN_PICTURE = 24
 
 
 @dataclass
@@ -147,7 +151,8 @@ def ways(bound: Bound) -> list[dict[str, str]]:
     table = []
     for key, row in rows.items():
         operators = " → ".join(step.partition(" ")[2] for step in key) or "as it is"
-        columns, outputs = names_text(row["columns"], 12), names_text(row["outputs"], 12)
+        columns = names_text(row["columns"], 12)
+        outputs = names_text(row["outputs"], 12)
         types = ", ".join(dict.fromkeys(row["types"]))
         table.append({"columns": columns, "operators": operators, "outputs": outputs, "types": types})
     return table

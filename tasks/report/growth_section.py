@@ -12,7 +12,8 @@ from tasks.report import svg
 from tasks.report.diagram import names_text
 from tasks.storage.own_files import CHANGES, VERSION, WORKFLOW
 
-MOST_NIGHTS, MOST_CURVES = 60, 8
+MOST_NIGHTS = 60
+MOST_CURVES = 8
 
 
 @dataclass

@@ -47,8 +47,13 @@ class ReportWriter:
         run_page: str = "",
         wanted: bool = True,
     ) -> None:
-        self.folder, self.target, self.splits, self.plan_of = folder, target, splits, plan_of
-        self.job, self.run_page, self.wanted = job, run_page, wanted
+        self.folder = folder
+        self.target = target
+        self.splits = splits
+        self.plan_of = plan_of
+        self.job = job
+        self.run_page = run_page
+        self.wanted = wanted
         self.sources: dict[str, tuple[list[ColumnSummary], str]] = {}
         self.upstream: Sequence[str] = ()  # the paths that the output is made of
         self.performance = ""  # Dask's own report as HTML, where the job sets run.performance_report

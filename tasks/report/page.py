@@ -31,7 +31,10 @@ from tasks.storage.signature import add_signature, is_signed
 
 REPORT = REPORTS[0]
 WINDOW = 700  # pixels: a picture that is not wider can be read without its full size in any window
-MOST_PARTS, MOST_COLUMNS, MOST_WORKERS = 500, 400, 200  # rows of the tables; the manifest has them all
+# rows of the tables; the manifest has them all
+MOST_PARTS = 500
+MOST_COLUMNS = 400
+MOST_WORKERS = 200
 
 
 @dataclass(frozen=True)
@@ -220,7 +223,8 @@ def plots(facts: Facts) -> list[str]:
     timed = _timed(result for result in facts.results if not result.reused)
     if not timed:
         return []
-    zero, last = min(began for _, began, _ in timed), max(ended for _, _, ended in timed)
+    zero = min(began for _, began, _ in timed)
+    last = max(ended for _, _, ended in timed)
     bands = [(result.title, began - zero, ended - zero) for result, began, ended in timed]
     return series.plots(_together(facts.samples, zero), zero, (0.0, last - zero), bands)
 
@@ -247,9 +251,11 @@ def by_stage(facts: Facts, rows_of: Callable[..., list[dict[str, Any]]]) -> list
 
 def learned(facts: Facts) -> dict[str, Any]:
     """Vocabularies and whatever else was learned, as rows of tables."""
-    vocabularies, others = [], []
+    vocabularies = []
+    others = []
     for key, step in learned_steps(facts.bound, facts.values).items():
-        fitted, columns = facts.values[key], diagram.names_text(step.unit, 8)
+        fitted = facts.values[key]
+        columns = diagram.names_text(step.unit, 8)
         if is_vocabulary(fitted):
             size = fitted["size"]
             counts = {"values": size, "left": distinct_values(fitted) - size, "nulls": fitted.get("nulls", 0)}

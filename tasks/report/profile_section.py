@@ -24,7 +24,10 @@ from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.learned_text import distinct_values
 from tasks.profile.output_profile import ColumnProfile, Profile
 
-BINS, TOP, LONG = 24, 5, 40  # bars of a histogram, top values, characters of a value that is shown
+# bars of a histogram, top values, characters of a value that is shown
+BINS = 24
+TOP = 5
+LONG = 40
 EXACT = 2.0**53  # up to which float64 holds every whole number
 
 
@@ -52,7 +55,8 @@ def of_table(table: pa.Table) -> list[ColumnSummary]:
 
 def of_column(name: str, column: pa.ChunkedArray) -> ColumnSummary:
     """Nulls, distinct, least, mean, largest, histogram and top values of a column; of lists their elements."""
-    dtype, rows = dtype_name(_decoded(column.type)), len(column)
+    dtype = dtype_name(_decoded(column.type))
+    rows = len(column)
     profile = ColumnSummary(name, dtype, rows, column.null_count / rows if rows else None)
     if is_list(column.type):
         column = pc.list_flatten(column)
@@ -81,11 +85,13 @@ def _decoded(dtype: pa.DataType) -> pa.DataType:
 def _numbers(profile: ColumnSummary, values: pa.ChunkedArray) -> None:
     kind = kind_of(values.type)
     if kind == "bool":
-        values, kind = values.cast(pa.int8()), "number"
+        values = values.cast(pa.int8())
+        kind = "number"
     if kind not in ("number", "time"):
         if kind == "string":
             low, high = pc.min_max(values).values()
-            profile.low, profile.high = shown(low.as_py()), shown(high.as_py())
+            profile.low = shown(low.as_py())
+            profile.high = shown(high.as_py())
         return
     numbers = _as_floats(values)
     numbers = numbers[np.isfinite(numbers)]
@@ -106,7 +112,8 @@ def _as_floats(values: pa.ChunkedArray) -> np.ndarray:
 def histogram(numbers: np.ndarray) -> list[int]:
     """Counts in equal bins between the least and the largest value; a bin of whole numbers holds as many of them as
     any other, so that even counts look even."""
-    low, high = float(numbers.min()), float(numbers.max())
+    low = float(numbers.min())
+    high = float(numbers.max())
     if low == high:
         return [len(numbers)]
     if high - low < EXACT and bool((numbers == np.floor(numbers)).all()):
@@ -170,7 +177,8 @@ def _add_profile(summary: ColumnSummary, column: ColumnProfile) -> None:
         low, high = (shown(end) for end in (column.minimum, column.maximum))
         if column.type.startswith(("timestamp", "date")):
             low, high = (end.replace("T", " ").removesuffix(".000000") for end in (low, high))
-        summary.low, summary.high = low, high
+        summary.low = low
+        summary.high = high
         summary.exact.add("min")
     if column.mean is not None and summary.mean:
         summary.mean = shown(float(column.mean))
@@ -211,8 +219,10 @@ def _add_vocabulary(profile: ColumnSummary, fitted: Mapping[str, Any]) -> None:
 
 def _add_stats(profile: ColumnSummary, fitted: Mapping[str, Any]) -> None:
     rows = max(int(fitted["rows"]), 1)
-    profile.nulls, profile.distinct = fitted["nulls"] / rows, fitted["distinct"]
-    profile.low, profile.high = shown(fitted["min"]), shown(fitted["max"])
+    profile.nulls = fitted["nulls"] / rows
+    profile.distinct = fitted["distinct"]
+    profile.low = shown(fitted["min"])
+    profile.high = shown(fitted["max"])
     profile.exact |= {"nulls", "min"} | ({"distinct", "top"} if fitted["exact"] else set())
     left = max(rows - fitted["nulls"], 1)
     profile.top = [(shown(t["value"]), t["count"] / left) for t in fitted["top"][:TOP]]

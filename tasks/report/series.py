@@ -21,7 +21,9 @@ from tasks.core.units import amount, exact_amount
 from tasks.report import svg
 
 Curve = list[tuple[float, float]]
-MOST_LINES, BINS = 6, 60  # more workers than that are drawn as their sum
+# more workers than that are drawn as their sum
+MOST_LINES = 6
+BINS = 60
 LEVELS = ("device", "rss", "to_host", "to_disk")  # how much there is; the others count up
 
 
@@ -61,7 +63,8 @@ def rates(workers: Workers, field: str, zero: float) -> dict[str, Curve]:
 
 
 def _binned(samples: Sequence[UsageSample], field: str, zero: float) -> Curve:
-    first, last = samples[0].at, samples[-1].at
+    first = samples[0].at
+    last = samples[-1].at
     bins = max(1, min(BINS, int((last - first) / 0.5)))
     edges = [first + (last - first) * i / bins for i in range(bins + 1)]
     heights = _at(edges, [(s.at, float(value_of(s, field))) for s in samples])
@@ -73,7 +76,8 @@ def _binned(samples: Sequence[UsageSample], field: str, zero: float) -> Curve:
 
 def _at(moments: Sequence[float], points: Curve) -> list[float]:
     """A curve's values at ascending moments, between its points by straight lines."""
-    resampled, i = [], 0
+    resampled = []
+    i = 0
     for moment in moments:
         while i + 1 < len(points) - 1 and points[i + 1][0] < moment:
             i += 1
@@ -98,9 +102,11 @@ def gpu_rows(workers: Workers) -> list[dict[str, Any]]:
     def cell(value: float | None, text: Callable[[float], str]) -> str:
         return "" if value is None else text(value)
 
-    rows, gpus = [], by_gpu(workers)
+    rows = []
+    gpus = by_gpu(workers)
     for uuid, name in named(gpus).items():
-        gpu, energy = {uuid: gpus[uuid]}, counter_growth(gpus[uuid], "energy")
+        gpu = {uuid: gpus[uuid]}
+        energy = counter_growth(gpus[uuid], "energy")
         row = {
             "GPU": name,
             "seconds": f"{seconds_sampled(gpu):,.1f}",
@@ -116,7 +122,8 @@ def gpu_rows(workers: Workers) -> list[dict[str, Any]]:
 
 def worker_rows(workers: Workers, seconds: float) -> list[dict[str, Any]]:
     """What each worker did in a stage, as rows of a table with plain values."""
-    names, rows = named(workers), []
+    names = named(workers)
+    rows = []
     for address, w in workers.items():
         one = {address: w}
         gpu = highest(one, "device")

@@ -10,9 +10,15 @@ from html import escape
 Points = Sequence[tuple[float, float]]
 Band = tuple[str, float, float]
 COLOURS = ("#0f766e", "#b45309", "#1d4ed8", "#be185d", "#4d7c0f", "#6d28d9", "#0369a1", "#7f1d1d")
-INK, MUTED, GRID, BAND = "#1f2933", "#66727f", "#e3e7eb", "#f3f6f8"
+INK = "#1f2933"
+MUTED = "#66727f"
+GRID = "#e3e7eb"
+BAND = "#f3f6f8"
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
-LEFT, RIGHT, TOP, BOTTOM = 58, 12, 30, 24
+LEFT = 58
+RIGHT = 12
+TOP = 30
+BOTTOM = 24
 
 
 def nice_step(span: float, steps: int = 4) -> float:
@@ -73,16 +79,20 @@ def lines(
 
 def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 1060) -> str:
     """Stages as bars on one time axis: (name, begin, end, what stands beside the bar), seconds from any common zero."""
-    height, highest = 26 * len(rows) + BOTTOM + 6, 4
-    first, last = min((r[1] for r in rows), default=0.0), max((r[2] for r in rows), default=1.0)
-    left, right = 150, 120
+    height = 26 * len(rows) + BOTTOM + 6
+    highest = 4
+    first = min((r[1] for r in rows), default=0.0)
+    last = max((r[2] for r in rows), default=1.0)
+    left = 150
+    right = 120
 
     def x(t: float) -> float:
         return left + (t - first) / max(last - first, 1e-9) * (width - left - right)
 
     body = [_time_axis(0.0, last - first, lambda t: x(t + first), height)]
     for number, (name, begin, end, text) in enumerate(rows):
-        y, wide = highest + 26 * number, max(x(end) - x(begin), 1.5)
+        y = highest + 26 * number
+        wide = max(x(end) - x(begin), 1.5)
         body += [label(left - 8, y + 12, name, "end", INK), rect(x(begin), y, wide, 16, COLOURS[0], 'rx="2"')]
         body.append(label(x(begin) + wide + 6, y + 12, text))
     return figure((width, height), "", "".join(body), [])
@@ -90,7 +100,8 @@ def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 1060) -> 
 
 def bars(counts: Sequence[float], width: int = 120, height: int = 28) -> str:
     """A histogram without axes, as wide as a table's cell."""
-    most, each = max(counts, default=0) or 1, width / max(len(counts), 1)
+    most = max(counts, default=0) or 1
+    each = width / max(len(counts), 1)
     heights = [max(n / most * height, 0.8) if n else 0.0 for n in counts]
     drawn = "".join(rect(i * each, height - h, max(each - 0.6, 0.4), h) for i, h in enumerate(heights) if h)
     base = f'<path d="M0 {height - 0.5}H{width}" stroke="{GRID}"/>'
@@ -134,7 +145,8 @@ def _time_axis(first: float, last: float, x: Callable[[float], float], height: i
 def _bands(bands: Sequence[Band], x: Callable[[float], float], height: int, first: float, last: float) -> str:
     shapes = []
     for number, (name, begin, end) in enumerate(bands):
-        low, high = x(max(begin, first)), x(min(end, last))
+        low = x(max(begin, first))
+        high = x(min(end, last))
         if number % 2 == 0:
             shapes.append(rect(low, TOP, max(high - low, 0), height - TOP - BOTTOM, BAND))
         if high - low > 7 * len(name):

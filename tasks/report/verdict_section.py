@@ -13,7 +13,10 @@ from tasks.profile.output_profile import ColumnProfile, bin_edges
 from tasks.report.svg import COLOURS, GRID, INK, MUTED, data_url
 
 BARS = 24  # of a plot
-HEIGHT, WIDTH, TOP, BOTTOM = 150, 560, 26, 34
+HEIGHT = 150
+WIDTH = 560
+TOP = 26
+BOTTOM = 34
 
 
 def section(folder: Path) -> dict[str, Any]:
@@ -52,7 +55,8 @@ def distribution(now: ColumnProfile, before: ColumnProfile | None) -> str:
     for place, (name, pair) in enumerate(zip(names, shares, strict=True)):
         for number, (share, colour) in enumerate(zip(pair, (COLOURS[2], COLOURS[1]), strict=True)):
             height = share / most * (HEIGHT - TOP - BOTTOM)
-            x, wide = 10 + place * each + number * each * 0.42, max(each * 0.4, 0.6)
+            x = 10 + place * each + number * each * 0.42
+            wide = max(each * 0.4, 0.6)
             box = f'x="{x:.1f}" y="{HEIGHT - BOTTOM - height:.1f}" width="{wide:.1f}" height="{height:.1f}"'
             body.append(f'<rect {box} fill="{colour}"><title>{escape(name)}: {share:.2%}</title></rect>')
         if place % max(1, len(names) // 6) == 0:

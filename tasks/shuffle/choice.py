@@ -35,12 +35,14 @@ class Choice(NamedTuple):
 
 def choose(exchange: str, rows: int, schema: Schema, pool: Workers, engine: str = "pandas") -> Choice:
     """The exchange for this many rows of the output schema."""
-    need, allowed = rows * row_bytes(schema), _allowed(pool, engine)
+    need = rows * row_bytes(schema)
+    allowed = _allowed(pool, engine)
     figures = f"about {amount(need)} of pieces, {amount(allowed)} allowed in the workers' memory"
     on_host = False
     if engine == "cudf" and exchange != "disk" and pool.device_memory:  # 0: not known yet
         device = int(PIECES_SHARE * pool.device_memory)
-        figures, on_host = f"{figures}, {amount(device)} on their GPUs", need > device
+        figures = f"{figures}, {amount(device)} on their GPUs"
+        on_host = need > device
         allowed = max(allowed, device)
         figures += ": they are kept in host memory" if on_host and need <= allowed else ""
     if exchange != "auto":

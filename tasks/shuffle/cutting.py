@@ -20,7 +20,8 @@ from tasks.storage import hive
 
 def cut_partition(cutting: Cutting, partition: Partition) -> PartitionPieces:
     """The partition's rows, transformed, in ranges of position."""
-    cut, work = PartitionPieces(), cutting.work
+    cut = PartitionPieces()
+    work = cutting.work
     gpu_setup.prepare(work.engine)
     with engines.computing(work.engine, partition.nbytes):
         cut_part = partial(_cut, cutting)
@@ -40,7 +41,9 @@ def cut_partition(cutting: Cutting, partition: Partition) -> PartitionPieces:
 
 
 def _cut(cutting: Cutting, partition: Partition) -> PartitionPieces:
-    work, order, engine = cutting.work, cutting.order, cutting.work.kernels
+    work = cutting.work
+    order = cutting.order
+    engine = cutting.work.kernels
     carried = carried_columns(work, order)
     targets = work.bound.targets + list(carried.values())
     evaluation = work.opened(partition, targets)

@@ -50,7 +50,8 @@ class ScratchCut:
 
     def ranges(self, first: int, last: int) -> list[Any]:
         """The rows of ranges [first, last), as the engine's pieces (one for each part of a halved partition)."""
-        kernels, pieces = engines.engine(self.engine), []
+        kernels = engines.engine(self.engine)
+        pieces = []
         before = 0  # batches of the pieces that are read already
         with pa.OSFile(self.path) as file:
             reader = pa.ipc.open_file(file)
@@ -81,7 +82,8 @@ def _read_rows(reader: pa.RecordBatchFileReader, before: int, batch_rows: int, l
     """Rows [low, high) of a piece, behind the `before` batches of other pieces, in one chunk for each column."""
     if low == high:
         return reader.schema.empty_table()
-    first, last = low // batch_rows, _count_batches(high, batch_rows)
+    first = low // batch_rows
+    last = _count_batches(high, batch_rows)
     table = pa.Table.from_batches([reader.get_batch(before + number) for number in range(first, last)])
     return table.slice(low - first * batch_rows, high - low).combine_chunks()
 
@@ -159,7 +161,8 @@ class DiskExchange:
     kind = "disk"
 
     def __init__(self, pool: Pool, folder: Path) -> None:
-        self.pool, self.folder = pool, folder
+        self.pool = pool
+        self.folder = folder
 
     def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[CutSummary]:
         """Cut every partition into its file; the summaries in the order of the partitions."""

@@ -53,7 +53,8 @@ def check_footer(path: Path, rows: int, suffix: str) -> None:
 
 def write_folders(writing: Writing, table: object, name: str) -> list[dict[str, Any]]:
     """Write the rows of one file into their folders, in order; the columns in the folders' names are left out."""
-    engine, inner = engines.engine(writing.engine), _in_folders(writing)
+    engine = engines.engine(writing.engine)
+    inner = _in_folders(writing)
     order, ranges = _folders(writing, table, name)
     table = engine.table_rows(table, order)
     return [
@@ -64,7 +65,8 @@ def write_folders(writing: Writing, table: object, name: str) -> list[dict[str, 
 
 def write_folders_of_runs(writing: Writing, tables: Iterator[Any], name: str) -> list[dict[str, Any]]:
     """Write the rows of one file, which come in runs; host memory collects the rows of each folder."""
-    engine, inner = engines.engine(writing.engine), _in_folders(writing)
+    engine = engines.engine(writing.engine)
+    inner = _in_folders(writing)
     by_folder: dict[str, list[pa.Table]] = {}
     while (table := next(tables, None)) is not None:
         order, ranges = _folders(writing, table, name)

@@ -36,7 +36,8 @@ def by_keys(rows: SourceRows, keys: Sequence[str], sort_by: Sequence[str], folde
     """
     plan = rows.plan
     check_ordered(plan.schema, (*keys, *sort_by), "source.keys and source.sort_by")
-    order, schema = key_order(plan.rows, keys, sort_by), with_row_number(plan.schema.columns)
+    order = key_order(plan.rows, keys, sort_by)
+    schema = with_row_number(plan.schema.columns)
     empty_folder(folder)
     ranges = KeyRanges(str(folder), rows.engine, order, schema, write_block)
     written = shuffle_by_key(rows, memory_exchange(rows.pool), ranges)

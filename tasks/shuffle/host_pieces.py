@@ -32,9 +32,12 @@ class OnHost:
 
     def ranges(self, first: int, last: int) -> OnHost:
         """The rows of ranges [first, last), a view; a part as it is where these are its ranges."""
-        parts, start = [], 0
+        parts = []
+        start = 0
         for part in self.parts:
-            low, high, stop = max(first, start), min(last, start + len(part.counts)), start + len(part.counts)
+            low = max(first, start)
+            high = min(last, start + len(part.counts))
+            stop = start + len(part.counts)
             if low < high:
                 parts.append(part if (low, high) == (start, stop) else part.ranges(low - start, high - start))
             start = stop

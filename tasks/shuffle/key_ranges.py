@@ -195,7 +195,8 @@ def exchange_of(plan: Plan, names: Sequence[str], exchange: str, workers: Worker
 @contextmanager
 def reduced_ranges(rows: SourceRows, reduction: KeyReduction, folder: Path) -> Iterator[list[str]]:
     """The files with the arrays of all ranges of key hashes; the files and `folder` are there while the block runs."""
-    plan, sort_by = rows.plan, (reduction.by,) if reduction.by else ()
+    plan = rows.plan
+    sort_by = (reduction.by,) if reduction.by else ()
     schema = with_row_number([plan.schema[name] for name in reduction.columns])
     order = key_order(plan.rows, reduction.keys, sort_by)
     kind, need = exchange_of(plan, reduction.columns, rows.exchange, rows.pool, rows.engine)

@@ -30,7 +30,8 @@ class LocalMemory:
     kind = "memory"
 
     def __init__(self, pool: LocalPool, name: str = "pieces") -> None:
-        self.pool, self.name = pool, name
+        self.pool = pool
+        self.name = name
 
     @property
     def cuts(self) -> list[PartitionPieces]:
@@ -96,7 +97,8 @@ class DaskMemory:
     kind = "memory"
 
     def __init__(self, pool: DaskPool, name: str | None = None) -> None:
-        self.pool, self.name = pool, name or f"rowmill-{uuid.uuid4().hex[:12]}"
+        self.pool = pool
+        self.name = name or f"rowmill-{uuid.uuid4().hex[:12]}"
 
     def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[CutSummary]:
         """Cut every partition, and move the pieces to where they will be written; the summaries in the order of the
@@ -182,7 +184,8 @@ class DaskMemory:
         """Futures of what holds ranges [first, last); of what another worker than the owner has only these move."""
         for place in sorted(published.pieces):
             w = place[1]
-            low, high = max(first, published.bounds[w]), min(last, published.bounds[w + 1])
+            low = max(first, published.bounds[w])
+            high = min(last, published.bounds[w + 1])
             if low < high:
                 future = published.pieces[place]
                 yield future if w == owner else self.pool.submit(packed_ranges, future, low, high, priority=MOVING)

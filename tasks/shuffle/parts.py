@@ -43,7 +43,8 @@ def runs_of(part: Part, counts: np.ndarray, unit: int, runs: int) -> list[Part]:
     ends = np.cumsum(counts)
     parts = []
     for low, high in pairwise(edges):
-        start, stop = part.skip + low, part.skip + high
+        start = part.skip + low
+        stop = part.skip + high
         first = int(np.searchsorted(ends, start, side="right"))
         last = int(np.searchsorted(ends, stop, side="left")) + 1
         before = int(ends[first - 1]) if first else 0

@@ -212,7 +212,8 @@ def _permute(index: Array, n: int, key: int, xp: ModuleType) -> Array:
         return xp.asarray(_table(n, key))[index].astype(np.uint64)
     bits = (n - 1).bit_length()
     if xp.__name__ == "cupy":
-        mask, half = np.uint64(2**bits - 1), np.uint64(bits // 2)
+        mask = np.uint64(2**bits - 1)
+        half = np.uint64(bits // 2)
         return _device_kernel(xp)(index, np.uint64(n), mask, half, *map(np.uint64, _round_keys(key, bits)))
     return _permute_on_host(index, n, key)
 
@@ -220,7 +221,8 @@ def _permute(index: Array, n: int, key: int, xp: ModuleType) -> Array:
 def _permute_on_host(index: np.ndarray, n: int, key: int) -> np.ndarray:
     """The rounds and the walk in numpy, chunk by chunk: after each pass only the rows outside range(n) go on."""
     bits = (n - 1).bit_length()
-    keys, last = _round_keys(key, bits), _word(bits)(n - 1)
+    keys = _round_keys(key, bits)
+    last = _word(bits)(n - 1)
     positions = np.empty(len(index), dtype=np.uint64)
     all_of_chunk = np.empty(min(_CHUNK, len(index)), dtype=_word(bits))
     for start in range(0, len(index), _CHUNK):
@@ -244,12 +246,14 @@ def _word(bits: int) -> type[np.unsignedinteger[Any]]:
 def _rounds(source: np.ndarray, target: np.ndarray, bits: int, keys: Sequence[int]) -> None:
     """All rounds over range(2^bits), block by block, in place."""
     word = _word(bits)
-    mask, half = word(2**bits - 1), word(bits // 2)
+    mask = word(2**bits - 1)
+    half = word(bits // 2)
     pairs = [(word(multiplier), word(addend)) for multiplier, addend in zip(keys[::2], keys[1::2], strict=True)]
     x_all, shifted_all = np.empty((2, min(_BLOCK, len(source))), dtype=word)
     for start in range(0, len(source), _BLOCK):
         part = source[start : start + _BLOCK]
-        x, shifted = x_all[: len(part)], shifted_all[: len(part)]
+        x = x_all[: len(part)]
+        shifted = shifted_all[: len(part)]
         np.copyto(x, part, casting="unsafe")
         for multiplier, addend in pairs:
             np.multiply(x, multiplier, out=x)

@@ -53,12 +53,14 @@ class PackedPieces(PartitionPieces):
     last: int = 0
 
     def ranges(self, first: int, last: int) -> list[Any]:
-        low, high = max(first, self.first), min(last, self.last)
+        low = max(first, self.first)
+        high = min(last, self.last)
         return [p.ranges(low - self.first, high - self.first) for p in self.pieces] if low < high else []
 
     def rows_of(self, first: int, last: int) -> np.ndarray:
         rows = np.zeros(last - first, dtype=np.int64)
-        low, high = max(first, self.first), min(last, self.last)
+        low = max(first, self.first)
+        high = min(last, self.last)
         if low < high:
             rows[low - first : high - first] = super().rows_of(low, high)
         return rows
@@ -67,14 +69,16 @@ class PackedPieces(PartitionPieces):
 def packed_ranges(cut: PartitionPieces, first: int, last: int) -> PackedPieces:
     """A copy of some ranges of a cut, so that the rest can be let go."""
     packed = PackedPieces([p.packed() for p in cut.ranges(first, last)])
-    packed.first, packed.last = first, last
+    packed.first = first
+    packed.last = last
     return packed
 
 
 def together(parts: Sequence[PackedPieces]) -> PackedPieces:
     """The same ranges of several cuts as one."""
     joined = PackedPieces([piece for part in parts for piece in part.pieces])
-    joined.first, joined.last = parts[0].first, parts[0].last
+    joined.first = parts[0].first
+    joined.last = parts[0].last
     return joined
 
 

@@ -75,7 +75,8 @@ def _repeated(unique: Unique, rows: KeyRows) -> Arrays:
 
 def _staying(rows: KeyRows, unique: Unique) -> np.ndarray:
     """The place of the row that stays of each run; the rows of a run are sorted by `by` and row number."""
-    starts, last = rows.runs.starts[:-1], rows.runs.starts[1:] - 1
+    starts = rows.runs.starts[:-1]
+    last = rows.runs.starts[1:] - 1
     null = rows.nulls(unique.by) if unique.by else None
     if null is None or not null.any():
         return np.asarray(starts if unique.keep == "first" else last)
@@ -90,7 +91,8 @@ def _staying(rows: KeyRows, unique: Unique) -> np.ndarray:
 def split_division(rows: SourceRows, rule: SplitRule, folder: Path) -> Division | None:
     """What all rows have to tell of the splits: the unit of the numbers that are times, and `divided`; None where
     nothing is asked for."""
-    unit, division = None, None
+    unit = None
+    division = None
     if wants_unit(rows.plan.schema, rule):
         unit = unit_of_numbers(rows, rule)
     if rule.looks_at_all_rows:
@@ -120,7 +122,8 @@ def divided(rows: SourceRows, rule: SplitRule, folder: Path) -> Division:
     reduction = KeyReduction(reduce, rule, tuple(rule.together), rule.column)
     with reduced_ranges(rows, reduction, folder / "split.scratch") as files:
         sides, more = _shared_out(rule, rows, files) if rule.by_shares else (files, {})
-        sets, counts = [], dict[str, int]()
+        sets = []
+        counts = dict[str, int]()
         for name in LATER_FIRST:
             if name in rule.splits:
                 of_split, counts[name] = row_set(sides, name, rows.plan.rows, folder / f"split-{name}.bits")
@@ -143,7 +146,8 @@ def unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
     """
     column = rule.column or ""
     ends = rows.pool.map(_extremes, rows.picked([column]), rows.plan.partitions)
-    least, most = min(low for low, _ in ends), max(high for _, high in ends)
+    least = min(low for low, _ in ends)
+    most = max(high for _, high in ends)
     units = unit_of_times(least), unit_of_times(most)
     written = [f"{least:.0f}", f"{most:.0f}"]
     digits = DIGITS.get(len(written[0])) if "1900" <= written[0][:4] <= written[1][:4] <= "2100" else None
@@ -151,7 +155,8 @@ def unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
     if units[0] and units[0] == units[1] and not digits:
         return units[0]
     number = "cast(_, 'int64')" if pa.types.is_floating(rows.plan.schema[column].dtype) else "_"
-    expression, why = "", "all of them are null or 0"
+    expression = ""
+    why = "all of them are null or 0"
     if digits:
         why = f"{written[0]} may be a time as {digits} writes it"
         expression = f"parse_time(cast({number}, 'string'), '{digits}')"
@@ -162,10 +167,12 @@ def unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
         ]
         why = " and ".join(dict.fromkeys(counts))
         if units[0] and units[1]:
-            border, times = 10**10 * PER_SECOND[units[0]], PER_SECOND[units[1]] // PER_SECOND[units[0]]
+            border = 10**10 * PER_SECOND[units[0]]
+            times = PER_SECOND[units[1]] // PER_SECOND[units[0]]
             expression = f"cast(where(_ < {border}, {number} * {times}, {number}), 'timestamp[{units[1]}]')"
     read = f"; or read them as times, {schema_advice(column, expression)}" if expression else ""
-    what, do = f"the numbers of column {column!r} do not tell what they count", "set source.split.unit: s, ms, us or ns"
+    what = f"the numbers of column {column!r} do not tell what they count"
+    do = "set source.split.unit: s, ms, us or ns"
     raise JobError(what, where=f"source.split, column {column}", why=why, do=f"{do}{read}")
 
 
@@ -224,8 +231,12 @@ def _last_rows(rule: SplitRule, rows: KeyRows) -> Arrays:
     if not len(rows.rows):
         return {"valid": nothing, "test": nothing, **_figures(rows)}
     assert rule.column is not None
-    runs, null, without = rows.runs, rows.nulls(rule.column), _keyless(rows)
-    starts, lengths, codes = runs.starts[:-1], runs.lengths, runs.codes
+    runs = rows.runs
+    null = rows.nulls(rule.column)
+    without = _keyless(rows)
+    starts = runs.starts[:-1]
+    lengths = runs.lengths
+    codes = runs.codes
     timed = np.add.reduceat((~null).astype(np.int64), starts)
     divides = (timed > valid + test) & ~without[starts]
     behind = lengths[codes] - 1 - runs.inside  # rows of the key behind this one
@@ -254,9 +265,11 @@ def _sides(rule: SplitRule, rows: KeyRows) -> Arrays:
     if not len(rows.rows):
         return {"valid": nothing, "test": nothing, **_figures(rows)}
     assert rule.column is not None
-    without, null = _keyless(rows), rows.nulls(rule.column)
+    without = _keyless(rows)
+    null = rows.nulls(rule.column)
     source = {rule.column: rows.placed(rule.column)}
-    left, places = np.ones(len(rows.rows), dtype=bool), {name: np.zeros(len(rows.rows), bool) for name in LATER_FIRST}
+    left = np.ones(len(rows.rows), dtype=bool)
+    places = {name: np.zeros(len(rows.rows), bool) for name in LATER_FIRST}
     for name, condition in moment_conditions(rule):
         later = _any_of(np.asarray(true_mask(parse(condition), source)), rows, without)
         places[name], left = later & left, left & ~later
@@ -272,7 +285,8 @@ def _last_times(rule: SplitRule, rows: KeyRows) -> Arrays:
         nothing = {"numbers": np.zeros(0, dtype=np.int64), "times": np.zeros(0, dtype=np.uint64)}
         return nothing | _figures(rows) | {"kind": np.array("")}
     assert rule.column is not None
-    without, null = _keyless(rows), rows.nulls(rule.column)
+    without = _keyless(rows)
+    null = rows.nulls(rule.column)
     values, _ = rows.host.numbers(rows.placed(rule.column))
     times = np.where(null, np.uint64(0), ordered_keys(values, np))
     last = np.maximum.reduceat(times, rows.runs.starts[:-1])[rows.runs.codes]
@@ -286,7 +300,8 @@ def _shared_out(rule: SplitRule, rows: SourceRows, files: Sequence[str]) -> tupl
     """(the files with the rows of valid and test, figures of where these begin)."""
     assert rule.column is not None
     kind = next((kind for file in files if (kind := str(array_of(file, "kind")))), "i")
-    counted, question = None, None
+    counted = None
+    question = None
     while counted is None or question is not None:
         counted = radix_selection.merge(rows.pool.map(_count_times, question, files))
         question = radix_selection.next_question(counted, _ranks(rule, counted.total))
@@ -304,8 +319,10 @@ def _count_times(question: radix_selection.SelectionQuestion | None, file: str) 
 
 def _sides_of_times(cuts: Sequence[tuple[str, int]], file: str) -> str:
     """The file with the rows of valid and test of one range of key hashes."""
-    numbers, times = array_of(file, "numbers"), array_of(file, "times")
-    left, sides = np.ones(len(times), dtype=bool), {}
+    numbers = array_of(file, "numbers")
+    times = array_of(file, "times")
+    left = np.ones(len(times), dtype=bool)
+    sides = {}
     for name, cut in cuts:
         later = times >= np.uint64(cut)
         sides[name], left = numbers[later & left], left & ~later
@@ -318,10 +335,12 @@ def _sides_of_times(cuts: Sequence[tuple[str, int]], file: str) -> str:
 def _moments(rows: SourceRows, rule: SplitRule) -> Division:
     """The moments at which the last shares of all rows begin."""
     assert rule.column is not None
-    work, pool = rows.picked([rule.column]), rows.pool
+    work = rows.picked([rule.column])
+    pool = rows.pool
     counted: Counted | None = None
     question: radix_selection.SelectionQuestion | None = None
-    kind, nulls = "i", 0
+    kind = "i"
+    nulls = 0
     while counted is None or question is not None:
         task = (work, rule.column, question, rows.floor)
         parts = pool.values(pool.gather(_count_partition, _together, task, rows.plan.partitions))
@@ -366,13 +385,15 @@ def _count(task: tuple[Work, str, radix_selection.SelectionQuestion | None, int]
     work, name, question, _ = task
     evaluation = work.opened(partition, work.bound.targets)
     values, valid = work.kernels.numbers(evaluation.column(work.bound.targets[0][0], name))
-    rows, values = len(values), values if valid is None else values[valid]
+    rows = len(values)
+    values = values if valid is None else values[valid]
     return _Times(radix_selection.count(values, question, work.kernels.xp), values.dtype.kind, rows - len(values))
 
 
 def _ends(rule: SplitRule) -> list[tuple[str, float]]:
     """(split, the share of the rows in it and in later splits), the later split first."""
-    ends, share = [], 0.0
+    ends = []
+    share = 0.0
     for name in LATER_FIRST:
         if name in rule.splits:
             share += float(getattr(rule, name))
@@ -390,12 +411,14 @@ def _ranks(rule: SplitRule, total: int) -> list[int]:
 def _cuts(rule: SplitRule, counted: Counted, kind: str, nulls: int) -> tuple[list[tuple[str, Any]], dict[str, int]]:
     """((split, the least number in it), the later split first; the rows of each split, train first, with the rows
     without a time)."""
-    names, total = [name for name, _ in _ends(rule)], counted.total
+    names = [name for name, _ in _ends(rule)]
+    total = counted.total
     if not total:
         _refuse_empty(rule, {**dict.fromkeys(rule.splits, 0), "train": nulls})
     ranks = _ranks(rule, total)
     cuts = list(zip(names, radix_selection.values_at(counted, ranks, kind), strict=True))
-    rows, end = {}, total
+    rows = {}
+    end = total
     for name, first in zip(names, radix_selection.first_ranks(counted, ranks), strict=True):
         rows[name], end = end - first, first
     rows = {name: {**rows, "train": end + nulls}[name] for name in rule.splits}

@@ -33,7 +33,8 @@ def write_part(writing: Writing, part: Part, cuts: Sequence[PartitionPieces]) ->
     """
     gpu_setup.prepare(writing.engine)
     name = part.name(writing.suffix)
-    note, folder = Path(writing.notes) / f"{name}.json", Path(writing.folder)
+    note = Path(writing.notes) / f"{name}.json"
+    folder = Path(writing.folder)
     done = written(note, folder, writing.fingerprint)
     if done is not None:
         return done
@@ -77,7 +78,8 @@ def first_runs(writing: Writing, part: Part) -> int:
 
 def _attempt(writing: Writing, part: Part, cuts: Sequence[PartitionPieces], runs: int) -> list[dict[str, Any]]:
     """Gather and write the rows of a file, in so many runs; its records."""
-    engine, name = engines.engine(writing.engine), part.name(writing.suffix)
+    engine = engines.engine(writing.engine)
+    name = part.name(writing.suffix)
     pieces = joined_on_host(pieces_of(part, cuts)) if runs == 1 else []
     with engines.writing(writing.engine, part.rows * row_bytes(writing.schema) // runs, writing.on_host):
         if runs == 1:
@@ -101,7 +103,8 @@ def pieces_of(part: Part, cuts: Sequence[PartitionPieces]) -> list[Any]:
 
 def gather(writing: Writing, part: Part, pieces: Sequence[Any]) -> Any:
     """The rows of a part, in their order, as a table of the engine."""
-    engine, pieces = engines.engine(writing.engine), on_device(pieces)
+    engine = engines.engine(writing.engine)
+    pieces = on_device(pieces)
     if writing.order.mode != "key":
         return engine.assemble(pieces, part.skip, part.rows)
     table = engine.assemble_sorted(pieces, writing.order, HIDDEN)
@@ -112,9 +115,11 @@ def gather(writing: Writing, part: Part, pieces: Sequence[Any]) -> Any:
 def _too_large(writing: Writing, part: Part, error: BaseException) -> GiveUpError:
     """Why a file cannot be written in smaller runs of rows, and what to change."""
     unit = _run_unit(writing)
-    nbytes, fewer = part.rows * row_bytes(writing.schema), "a higher output.files (or fewer rows_per_file)"
+    nbytes = part.rows * row_bytes(writing.schema)
+    fewer = "a higher output.files (or fewer rows_per_file)"
     if not unit:
-        what, do = "one file does not fit into memory", f"set {fewer}"
+        what = "one file does not fit into memory"
+        do = f"set {fewer}"
     elif most_runs(writing, part) == units_of(part.rows, unit) and not writing.output.partition_on:
         what = "one row group of a file does not fit into memory"
         do = f"set output.row_group_size below {min(unit, part.rows):,} rows, or {fewer}"

@@ -55,7 +55,8 @@ def look(
     >>> [file.path for file in look([File("in/a.parquet", 20, 2)], seen, now=60, settle=30)[0]]
     []
     """
-    complete, after = [], {path: sight for path, sight in seen.items() if now - sight.there < REMEMBERED_SECONDS}
+    complete = []
+    after = {path: sight for path, sight in seen.items() if now - sight.there < REMEMBERED_SECONDS}
     for file in files:
         before = seen.get(file.path)
         same = before is not None and (before.size, before.mtime_ns) == (file.size, file.mtime)

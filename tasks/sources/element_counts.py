@@ -60,7 +60,8 @@ def count_elements(stored: Plan, name: str, limits: Limits, unit: Unit) -> Count
     varying = [column.name for column in others if _width(column) is None]
     measured = varying if ranged else []  # formats that store columns would decode these for their size alone
     lengths, of_lists, of_measured = _measure(stored, name, measured, limits, unit)
-    rows, elements = len(lengths), int(lengths.sum())
+    rows = len(lengths)
+    elements = int(lengths.sum())
     empty = int((lengths == 0).sum())
     if not elements:
         return CountedUnit((), rows, empty)
@@ -80,12 +81,15 @@ def _measure(
     stored: Plan, name: str, measured: Sequence[str], limits: Limits, unit: Unit
 ) -> tuple[np.ndarray, int, int]:
     """The lengths of the lists of a unit, the decoded bytes of these lists, and those of other columns."""
-    piece, pieces = unit.piece, [unit.piece]
+    piece = unit.piece
+    pieces = [unit.piece]
     if not FORMATS[stored.format].ranged:  # a row group may be large: its lists are read a part after the other
         rows = min(limits.cut_above, MOST_GROWTH * limits.range_bytes * unit.rows // max(unit.nbytes, 1))
         starts = range(piece.start, piece.stop, max(rows, 1))
         pieces = [replace(piece, start=start, stop=min(start + starts.step, piece.stop)) for start in starts]
-    lengths, of_lists, of_measured = [np.zeros(0, dtype=np.int64)], 0, 0
+    lengths = [np.zeros(0, dtype=np.int64)]
+    of_lists = 0
+    of_measured = 0
     for part in pieces:
         table = read_pieces(stored, [part], [name, *measured])
         lengths.append(list_lengths(table[name]))
@@ -106,7 +110,9 @@ def _width(column: Column) -> int | None:
 def _runs_of_rows(piece: Piece, lengths: np.ndarray, most: int) -> list[Piece]:
     """Runs of rows of a row group with at most so many elements, or of one row."""
     ends = np.cumsum(lengths)
-    pieces, start, before = [], 0, 0
+    pieces = []
+    start = 0
+    before = 0
     while before < ends[-1]:
         stop = max(int(np.searchsorted(ends, before + most, side="right")), start + 1)
         if ends[stop - 1] == ends[-1]:
@@ -114,7 +120,8 @@ def _runs_of_rows(piece: Piece, lengths: np.ndarray, most: int) -> list[Piece]:
         rows = int(ends[stop - 1]) - before
         if rows:
             pieces.append(replace(piece, start=piece.start + start, stop=piece.start + stop, rows=rows))
-        start, before = stop, before + rows
+        start = stop
+        before = before + rows
     return pieces
 
 

@@ -101,7 +101,8 @@ def frame_here(frame: Any) -> Any:
 
 def _host_rows(one: Input, columns: Sequence[str]) -> pa.Table:
     """The columns of a frame as a table, compared with the pass that counted its rows."""
-    frame, engine = frame_here(one.frame), engines.engine("pandas")
+    frame = frame_here(one.frame)
+    engine = engines.engine("pandas")
     table = to_table(frame, columns) if columns else pa.table({})
     table = _in_plain_types(table) if one.hashes else table
     _check_same(one, frame, engine.from_arrow(table), engine)
@@ -135,13 +136,15 @@ def content_hash(values: Any, engine: Kernels) -> int:
         of_lengths = content_hash(engine.from_numbers(lengths), engine)
         return (3 * of_lengths + content_hash(engine.leaves(values), engine)) % 2**64
     if kind_of(dtype) == "other" and pa.types.is_nested(dtype):
-        host, on_host = engines.engine("pandas"), engine.host(values)
+        host = engines.engine("pandas")
+        on_host = engine.host(values)
         if pa.types.is_map(dtype):
             entries = pa.struct([("key", dtype.key_type), ("value", dtype.item_type)])
             return content_hash(host.column(on_host.cast(pa.list_(entries))), host)
         parts = [on_host.is_null(), *on_host.flatten()]
         return sum((2 * i + 1) * content_hash(host.column(part), host) for i, part in enumerate(parts)) % 2**64
-    xp, rows = engine.xp, len(values)
+    xp = engine.xp
+    rows = len(values)
     if kind_of(dtype) in ("number", "time", "bool") and not pa.types.is_decimal(dtype):
         stored, valid = engine.numbers(values)
         stored = stored.astype(xp.float64, copy=False).view(xp.uint64) if stored.dtype.kind == "f" else stored
@@ -150,7 +153,8 @@ def content_hash(values: Any, engine: Kernels) -> int:
     else:
         bits = engine.hash_columns([values]).astype(xp.uint64)
     step = CHUNK if xp is np else max(rows, 1)
-    places, total = xp.arange(min(step, rows), dtype=xp.uint64) * xp.uint64(FACTOR), 0
+    places = xp.arange(min(step, rows), dtype=xp.uint64) * xp.uint64(FACTOR)
+    total = 0
     for start in range(0, rows, step):
         run = bits[start : start + step]
         placed = run + places[: len(run)] + xp.uint64(start * FACTOR % 2**64)
@@ -169,10 +173,12 @@ def _device_columns(frame: Any, types: Mapping[str, pa.DataType], engine: Kernel
 def measured(frame: Any, engine: str) -> FrameFacts:
     """The facts of a partition of a Dask frame, or of a cuDF frame on the GPU."""
     on_gpu = engine == "cudf" and libraries.library(frame) == "cudf"
-    kernels, table = engines.engine("cudf" if on_gpu else "pandas"), to_table(frame.head(0) if on_gpu else frame)
+    kernels = engines.engine("cudf" if on_gpu else "pandas")
+    table = to_table(frame.head(0) if on_gpu else frame)
     types = {field.name: plain_type(field.type) for field in table.schema}
     columns = _device_columns(frame, types, kernels) if on_gpu else kernels.from_arrow(_in_plain_types(table))
-    hashes, size = {n: content_hash(c, kernels) for n, c in columns.items()}, nbytes(frame if on_gpu else table)
+    hashes = {n: content_hash(c, kernels) for n, c in columns.items()}
+    size = nbytes(frame if on_gpu else table)
     return FrameFacts(len(frame), size, table.schema.remove_metadata(), hashes, index_of(frame))
 
 
@@ -186,13 +192,16 @@ def index_of(frame: object) -> str:
 
 def with_index(frame: Any, name: str) -> Any:
     """The frame with its index as the first column, of this name; a JobError where that is not possible."""
-    what, do = "", "leave index out"
+    what = ""
+    do = "leave index out"
     if not hasattr(frame, "reset_index"):
         what = f"a {type(frame).__name__} has no index"
     elif frame.index.nlevels > 1:
-        what, do = "the index has several levels", "make columns of them: frame.reset_index()"
+        what = "the index has several levels"
+        do = "make columns of them: frame.reset_index()"
     elif name in {str(column) for column in frame.columns}:
-        what, do = f"the frame has a column {name!r}", "give the index another name"
+        what = f"the frame has a column {name!r}"
+        do = "give the index another name"
     if what:
         raise JobError(what, where=f"Dataset, index={name!r}", do=do)
     frame = frame.copy(deep=False)
@@ -243,7 +252,8 @@ def check_dask_frame(source: object) -> None:
 
     if isinstance(source, dd.DataFrame):
         return
-    what, why = f"a Dask {type(source).__name__} is not a source", "a data set has named columns"
+    what = f"a Dask {type(source).__name__} is not a source"
+    why = "a data set has named columns"
     do = "give a frame: dask.dataframe.from_dask_array(array, columns=[..]), or series.to_frame()"
     raise JobError(what, where="Dataset", why=why, do=do)
 

@@ -29,7 +29,8 @@ def table_of(path: str, read: Mapping[str, Any]) -> pa.Table:
     try:
         return _table(Source.model_validate({"path": path, **read}), path)
     except (DataError, JobError) as error:
-        where, do = re.sub(r"^source\.", "read.", error.where), _SKIP.sub("", error.do)
+        where = re.sub(r"^source\.", "read.", error.where)
+        do = _SKIP.sub("", error.do)
         do = re.sub(r"\bsource\.", "read.", do)
         raise type(error)(error.what, where=where, why=error.why, do=do) from None
 
@@ -55,6 +56,7 @@ def _table(source: Source, path: str) -> pa.Table:
                 f"read.schema names a column {column!r} that is not there", where=path, do=near(column, types)
             )
         types[column] = plain_type(parse_dtype(dtype))
-    schema, pieces = pa.schema(types.items()), [unit.piece for unit in item.units]
+    schema = pa.schema(types.items())
+    pieces = [unit.piece for unit in item.units]
     options |= {"names": item.schema.names, "other_names": {}, NUMBER_TEXTS: item.number_texts}
     return FORMATS[name].read([item.file], pieces, schema, options) if pieces else schema.empty_table()

@@ -49,7 +49,8 @@ def read_parsed(plan: Plan, partition: Partition, columns: Sequence[str]) -> pa.
         paths = [parsed_file(plan, block) for block in partition.blocks]
         files = [File(str(path), path.stat().st_size, 0) for path in paths]
     except OSError as error:
-        why, do = "something else removed it between two stages", "run the same job again"
+        why = "something else removed it between two stages"
+        do = "run the same job again"
         raise DataError("a file of parsed text is gone", where=str(error.filename), why=why, do=do) from None
     pieces = [Piece(i, 0, block.rows) for i, block in enumerate(partition.blocks)]
     return FORMATS["arrow"].read(files, pieces, pa.schema([(name, plan.schema[name].dtype) for name in columns]), {})

@@ -229,7 +229,8 @@ def _list_source(source: Source, fit: Fit | None, notes: str | None, parallel_ma
 
 def _inspect_files(listed: ListedSource, limits: Limits, parallel_map: Callable[..., Any]) -> InspectedFiles:
     """Inspect the files that have bytes, but for those that stay closed; a NoRowsError if none has a row."""
-    source, format = listed.source, listed.format
+    source = listed.source
+    format = listed.format
     with_bytes = [file for file in listed.files if file.size]
 
     def survey(files: Sequence[File]) -> list[Inspected]:
@@ -482,7 +483,8 @@ def _inspected(
     conditions = [part for part in parts if part.columns and values.keys() >= {*part.columns}]
     if not conditions:
         return survey(files), []
-    engine, columns = engines.engine("pandas"), _folder_columns(values, source)
+    engine = engines.engine("pandas")
+    columns = _folder_columns(values, source)
     declared = source.schema_ or {}
     typed = {n: hive.typed(values[n], column.dtype, n in declared) for n, column in columns.items()}
     folder_values = engine.from_arrow(pa.table(typed))
@@ -530,7 +532,9 @@ def partition_size(source: Source, total: int, sizing: Sizing) -> int:
     each, and never more than the limit, which a GPU's memory sets and is taken where the source says nothing:
     each thread then gets two, four, six ..., since every column of a partition costs a GPU's process the same time.
     """
-    largest, threads, smallest = largest_partition(source, sizing), sizing.threads, sizing.smallest
+    largest = largest_partition(source, sizing)
+    threads = sizing.threads
+    smallest = sizing.smallest
     if threads is not None and _by_limit(source, sizing.limit):
         rounds = max(1, -(-total // (2 * threads * largest)))
         return max(-(-total // (2 * threads * rounds)), smallest)

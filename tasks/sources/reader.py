@@ -45,7 +45,9 @@ class FramePlan:
     """
 
     def __init__(self, plan: Plan, frames: Frames, called: str = "source") -> None:
-        self.plan, self.frames, self.called = plan, frames, called
+        self.plan = plan
+        self.frames = frames
+        self.called = called
 
 
 def read(
@@ -120,7 +122,8 @@ def _with_made(
         except UnreadError as error:
             what = error.what.replace(f"column {SELF!r}", f"column {name!r}")
             paths = listed(list(dict.fromkeys(plan.files[p.file].path for p in pieces)))
-            where, why = f"{paths}, row {first_row + error.row + 1:,} of the source", f"source.schema.{name} is {text}"
+            where = f"{paths}, row {first_row + error.row + 1:,} of the source"
+            why = f"source.schema.{name} is {text}"
             do = "correct the value, or give it a fallback: coalesce(.., ..) takes the first value that can be read"
             raise DataError(what, where=where, why=why, do=do) from None
         chunks = conform_column(pa.chunked_array([made_column]), plan.schema[name].dtype)
@@ -130,7 +133,8 @@ def _with_made(
 
 def _first_fraction(source: Plan | FramePlan, partition: Partition, error: MisfitError) -> DataError | None:
     """The error with the first value that a type of integers does not hold, and its row; None for other types."""
-    plan, name = source if isinstance(source, Plan) else source.plan, error.column
+    plan = source if isinstance(source, Plan) else source.plan
+    name = error.column
     if name not in plan.schema:
         return None
     dtype = plan.schema[name].dtype
@@ -138,7 +142,8 @@ def _first_fraction(source: Plan | FramePlan, partition: Partition, error: Misfi
         return None
     here = replace(plan.schema[name], dtype=parse_dtype(plan.options.get(RETYPED, {}).get(name, "float64")))
     schema = Schema(here if column.name == name else column for column in plan.schema.columns)
-    loose, frames = replace(plan, schema=schema), None if isinstance(source, Plan) else source.frames
+    loose = replace(plan, schema=schema)
+    frames = None if isinstance(source, Plan) else source.frames
     in_own_type = FramePlan(loose, replace(frames, schema=schema)) if frames else loose
     try:
         first = first_fraction(read(in_own_type, partition, [name]).column(name), dtype)
@@ -146,10 +151,13 @@ def _first_fraction(source: Plan | FramePlan, partition: Partition, error: Misfi
         return None
     if first is None:
         return None
-    row, what = partition.first_row + first[0], "element" if EXPLODED in plan.options else "row"
-    path, do = "the given frame", f"give it one type: frame.astype({{{name!r}: 'float64'}})"
+    row = partition.first_row + first[0]
+    what = "element" if EXPLODED in plan.options else "row"
+    path = "the given frame"
+    do = f"give it one type: frame.astype({{{name!r}: 'float64'}})"
     if not frames:
-        do, place = error.do, file_of(loose, row)
+        do = error.do
+        place = file_of(loose, row)
         path, row = place or ("the source", row)
     return DataError(
         f"column {name!r} has a value that is not of type {dtype_name(dtype)}: {first[1]}",
@@ -189,7 +197,8 @@ def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], pla
 
 def _read_elements(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str]) -> pa.Table:
     """Pieces of a plan whose rows are the elements of lists. Strings of all columns are dictionaries."""
-    name, stored = plan.options[EXPLODED]["column"], as_stored(plan)
+    name = plan.options[EXPLODED]["column"]
+    stored = as_stored(plan)
     tables = []
     for run in stored_runs(pieces):
         lists = read_pieces(stored, run.pieces, list(dict.fromkeys([*columns, name])))
@@ -263,7 +272,8 @@ def _with_nulls(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], abs
     """Pieces with the columns that their files lack: null in all rows of such a file."""
     tables = []
     for number, of_file in groupby(pieces, key=lambda piece: piece.file):
-        same_file, lacks = list(of_file), {*absent.get(str(number), ())}
+        same_file = list(of_file)
+        lacks = {*absent.get(str(number), ())}
         inside = [name for name in columns if name not in lacks]
         counted = bool(inside) or FORMATS[plan.format].ranged  # else the pieces say how many rows they are
         table = read_pieces(plan, same_file, inside) if counted else None

@@ -103,7 +103,8 @@ def with_layout(source: Source, fit: Fit, files: Sequence[File]) -> Source:
 
     Files whose names tell of the same format as those of the fit, which was read as another one, are read as that one.
     """
-    reading, own = fit.reading, fit.own
+    reading = fit.reading
+    own = fit.own
     if "format" not in reading:
         return source
     changes: dict[str, Any] = {}
@@ -125,7 +126,8 @@ def differences(source: Source, fit: Mapping[str, Any], format: str) -> list[str
         return []
     lines = []
     for name in VALUES:
-        now, was = _value(source, name) or DEFAULTS[name], fit.get(name) or DEFAULTS[name]
+        now = _value(source, name) or DEFAULTS[name]
+        was = fit.get(name) or DEFAULTS[name]
         if name == "null_values" and (format not in UNTYPED or (name not in fit and fit.get("format") not in UNTYPED)):
             continue
         if name == "schema":

@@ -62,7 +62,8 @@ def runs_by_file(plan: Plan) -> list[list[Any]]:
             before |= dict.fromkeys(files)
             continue
         for file in files:
-            paths, earlier = [plan.files[file].path], before.get(file, 0)
+            paths = [plan.files[file].path]
+            earlier = before.get(file, 0)
             known = [count or 0 for piece, count in zip(block.pieces, counts, strict=True) if piece.file == file]
             rows = block.rows if len(files) == 1 else sum(known)
             if not runs or runs[-1][2] != paths:

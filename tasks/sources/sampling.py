@@ -25,9 +25,12 @@ from tasks.sources.reader import read_pieces
 from tasks.storage.files import read_range
 from tasks.storage.hive import named_columns
 
-ROWS, PLACES = 10_000, 4  # rows of a sample; places of the source that they are from
-TEXT_BYTES, LARGE = 2**19, 2**26  # bytes of a text file that are read; decoded size of blocks that are not read whole
-BUFFER, MOST_PIECES = 2**18, 16  # bytes that are read of a column at once; parts of files that are opened
+ROWS = 10_000  # rows of a sample
+PLACES = 4  # places of the source that they are from
+TEXT_BYTES = 2**19  # bytes of a text file that are read
+LARGE = 2**26  # decoded size of blocks that are not read whole
+BUFFER = 2**18  # bytes that are read of a column at once
+MOST_PIECES = 16  # parts of files that are opened
 
 
 def of_source(plan: Plan, rows: int = ROWS) -> pa.Table | None:
@@ -83,7 +86,8 @@ def _first_rows(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa.Sch
 
 def _first_elements(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa.Schema) -> pa.Table | None:
     """The first elements of lists in a piece; those of its first rows, which may be fewer."""
-    stored, name = as_stored(plan), plan.options[EXPLODED]["column"]
+    stored = as_stored(plan)
+    name = plan.options[EXPLODED]["column"]
     read = pa.schema([(n, stored.schema[n].dtype) for n in dict.fromkeys([*schema.names, name])])
     lists = _first_rows(stored, piece.stored, nbytes, piece.skip + rows, read)
     return None if lists is None else explode(lists, name, piece.skip).slice(0, rows).select(schema.names)
@@ -167,7 +171,8 @@ def null_counts(folder: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
         for group in range(footer.num_row_groups):
             for i in range(footer.num_columns):
                 column = footer.row_group(group).column(i)
-                name, statistics = column.path_in_schema, column.statistics
+                name = column.path_in_schema
+                statistics = column.statistics
                 if statistics is None or not statistics.has_null_count:
                     unknown.add(name)
                 else:

@@ -20,7 +20,11 @@ from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats.survey import NUMBER_TEXTS, Apart, Inspected
 
-APART, ABSENT, GROWN, RECOGNISED = "apart", "absent", "grown", "recognised"  # in a plan's options
+# in a plan's options
+APART = "apart"
+ABSENT = "absent"
+GROWN = "grown"
+RECOGNISED = "recognised"
 
 
 @dataclass(frozen=True)
@@ -223,7 +227,8 @@ def _either(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 def _grew(both: pa.DataType, dtype: pa.DataType) -> bool:
     """Whether values of a type are read in another one; a list of nulls only has no type yet."""
     while is_list(both) and is_list(dtype):
-        both, dtype = both.value_type, dtype.value_type
+        both = both.value_type
+        dtype = dtype.value_type
     return both != dtype and not pa.types.is_null(dtype)
 
 

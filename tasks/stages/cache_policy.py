@@ -23,7 +23,8 @@ from tasks.storage.files import is_remote
 def cached_for_transform(request: Request, plan: Plan, work: Work, pool: Pool) -> Iterator[CacheKey | None]:
     """The key under which the passes of statistics cache columns while the block runs. The columns stay for transform,
     if the flow has one of the same engine and the block raises nothing."""
-    key, stays = cache_key(request, plan, work, pool), False
+    key = cache_key(request, plan, work, pool)
+    stays = False
     try:
         yield key
         stays = request.flow != "fit" and request.of_stage("transform").engine == request.engine
@@ -39,11 +40,14 @@ def cache_key(request: Request, plan: Plan, work: Work, pool: Pool) -> CacheKey 
     On a GPU the columns stay there. Columns of local Parquet, ORC and Arrow files are not cached in host memory: a
     cached byte costs clearing its memory first, 2 to 4 ns, as long as decoding it takes.
     """
-    on_gpu, costly = request.engine == "cudf", is_costly(plan)
+    on_gpu = request.engine == "cudf"
+    costly = is_costly(plan)
     columns = read_again(request, plan, work) if on_gpu or costly else ()
     if not columns:
         return None
-    name, exchange, output = name_of(request, plan), request.run.exchange, work.bound.output
+    name = name_of(request, plan)
+    exchange = request.run.exchange
+    output = work.bound.output
     rows = 0 if request.flow == "fit" else plan.rows
     if on_gpu and (limit := spare_on_device(exchange, rows, output, pool)):
         return CacheKey(name, columns, limit, together=True, on_device=True)
@@ -68,7 +72,8 @@ def name_of(request: Request, plan: Plan) -> str:
 
 def read_again(request: Request, plan: Plan, work: Work) -> tuple[str, ...]:
     """The source columns that are read by transform, or by another pass of statistics than the first one."""
-    bound, work = work.bound, replace(work, training=True)
+    bound = work.bound
+    work = replace(work, training=True)
     if not bound.learned:
         return ()
     first = min(step.depth for step in bound.learned)

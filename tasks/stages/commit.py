@@ -90,8 +90,10 @@ class Closing:
     """
 
     def __init__(self, request: Request, report: RunReport | None = None) -> None:
-        self.request, self.report = request, report
-        self._begin, self._learned = threading.Event(), Future[LearnedState]()
+        self.request = request
+        self.report = report
+        self._begin = threading.Event()
+        self._learned = Future[LearnedState]()
         self._thread = threading.Thread(target=self._prepare, name="rowmill-closing", daemon=True)
 
     def __enter__(self) -> Self:
@@ -151,7 +153,8 @@ def commit(
     the note for the announcement of the output names in addition to those of the request; None: nobody announces it.
     `train` says when a training starts on the output by itself.
     """
-    staging, output = request.staging, request.output
+    staging = request.staging
+    output = request.output
     plans = PlanOf(request)
     state, bound, fitted = closing.learned() if closing else read_learned(request)
     manifests = {}
@@ -214,7 +217,8 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
         for one in plans.made_up
         if (request.base or bool(request.fitted) == bool(one.get("fit"))) and "of" not in one
     ]
-    is_fit, origin = request.flow == "fit", request.origin
+    is_fit = request.flow == "fit"
+    origin = request.origin
     notes = FittedNotes(
         reading,
         learned_from,
@@ -248,7 +252,8 @@ def _manifest(
     transformed = next((result for result in results if isinstance(result, TransformResult)), None)
     left_out = next((result.left_out for result in results if isinstance(result, IngestResult)), "")
     stages = {result.stage: _figures(result) for result in results}
-    job, labels = request.parts_fingerprint(), [name for name in request.labels if name in bound.output]
+    job = request.parts_fingerprint()
+    labels = [name for name in request.labels if name in bound.output]
     differs = differences_of(request, plan)
     return describe(
         plan.numbered_rows,

@@ -134,7 +134,8 @@ def _repeated_text(request: Request, saved: PlanOf) -> str:
 
 def _divided_text(request: Request, saved: PlanOf) -> str:
     """Where splits begin and which rows they have; "" where no look at all rows says so."""
-    source, division = request.source, saved.division
+    source = request.source
+    division = saved.division
     if division is None or source.split is None:
         return ""
     column = source.split.column
@@ -266,7 +267,8 @@ def _plan(
 
 def _number_of_files(request: Request, saved: PlanOf, pool: Pool) -> dict[str, int]:
     """How many files each split would have if no row of its plan was left out: its positions are divided by them."""
-    workers, files = len(pool.planned_for.workers), dict[str, int]()
+    workers = len(pool.planned_for.workers)
+    files = dict[str, int]()
     for split in request.splits:
         plan = saved.plan(split)
         files[split] = number_of_files(request.output, plan.rows, bound_of(request, plan.schema).output, workers)
@@ -336,7 +338,8 @@ class Planned:
 
 def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     """Plan one split."""
-    source, run = request.source, request.run
+    source = request.source
+    run = request.run
     limits = sizing(request.of_stage(request.planned_stage).engine, pool.planned_for, run.min_partition_size)
     with naming_valid(split):
         plan = make_plan(
@@ -347,7 +350,8 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
             fit=request.fit,
             notes=str(request.staging.folder / FOLDER),
         )
-    bad, notes = (plan, bad_lines_of(plan)), list[str]()
+    bad = (plan, bad_lines_of(plan))
+    notes = list[str]()
     if request.rules is not None:
         plan, notes = under_rules(plan, request.rules, split)
     types = {name: dtype_name(column.dtype) for name, column in plan.schema.items() if not name.startswith("__")}
@@ -382,7 +386,8 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
         planned = replace(planned, division=split_division(rows, source.split, request.staging.folder))
     if not source.keys:
         return planned
-    folder, size = request.staging.folder / f"keyed{split}", partition_size(source, plan.nbytes, limits)
+    folder = request.staging.folder / f"keyed{split}"
+    size = partition_size(source, plan.nbytes, limits)
     keyed = by_keys(replace(rows, filter=None), source.keys, source.sort_by, folder, size)
     shutil.rmtree(request.staging.folder / f"{PARSED}{split}", ignore_errors=True)  # the keyed files have its rows
     return replace(planned, plan=keyed, origins=[file.to_json() for file in plan.files])
@@ -420,7 +425,8 @@ def _checked_needs(request: Request, plans: Mapping[str, Plan], pool: Pool) -> N
 
 def check_columns(request: Request, bound: Bound) -> None:
     """Refuse what the columns and their types do not allow."""
-    source, output = request.source, request.output
+    source = request.source
+    output = request.output
     check_runs(bound, source.keys)
     if source.sort_by and not source.keys:
         raise JobError(

@@ -59,7 +59,8 @@ class KeptOrder:
     def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[CutSummary]:
         """Nothing but the number of rows in each range of position; what is known of the rows is in `summaries` after
         `deliver`."""
-        self.cutting, self.partitions = cutting, partitions
+        self.cutting = cutting
+        self.partitions = partitions
         rows = cutting.order.rows
         return [CutSummary(np.diff(cutting.order.edges), rows, rows, 0, 0, [])]
 
@@ -81,7 +82,8 @@ class KeptOrder:
         end = max(first + part.rows, begin + 1)
         low = int(np.searchsorted(starts, begin, side="right")) - 1
         high = int(np.searchsorted(starts, end, side="left"))
-        before, own = list[Partition](), list[Partition]()
+        before = list[Partition]()
+        own = list[Partition]()
         for partition in self.partitions[low:high]:
             blocks = [b for b in partition.by_block() if b.first_row < end and b.first_row + b.rows > begin]
             if of_earlier := [block for block in blocks if block.first_row < first]:

@@ -195,7 +195,8 @@ def _cached_bytes(request: Request, splits: Mapping[str, SplitEstimate], workers
         return 0
     if request.fitted or not is_costly(learned.plan):
         return 0
-    exchange, on_gpu = request.run.exchange, request.engine == "cudf"
+    exchange = request.run.exchange
+    on_gpu = request.engine == "cudf"
     if on_gpu and spare_on_device(exchange, learned.rows, learned.schema, workers):  # they are cached there
         return 0
     each = spare(exchange, learned.rows, learned.schema, workers, request.engine)
@@ -287,7 +288,8 @@ def _bound(request: Request, plan: Plan, sample: Sampled | None) -> Schema:
 
 def disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:
     """The file systems of the staging folder and of the target, with the bytes that a run will add there."""
-    work, target = existing(staging.folder), existing(staging.target.parent)
+    work = existing(staging.folder)
+    target = existing(staging.target.parent)
     one = _file_system(work) == _file_system(target)
     reusable = _reusable_bytes(staging.folder)
     purpose = "scratch and output" if scratch else "output"

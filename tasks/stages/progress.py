@@ -19,7 +19,9 @@ class RowCounter:
     """Adds up the rows of partitions or files that are done, and calls `progress` each time."""
 
     def __init__(self, progress: Progress, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
+        self.progress = progress
+        self.total = total
+        self.done = 0
 
     def add(self, rows: int) -> None:
         self.done += rows

@@ -35,7 +35,9 @@ class LiveProgress:
     """
 
     def __init__(self, request: Request, stage: str, split: str) -> None:
-        self.path, self.stage, self.split = request.staging.folder / "progress.json", stage, split
+        self.path = request.staging.folder / "progress.json"
+        self.stage = stage
+        self.split = split
         self.title = f"{stage} {split}".strip()
         self.request = request
         self.start = self.wrote = time.monotonic()

@@ -126,7 +126,8 @@ def noted_pieces(request: Request, split: str, ready: Prepared) -> PiecesNote | 
 def missing_parts(request: Request, split: str, ready: Prepared, note: PiecesNote) -> tuple[list[Part], list[Part]]:
     """(all parts, those that are not written yet) of a split."""
     parts = ready.shuffle.parts(note.summary.counts)
-    notes, folder = request.staging.notes / split, request.staging.new / split
+    notes = request.staging.notes / split
+    folder = request.staging.new / split
     names = {part: part.name(request.output.format) for part in parts}
     return parts, [p for p, name in names.items() if written(notes / f"{name}.json", folder, ready.fingerprint) is None]
 

@@ -20,9 +20,13 @@ def only_message(record: logging.LogRecord) -> bool:
         return True
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, RowmillError):
-        record.msg, record.args, record.exc_info, record.exc_text = str(error), (), None, None
+        record.msg = str(error)
+        record.args = ()
+        record.exc_info = None
+        record.exc_text = None
     elif (text := record.getMessage()).startswith(FAILED) and " encountered an exception" in text:
-        record.msg, record.args = "Finished in state Failed", ()
+        record.msg = "Finished in state Failed"
+        record.args = ()
     return True
 
 

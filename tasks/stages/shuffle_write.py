@@ -41,8 +41,11 @@ from tasks.storage.files import check_unchanged
 def shuffle_write(request: Request, split: str, pool: Pool, progress: Progress = no_progress) -> WriteResult:
     """Write the files of a split that are not there yet. Pieces that were lost meanwhile are made again."""
     start = time.perf_counter()
-    ready, staging, output = prepared(request, split), request.staging, request.output
-    folder, notes = staging.new / split, staging.notes / split
+    ready = prepared(request, split)
+    staging = request.staging
+    output = request.output
+    folder = staging.new / split
+    notes = staging.notes / split
     drop_damaged(folder, notes, pool)
     note, exchange = _pieces(request, split, ready, pool)
     parts, missing = missing_parts(request, split, ready, note)

@@ -55,7 +55,8 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
     reused = manifest.get("fingerprint") == fingerprint and is_whole(folder, manifest["digest"])
     if request.run.profile and reused and manifest.get("profiled", True):
         reused = profiles.saved(request, profiles.STATISTICS, fingerprint) is not None
-    bound, phases = work.bound, observe.passes(work.bound)
+    bound = work.bound
+    phases = observe.passes(work.bound)
     cache = None
     if not reused:
         counter = RowCounter(progress, plan.rows * max(phases, 1))
@@ -86,7 +87,10 @@ def _learned(
 ) -> dict[str, Any]:
     """Learn and save: the state and its manifest get to `folder` by one rename; return the manifest. Large tables are
     written while others are still put in order."""
-    run, plan, bound, side_files = request.run, work.source, work.bound, request.side_files
+    run = request.run
+    plan = work.source
+    bound = work.bound
+    side_files = request.side_files
     base = base_of(request, plan.schema)
     if base and request.base and request.base.learn_from:
         base = _taught(request, base, plan.schema, pool)
@@ -156,7 +160,8 @@ def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
     if not new:
         return base
     plans = PlanOf(request)
-    work, rest = work_of(request, plans, LEARN_FROM, source), {k: Mode("frozen") for k in base.modes if k not in new}
+    work = work_of(request, plans, LEARN_FROM, source)
+    rest = {k: Mode("frozen") for k in base.modes if k not in new}
     passes = observe.PassOptions(request.run.min_partition_size)
     state = observe.learn(work, work.source, pool, replace(base, modes={**base.modes, **rest}), passes).state
     check_unchanged(*plans.sources(LEARN_FROM))

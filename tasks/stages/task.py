@@ -123,7 +123,8 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
     """The Prefect task `name` around work(request, [split,] pool, progress); the task returns a StageRun."""
 
     def body(request: Request, split: str | None = None, resources: Resources | None = None) -> StageRun:
-        request, taken = request.of_stage(name), resources or {}
+        request = request.of_stage(name)
+        taken = resources or {}
         progress = LiveProgress(request, name, split or "")
         progress.check_owner()
         leave_pool()

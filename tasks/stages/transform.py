@@ -34,7 +34,8 @@ def transform(request: Request, split: str, pool: Pool, progress: Progress = no_
     if note is None or not reused:
         note, _ = cut_split(request, split, ready, pool, progress)
     progress(ready.plan.rows, ready.plan.rows)
-    summary, choice = note.summary, note.choice
+    summary = note.summary
+    choice = note.choice
     return TransformResult(
         split=split,
         rows=summary.rows_in,
@@ -61,7 +62,8 @@ def cut_split(
     request: Request, split: str, ready: Prepared, pool: Pool, progress: Progress = no_progress
 ) -> tuple[PiecesNote, Exchange]:
     """Cut all partitions of a split, as far as their pieces are not there; (the note, the exchange that has them)."""
-    plan, partitions = ready.plan, ready.plan.partitions
+    plan = ready.plan
+    partitions = ready.plan.partitions
     choice = choose(request.run.exchange, plan.rows, ready.shuffle.schema, pool, request.engine)
     exchange = exchange_of(request, ready, pool, choice.kind)
     counter = RowCounter(progress, plan.rows)
@@ -81,7 +83,8 @@ def cut_split(
 def _save_profile(request: Request, split: str, ready: Prepared, note: PiecesNote, columns: Mapping[str, str]) -> None:
     """Write the whole profile of a split, with the types of all its `columns`: of what transform has read, and of what
     statistics has read before."""
-    summary, work = note.summary, ready.work
+    summary = note.summary
+    work = ready.work
     profile = profiles.profile_of(summary.seen, work.bound, summary.failed_casts, work.source, columns)
     before = profiles.saved(request, profiles.STATISTICS) if ready.work.training else None
     whole = profile.joined(before) if before else profile

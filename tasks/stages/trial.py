@@ -67,7 +67,8 @@ class Sampled:
 
     def stored_bytes(self, request: Request) -> float:
         """Bytes of a row in the files of the output, shuffled as they will be; 0.0 where no row is left."""
-        output, rows = request.output, self.after.num_rows
+        output = request.output
+        rows = self.after.num_rows
         if not rows:
             return 0.0
         table = self.after
@@ -197,7 +198,8 @@ def used_columns(request: Request, bound: Bound) -> set[str]:
 def profiled_columns(request: Request, bound: Bound) -> set[str]:
     """The source columns that statistics and transform read, of which the gate has a profile. What ingest alone looks
     at is not among them."""
-    source, output = request.source, request.output
+    source = request.source
+    output = request.output
     learned = set() if request.fitted else {name for names in phases_of(bound) for name in names}
     every_pass = condition_columns(source, passes=False)
     if request.flow == "fit":

@@ -77,7 +77,8 @@ def write_transformed(
 
 def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, run: Run) -> Manifest:
     graph_to_json(work.final)  # a function without an import path is refused now, not when all is written
-    started, staging = time.perf_counter(), Staging(output.path, run.scratch)
+    started = time.perf_counter()
+    staging = Staging(output.path, run.scratch)
     staging.check(output.on_existing)
     with staging.locked():
         if refuse_open := from_wing("tasks/gate", "question", "refuse_open"):
@@ -90,7 +91,8 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
         shuffle = rows_to_files(work, plan, output, files, run.min_partition_size)
         hive.check_columns(output.partition_on, shuffle.schema)
         check_types(output, shuffle.schema)
-        fitted, notes = staging.new / WORKFLOW, FittedNotes(origin.reading)
+        fitted = staging.new / WORKFLOW
+        notes = FittedNotes(origin.reading)
         save_fitted(origin.final or work.final, work.schema, work.learned, fitted, notes)
         shuffle = replace(shuffle, cutting=replace(shuffle.cutting, work=sent(work, fitted, pool)))
         in_order = run.exchange == "auto" and keeps_order(work, plan, output.shuffle)

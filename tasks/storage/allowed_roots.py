@@ -18,7 +18,8 @@ MAGIC = re.compile(r"[*?\[]")
 # A colon parts two roots where a path or a URL follows it; that of a URL's own scheme, or before a port, does not.
 BETWEEN = re.compile(r":(?=/(?!/)|[A-Za-z][A-Za-z0-9+.\-]*://|$)")
 DELETED = " (deleted)"  # what Linux adds to the path of a descriptor whose name is gone
-LOCAL, HTTP = ("file", "local"), ("http", "https")
+LOCAL = ("file", "local")
+HTTP = ("http", "https")
 _also: ContextVar[tuple[str, ...] | None] = ContextVar("roots of the flow's host", default=None)
 
 
@@ -167,7 +168,8 @@ def _within(path: str, root: str) -> bool:
 
 def _url_within(url: str, root: str) -> bool:
     """Whether a URL is of the root's scheme and host and below its path, segment by segment, as written and decoded."""
-    mine, theirs = _parts(url), _parts(root)
+    mine = _parts(url)
+    theirs = _parts(root)
     if mine is None or theirs is None or mine[0] != theirs[0]:
         return False
     return all(segments[: len(allowed)] == allowed for segments, allowed in zip(mine[1:], theirs[1:], strict=True))
@@ -180,7 +182,8 @@ def _parts(url: str) -> tuple[Any, list[str], list[str]] | None:
     kind = _kind(scheme)
     if kind is None or "::" in url or "\\" in decoded or "\0" in decoded or decoded.count("/") != rest.count("/"):
         return None
-    written, plain = rest.split("/"), decoded.split("/")
+    written = rest.split("/")
+    plain = decoded.split("/")
     if {".", ".."} & {*written, *plain}:
         return None
     if kind in HTTP:

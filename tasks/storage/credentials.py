@@ -37,7 +37,8 @@ def json_object(value: object, where: str) -> Mapping[str, Any]:
     try:
         options = json.loads(value) if isinstance(value, str) else value
     except ValueError as error:
-        options, why = None, getattr(error, "msg", "")
+        options = None
+        why = getattr(error, "msg", "")
     if not isinstance(options, Mapping):
         raise JobError(
             "storage options are a JSON object",
@@ -56,7 +57,10 @@ class StorageOptions(Mapping[str, Any]):
     name."""
 
     def __init__(self, options: Mapping[str, Any] | None, name: str = "", loaders: Sequence[Loader] = ()) -> None:
-        self._options, self._name, self._loaders, self._lock = options, name, tuple(loaders), threading.Lock()
+        self._options = options
+        self._name = name
+        self._loaders = tuple(loaders)
+        self._lock = threading.Lock()
 
     @property
     def options(self) -> Mapping[str, Any]:

@@ -107,7 +107,8 @@ def expand(sources: str | Sequence[str], storage_options: Mapping[str, Any] | No
     if not files:
         raise JobError("the list of sources is empty", where="source.path", do="name at least one file, folder or glob")
     if twice := [path for path, times in Counter(file.path for file in files).items() if times > 1]:
-        why, do = "its rows would be read twice", "name it once; a folder or pattern of the list has it, too"
+        why = "its rows would be read twice"
+        do = "name it once; a folder or pattern of the list has it, too"
         raise JobError("a file is named twice", where=f"source.path: {few(twice)}", why=why, do=do)
     return files
 
@@ -117,7 +118,8 @@ def refuse_inside(sources: str | Sequence[str], target: str) -> None:
     for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
         if is_remote(os.fspath(source)) or is_remote(target):
             continue
-        path, out = os.path.realpath(local_path(os.fspath(source))), os.path.realpath(local_path(target))
+        path = os.path.realpath(local_path(os.fspath(source)))
+        out = os.path.realpath(local_path(target))
         if not os.path.lexists(path) and MAGIC.search(path):
             inside = _would_match(out, path)
         else:
@@ -139,7 +141,8 @@ def _would_match(folder: str, pattern: str) -> bool:
         return False
     if "**" in pattern:
         return fnmatch.fnmatchcase(os.path.join(folder, "part-00000.parquet"), pattern)
-    names, parts = folder.split(os.sep), pattern.split(os.sep)
+    names = folder.split(os.sep)
+    parts = pattern.split(os.sep)
     if len(names) == len(parts) - 1:  # a pattern of files, in this folder itself
         return all(map(fnmatch.fnmatchcase, names, parts)) and fnmatch.fnmatchcase("part-00000.parquet", parts[-1])
     return len(names) >= len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
@@ -224,7 +227,8 @@ def _compare(folder: str, path: str, sizes: Mapping[str, int], outputs: Mapping[
     if not isinstance(parts, list):
         return  # of another program
     known = {os.path.join(folder, part["path"]): part for part in parts}
-    wrong, own = list[str](), list[str]()
+    wrong = list[str]()
+    own = list[str]()
     for name, part in known.items():
         if name not in sizes:
             wrong += [f"{part['path']} is missing"] if _means(path, name) else []
@@ -318,7 +322,8 @@ def _refuse_closed(pattern: str, recursive: bool) -> None:
 
 def _walk(folder: str) -> Iterator[str]:
     """Files below a folder; of an output with versions, those of the version that its `_latest` names."""
-    is_empty, folder = True, _newest(folder)
+    is_empty = True
+    folder = _newest(folder)
     with os.scandir(folder) as scanned:
         entries = list(scanned)
     refuse_table_with({entry.name for entry in entries}, folder)
@@ -377,9 +382,11 @@ def _remote(url: str, options: Mapping[str, Any] | None) -> tuple[Any, str]:
         fs, path = fsspec.core.url_to_fs(url, **(options or {}))
         return fs, path
     except ImportError as error:
-        why, do = str(error).partition("\n")[0], "install the package that it names where the workers run"
+        why = str(error).partition("\n")[0]
+        do = "install the package that it names where the workers run"
     except ValueError as error:
-        why, do = str(error), "write file://, s3://, gs://, abfs://, https:// or what else fsspec knows"
+        why = str(error)
+        do = "write file://, s3://, gs://, abfs://, https:// or what else fsspec knows"
     except Exception as error:
         raise _unreachable(url, error, options) from None
     raise JobError("the storage cannot be used", where=url, why=masked(why, options), do=do)
@@ -593,7 +600,8 @@ def read_members(
                 packed = io.BufferedReader(
                     cast("Any", file), min(CHUNK, max(length, 2**16))
                 )  # Arrow reads 64 KiB at a time
-            members, total = list[tuple[str, bytes]](), 0
+            members = list[tuple[str, bytes]]()
+            total = 0
             for member, stream in _decompressing(name, packed, codec):
                 with stream:
                     if length is not None:

@@ -89,7 +89,8 @@ class OpenFolder:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._descriptor = folder, os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.folder = folder
+        self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._descriptor)
         with suppress(OSError):  # a file system without locks
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

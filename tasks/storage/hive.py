@@ -141,7 +141,8 @@ def folders(columns: pa.Table, where: str = "") -> tuple[np.ndarray, list[tuple[
 
 def _codes(columns: pa.Table) -> tuple[np.ndarray, list[tuple[Any, ...]]]:
     """(the number of each row's combination of values, the combinations in the order of their numbers)."""
-    codes, combinations = np.zeros(columns.num_rows, dtype=np.int64), np.zeros((1, 0), dtype=np.int64)
+    codes = np.zeros(columns.num_rows, dtype=np.int64)
+    combinations = np.zeros((1, 0), dtype=np.int64)
     dictionaries = []
     for column in columns.columns:
         plain = column.combine_chunks()

@@ -19,10 +19,15 @@ from tasks.storage.checksum import digest as digest_of
 from tasks.storage.documents import damaged
 from tasks.storage.signature import is_signed
 
-MANIFEST, WORKFLOW = "_manifest.json", "_workflow"
+MANIFEST = "_manifest.json"
+WORKFLOW = "_workflow"
 FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, written last as well
-METADATA, COMMON_METADATA = "_metadata", "_common_metadata"  # of Parquet, by output.metadata_file
-PARTIALS, CHANGES = "partials.json", "changes.json"  # beside state.json: for a refit, and what the last one changed
+# of Parquet, by output.metadata_file
+METADATA = "_metadata"
+COMMON_METADATA = "_common_metadata"
+# beside state.json: for a refit, and what the last one changed
+PARTIALS = "partials.json"
+CHANGES = "changes.json"
 GATE = "_gate.json"  # the verdicts of the gate, beside the manifest or in a fitted workflow
 PROFILE = "_profile.json"  # the profile of all rows that the run has read
 REPORTS = ("_report.html", "_performance.html")
@@ -115,7 +120,8 @@ def versions_of(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     named = [path for path in folder.glob("v*") if VERSION.fullmatch(path.name)]
-    versions, known = list[Path](), dict[str, Path]()
+    versions = list[Path]()
+    known = dict[str, Path]()
     for path in sorted(named, key=lambda path: int(path.name[1:])):
         if path.is_dir() or (path.is_symlink() and not path.exists()):
             marks = {os.path.realpath(path), _digest_of_manifest(path)} - {""}
@@ -302,11 +308,13 @@ def _finished(note: Path) -> int:
 
 def _of_output(folder: Path) -> dict[str, Known]:
     """The files of an output: parts, footers, reports, the manifest itself and the fitted workflow in it."""
-    data, finished = _json(folder / MANIFEST), _finished(folder / MANIFEST)
+    data = _json(folder / MANIFEST)
+    finished = _finished(folder / MANIFEST)
     known = {MANIFEST: Known(None, finished, None), **{name: _report(finished) for name in REPORTS}}
     known[GATE] = Known(None, finished, _is_our_gate)
     for part in [*_records(data, "parts"), *_records(data, "footers"), *_records(data, "profile")]:
-        nbytes, digest = part.get("bytes"), part.get("xxh3_128")
+        nbytes = part.get("bytes")
+        digest = part.get("xxh3_128")
         same = (lambda path, digest=digest: digest_of(path) == digest) if isinstance(digest, str) else None
         known[part["path"]] = Known(nbytes if isinstance(nbytes, int) else None, finished, same)
     return known | _below(WORKFLOW, _of_workflow(folder / WORKFLOW))
@@ -321,8 +329,10 @@ def _records(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
 
 def _of_workflow(folder: Path) -> dict[str, Known]:
     """The files of a fitted workflow: the graph, the state, its tables and the README."""
-    finished, noted = _finished(folder / FITTED), _json(folder / FITTED)
-    digest, readme = noted.get("state"), noted.get("readme")
+    finished = _finished(folder / FITTED)
+    noted = _json(folder / FITTED)
+    digest = noted.get("state")
+    readme = noted.get("readme")
     known = {
         FITTED: Known(None, finished, None),
         GATE: Known(None, finished, _is_our_gate),

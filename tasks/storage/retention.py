@@ -59,7 +59,9 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
     """
     root = staging.target
     latest = own_files.read_latest(root)
-    gone, there, counted = list[Path](), list[Path](), list[Path]()
+    gone = list[Path]()
+    there = list[Path]()
+    counted = list[Path]()
     for version in own_files.versions_of(root):
         try:
             if own_files.described_by(version):
@@ -265,7 +267,8 @@ def _leftover(target: Path, folders: tuple[Path, ...]) -> Leftover:
 
 def _measured(folders: Sequence[Path]) -> tuple[int, float]:
     """(bytes, time of the last change) of all files in the folders."""
-    nbytes, touched = 0, 0.0
+    nbytes = 0
+    touched = 0.0
     for folder in folders:
         for path in (folder, *folder.rglob("*")):
             try:

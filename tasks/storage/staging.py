@@ -65,15 +65,19 @@ class Staging:
         if scratch is not None:
             local_folder(scratch, "the scratch folder", "run.scratch")
         self.target = Path(os.path.realpath(local_path(str(target))))
-        self.keep_replaced, name = keep_replaced, self.target.name
+        self.keep_replaced = keep_replaced
+        name = self.target.name
         self.resumes = False  # with the lock: whether a run was cut off here, or has ended while this one waited
         self.mended = ""  # with the lock: how a swap that was cut off was finished
         self.beside = self.folder = self.target.parent / f".{name}.rowmill"
         self.scratch = Path(os.path.realpath(local_path(str(scratch)))) if scratch else None
         if self.scratch:
             self.folder = self.scratch / f".{name}.{_digest_of(self.target)}.rowmill"
-        self.new, self.notes = self.folder / "new", self.folder / "parts"
-        self.landed, self.lock, self.swap = self.beside / "new", self.beside / "lock", self.beside / "swap.json"
+        self.new = self.folder / "new"
+        self.notes = self.folder / "parts"
+        self.landed = self.beside / "new"
+        self.lock = self.beside / "lock"
+        self.swap = self.beside / "swap.json"
         self.old = self.target.parent / f".{name}.rowmill-old"  # how the names of `olds` begin
 
     @property
@@ -301,7 +305,8 @@ class Staging:
         note = read_json(self.swap)
         if not isinstance(note, dict):
             return ""
-        new, done = self.landed, ""
+        new = self.landed
+        done = ""
         if _inode(self.target) == note.get("new") is not None:
             if new.exists():
                 rename(new, self._old_name())

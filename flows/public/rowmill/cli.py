@@ -35,7 +35,12 @@ from flows.commands.publish import publish
 from flows.commands.serve import deploy, serve
 from flows.commands.status import status, stop
 
-FIRST, JOBS, NIGHTS, OUTPUTS, SERVER = "First steps", "Jobs", "Nights", "Outputs", "Server"  # the panels of --help
+# the panels of --help
+FIRST = "First steps"
+JOBS = "Jobs"
+NIGHTS = "Nights"
+OUTPUTS = "Outputs"
+SERVER = "Server"
 # The commands in the order of --help, which is that of flows/README.md.
 ORDER = (
     "demo", "sample", "new",
@@ -159,7 +164,8 @@ def demo(
 
     console = terminal()
     with begin(console, str(path), "flows.preprocess"):
-        data, out = path / "data", path / "out"
+        data = path / "data"
+        out = path / "out"
         with console.status(f"making {rows:,} rows"):
             from flows.sample import make_sample
 
@@ -235,7 +241,8 @@ def fit(
     """
     from flows.commands.launch import begin, job_of, launch
 
-    console, place = terminal(), f"output.path={json.dumps(str(path))}"
+    console = terminal()
+    place = f"output.path={json.dumps(str(path))}"
     with begin(console, job, "flows.fit", job, set_ or []):
         launch(job_of(job, [*(set_ or []), place], sample, date), "flows.fit", _fit, console, debugging())
 
@@ -585,7 +592,8 @@ def versions(
     from flows.published.versions_page import versions_text
     from tasks.core.markdown import unescaped
 
-    text, console = versions_text(out.resolve()), terminal()
+    text = versions_text(out.resolve())
+    console = terminal()
     if console.is_terminal:
         console.print(Markdown(text))
     else:

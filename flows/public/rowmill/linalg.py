@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 BLOCKS = 64  # into which the rows are cut, as far as the limits of a block allow
-SMALLEST, LARGEST = 2 << 20, 256 << 20  # bytes of a block: it fits into a cache, and a task takes little memory
+# bytes of a block: it fits into a cache, and a task takes little memory
+SMALLEST = 2 << 20
+LARGEST = 256 << 20
 TALL = 4  # a block has at least 4 times as many rows as columns: else the factors would be as large as the rows
 
 
@@ -96,13 +98,17 @@ def _check_array(array: Any, columns: Sequence[str] | None) -> Any:
     """The array as float64; a JobError for one that is no matrix of numbers of a known size."""
     what = do = ""
     if array.ndim != 2:
-        what, do = f"svd takes an array of two dimensions, and this one has {array.ndim}", "give rows and columns"
+        what = f"svd takes an array of two dimensions, and this one has {array.ndim}"
+        do = "give rows and columns"
     elif array.dtype.kind not in "biuf":
-        what, do = f"svd takes numbers, and the array is of {array.dtype}", "convert it: array.astype('float64')"
+        what = f"svd takes numbers, and the array is of {array.dtype}"
+        do = "convert it: array.astype('float64')"
     elif np.isnan(array.shape[0]) or np.isnan(array.shape[1]):
-        what, do = "the sizes of the array's chunks are not known", "call array.compute_chunk_sizes() first"
+        what = "the sizes of the array's chunks are not known"
+        do = "call array.compute_chunk_sizes() first"
     elif columns is not None:
-        what, do = "an array has no named columns", "leave columns out, or choose them: array[:, [0, 2]]"
+        what = "an array has no named columns"
+        do = "leave columns out, or choose them: array[:, [0, 2]]"
     if what:
         raise JobError(what, where="svd", do=do)
     return array.astype("float64")

@@ -53,6 +53,7 @@ def _call(shared: tuple[Callable[..., Any], Any], item: tuple[int, Any]) -> obje
     except Exception as error:
         if isinstance(error, RowmillError) or is_out_of_memory(error):
             raise
-        what, why = f"{getattr(function, '__name__', 'the function')} failed", reason(error)
+        what = f"{getattr(function, '__name__', 'the function')} failed"
+        why = reason(error)
         do = "call it here with this item, and correct the function or the item"
         raise DataError(what, where=f"each, item {number:,}: {reprlib.repr(value)}", why=why, do=do) from error

@@ -82,7 +82,9 @@ def _learned(
     operator: Learned, unit: tuple[str, ...], table: pa.Table, engine: str, cuts: Sequence[int], backward: bool
 ) -> dict[str, Any]:
     """What is learned of the parts of a table in all passes; parts are merged from the start or from the end."""
-    kernels, question, start_rows = engines.engine(engine), None, (0, *cuts)
+    kernels = engines.engine(engine)
+    question = None
+    start_rows = (0, *cuts)
     whole: Any = None
     for _ in range(operator.passes):
         partials = []

@@ -132,7 +132,8 @@ def fetch(place: Mapping[str, Any]) -> cupy.ndarray:
 
 
 def _copied(place: Mapping[str, Any]) -> cupy.ndarray:
-    data, stream = driver.CUmemPoolPtrExportData(), cupy.cuda.get_current_stream()
+    data = driver.CUmemPoolPtrExportData()
+    stream = cupy.cuda.get_current_stream()
     ctypes.memmove(data.getPtr(), place["pointer"], EXPORTED)
     copy = cupy.empty(place["nbytes"], cupy.uint8)
     there = _checked(driver.cuMemPoolImportPointer(_opened_pool(place["pool"]), data))
@@ -202,7 +203,8 @@ def _new_pool(device: int, shared: bool) -> driver.CUmemoryPool:
 
 def _place(device: int) -> driver.CUmemLocation:
     place = driver.CUmemLocation()
-    place.id, place.type = device, ON_DEVICE
+    place.id = device
+    place.type = ON_DEVICE
     return place
 
 

@@ -71,7 +71,8 @@ def _dump_pieces(result: PiecesResult, kind: str, context: Context) -> tuple[dic
 
 def _load_pieces(header: dict[str, Any], frames: list[Any]) -> PiecesResult:
     kind, rest = pickle.loads(header["rest"])  # noqa: S301  as Dask sends everything else
-    left, result = iter(frames), kind.__new__(kind)
+    left = iter(frames)
+    result = kind.__new__(kind)
     result.pieces = [
         deserialize(piece, list(islice(left, count)))
         for piece, count in zip(header["pieces"], header["frames"], strict=True)

@@ -123,7 +123,8 @@ def dump(value: object, kind: str, context: Context = None) -> tuple[dict[str, A
     if not pickler.runs:
         return host_memory.dump(value, context)
     synchronize()
-    buffers, known = [packed.buffer for packed in pickler.runs], [packed[1:] for packed in pickler.runs]
+    buffers = [packed.buffer for packed in pickler.runs]
+    known = [packed[1:] for packed in pickler.runs]
     pickler.runs.clear()
     whole, edges = _in_one_buffer(buffers)
     buffer, frames = sent(whole, value, kind, context)

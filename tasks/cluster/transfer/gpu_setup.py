@@ -45,7 +45,8 @@ def prepare_workers(client: Any, engine: str) -> None:
     try:
         client.register_plugin(WorkerSetup(engine))
     except ImportError as error:
-        what, do = "the workers lack a module", "install the same rowmill there; the engine cudf also needs cuDF"
+        what = "the workers lack a module"
+        do = "install the same rowmill there; the engine cudf also needs cuDF"
         raise HostError(what, where=f"the cluster at {client.scheduler.address}", why=str(error), do=do) from None
     known.add(engine)
     if engine == "cudf" and (slower := max(client.run(why_slower).values(), default="")):

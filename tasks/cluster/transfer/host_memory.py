@@ -121,7 +121,8 @@ def dump(value: object, context: Mapping[str, Any] | None = None) -> tuple[dict[
 
 def load(header: Mapping[str, Any], frames: Sequence[Any]) -> object:
     """A copy of the result. ConnectionResetError if the process that lends it is gone."""
-    process, places = int(header["process"]), [Place(*place) for place in header["places"]]
+    process = int(header["process"])
+    places = [Place(*place) for place in header["places"]]
     starts = list(accumulate((-(-p.nbytes // ALIGNED) * ALIGNED for p in places), initial=0))
     copy = np.empty(starts[-1], np.uint8)
     parts = [copy[start : start + place.nbytes] for start, place in zip(starts, places, strict=False)]
@@ -170,7 +171,8 @@ def _read(process: int, into: np.ndarray, start: int) -> None:
 
 def _copied(process: int, into: np.ndarray, start: int) -> int:
     """How many bytes the kernel copied; the negative number of its error."""
-    here, there = _Span(into.ctypes.data, len(into)), _Span(start, len(into))
+    here = _Span(into.ctypes.data, len(into))
+    there = _Span(start, len(into))
     copied = int(_libc().process_vm_readv(process, ctypes.byref(here), 1, ctypes.byref(there), 1, 0))
     return -ctypes.get_errno() if copied < 0 else copied
 

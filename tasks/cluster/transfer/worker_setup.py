@@ -11,7 +11,8 @@ class WorkerSetup(WorkerPlugin):
     """What a worker does before its next task for an engine, also one that joins later."""
 
     def __init__(self, engine: str) -> None:
-        self.engine, self.name = engine, f"rowmill-{engine}"
+        self.engine = engine
+        self.name = f"rowmill-{engine}"
 
     def setup(self, worker: Worker) -> None:
         """Let the worker read results out of the memory of other workers of its host, and out of their GPUs."""

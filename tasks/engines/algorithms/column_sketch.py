@@ -242,7 +242,8 @@ class LeastHashes:
 
     def settle(self) -> np.ndarray:
         self.known = least(np.concatenate([self.known, *self.waiting]))
-        self.waiting, self.count = [], 0
+        self.waiting = []
+        self.count = 0
         if len(self.known) == LEAST:
             self.limit = self.known[-1]
         return self.known
@@ -262,10 +263,12 @@ def weighted_sums(numbers: np.ndarray, counts: np.ndarray) -> tuple[int, int]:
 
 def integer_sums(values: Array, low: int, high: int, xp: ModuleType) -> tuple[int, int]:
     """(sum, sum of squares) of at least one integer between `low` and `high`, exactly."""
-    n, above = len(values), integer_bits(values, xp) - xp.uint64(low & 0xFFFFFFFFFFFFFFFF)
+    n = len(values)
+    above = integer_bits(values, xp) - xp.uint64(low & 0xFFFFFFFFFFFFFFFF)
     bits = max((high - low).bit_length(), 1)
     parts = -(-bits // ((64 - n.bit_length()) // 2))  # so short that a sum of n products of two fits 64 bits
-    width, limbs = -(-bits // parts), [above]
+    width = -(-bits // parts)
+    limbs = [above]
     for _ in range(parts - 1):
         limbs[-1:] = [limbs[-1] & xp.uint64((1 << width) - 1), limbs[-1] >> xp.uint64(width)]
     pairs = [(i, j) for i in range(parts) for j in range(i + 1)]
@@ -303,7 +306,8 @@ def merge(sketches: Sequence[Sketch]) -> Sketch:
     out.infinite = sum(s.infinite for s in sketches)
     lows = [(s.low, s.high) for s in sketches if s.low is not None]
     if lows:
-        out.low, out.high = min(low for low, _ in lows), max(high for _, high in lows)
+        out.low = min(low for low, _ in lows)
+        out.high = max(high for _, high in lows)
     out.tree = _joined([s.tree for s in sketches])
     if all(s.distinct is not None for s in sketches):
         return _disjoint(out, sketches)

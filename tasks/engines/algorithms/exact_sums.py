@@ -20,7 +20,9 @@ from tasks.engines.algorithms.reductions import any_true, extremes
 from tasks.engines.types import Array
 
 FAR = 400  # values of 2^-FAR to 2^FAR may be squared, and added up, without leaving float64's range
-LARGE, DOWN = 2.0**800, 600  # values from LARGE on are added up 2^DOWN times smaller
+# values from LARGE on are added up 2^DOWN times smaller
+LARGE = 2.0**800
+DOWN = 600
 NO_VALUE = -5000  # exponent of a group of only zeros: below the exponent of any number
 CHUNK = 1 << 15  # values that stay in a core's cache
 
@@ -44,7 +46,8 @@ def sums(values: Array, add: Add, most_rows: int, xp: ModuleType) -> tuple[Array
         total, rest = sums(xp.where(large, 0.0, values), add, most_rows, xp)
         high, low = _layered(xp.where(large, xp.ldexp(values, -DOWN), 0.0), add, most_rows, xp)
         with np.errstate(over="ignore", invalid="ignore"):
-            high, low = xp.ldexp(high, DOWN), xp.ldexp(low, DOWN)
+            high = xp.ldexp(high, DOWN)
+            low = xp.ldexp(low, DOWN)
             infinite = ~xp.isfinite(high + total)
             whole, rest = added((high, low), (total, rest))
             return xp.where(infinite, high + total, whole), xp.where(infinite, 0.0, rest)
@@ -54,7 +57,10 @@ def sums(values: Array, add: Add, most_rows: int, xp: ModuleType) -> tuple[Array
 def _layered(values: Array, add: Add, most_rows: int, xp: ModuleType) -> tuple[Array, Array]:
     """`sums` for finite values whose sums are all finite."""
     bits = max(math.ceil(math.log2(max(most_rows, 1))), 2)
-    total, rest, left, most = None, None, values, _most(values)
+    total = None
+    rest = None
+    left = values
+    most = _most(values)
     while most:
         exponent = math.frexp(most)[1] + bits
         layer = left
@@ -64,7 +70,8 @@ def _layered(values: Array, add: Add, most_rows: int, xp: ModuleType) -> tuple[A
             most = 0.0
         layer_sums = add(layer)
         if total is None:
-            total, rest = layer_sums, xp.zeros_like(layer_sums)
+            total = layer_sums
+            rest = xp.zeros_like(layer_sums)
         else:
             total, error = two_sum(total, layer_sums)
             rest = rest + error
@@ -80,7 +87,9 @@ def _cut(values: Array, sigma: float, copy: bool, xp: ModuleType) -> tuple[Array
         layer = (values + sigma) - sigma
         rest = values - layer
         return rest, layer, _most(rest)
-    rest, layer, most = np.empty_like(values) if copy else values, np.empty_like(values), 0.0
+    rest = np.empty_like(values) if copy else values
+    layer = np.empty_like(values)
+    most = 0.0
     for start in range(0, len(values), CHUNK):
         here = slice(start, start + CHUNK)
         part = layer[here]
@@ -131,7 +140,9 @@ def merged(codes: np.ndarray, groups: int, parts: Sequence[tuple[np.ndarray, np.
 
     `codes` are the groups of the rows of all partials, in this order; a partial has each group at most once.
     """
-    total, rest, start = np.zeros(groups), np.zeros(groups), 0
+    total = np.zeros(groups)
+    rest = np.zeros(groups)
+    start = 0
     with np.errstate(over="ignore", invalid="ignore"):
         for sums_of, rests in parts:
             here = codes[start : start + len(sums_of)]
@@ -139,7 +150,8 @@ def merged(codes: np.ndarray, groups: int, parts: Sequence[tuple[np.ndarray, np.
             both, error = added((total[here], rest[here]), (sums_of, rests))
             if not np.isfinite(both).all():
                 plain = total[here] + sums_of
-                both, error = np.where(np.isfinite(plain), both, plain), np.where(np.isfinite(plain), error, 0.0)
+                both = np.where(np.isfinite(plain), both, plain)
+                error = np.where(np.isfinite(plain), error, 0.0)
             total[here], rest[here] = both, error
     return total, rest
 
@@ -160,7 +172,8 @@ def exponents(values: Array, codes: Array, groups: int, engine: Any, squares: bo
     0 for a group of ordinary values, NO_VALUE for a group of only zeros, else the exponent of the largest absolute
     value. None if all groups have ordinary values.
     """
-    xp, least = engine.xp, 2.0**-FAR
+    xp = engine.xp
+    least = 2.0**-FAR
     if not values.size:
         return None
     low, high = extremes(values)

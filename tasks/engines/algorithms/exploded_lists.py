@@ -28,9 +28,11 @@ def explode(table: pa.Table, name: str, skip: int = 0, left: int = 0) -> pa.Tabl
     batches = table.to_batches()
     lengths = [list_lengths(batch.column(name)) for batch in batches]
     stop = sum(int(one.sum()) for one in lengths) - left
-    exploded, before = [], 0
+    exploded = []
+    before = 0
     for batch, of_rows in zip(batches, lengths, strict=True):
-        first, last = max(skip - before, 0), min(stop - before, int(of_rows.sum()))
+        first = max(skip - before, 0)
+        last = min(stop - before, int(of_rows.sum()))
         if first < last:
             exploded.append(_elements(batch, name, of_rows, first, last))
         before += int(of_rows.sum())

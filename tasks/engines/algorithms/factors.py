@@ -44,7 +44,8 @@ class _OneThread:
     """
 
     def __init__(self) -> None:
-        self.lock, self.inside = threading.Lock(), 0
+        self.lock = threading.Lock()
+        self.inside = 0
         self.limit: Any = None
 
     @contextmanager
@@ -86,7 +87,8 @@ def factor(
 
     With infinite values the means are not finite and the factor is NaN.
     """
-    width, valid = len(columns), whole_rows(columns, xp)
+    width = len(columns)
+    valid = whole_rows(columns, xp)
     values = [v if valid is None else v[valid] for v, _ in columns]
     n = rows if valid is None else total(valid)
     if not n:
@@ -187,7 +189,8 @@ def _means(
     values: Sequence[Array], cuts: Sequence[tuple[int, int]], xp: ModuleType, add: Callable[[Array], Any]
 ) -> np.ndarray:
     """(2, p): the mean of each column, exact for constant columns, and its rounding error."""
-    n, first = cuts[-1][1], _stacked(values, 0, 1, xp)
+    n = cuts[-1][1]
+    first = _stacked(values, 0, 1, xp)
     high = first + sum(add(_stacked(values, *cut, xp) - first) for cut in cuts) / n
     rest = sum(add(_stacked(values, *cut, xp) - high) for cut in cuts) / n
     return on_host(xp.stack([high[:, 0], rest[:, 0]]))

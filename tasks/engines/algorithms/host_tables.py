@@ -46,7 +46,8 @@ def _with_one_zero(values: pa.Array) -> pa.Array:
 def group_rows(arrays: Sequence[pa.Array]) -> tuple[np.ndarray, list[pa.Array]]:
     """(group of each row, distinct keys as one array per column); a null is a key like any other."""
     codes, values = factorize(arrays[0])
-    keys, codes = [values], codes.astype(np.int64)
+    keys = [values]
+    codes = codes.astype(np.int64)
     for array in arrays[1:]:
         more, values = factorize(array)
         distinct, codes = np.unique(codes * np.int64(len(values)) + more, return_inverse=True)
@@ -55,7 +56,8 @@ def group_rows(arrays: Sequence[pa.Array]) -> tuple[np.ndarray, list[pa.Array]]:
         ]
     if len(arrays) == 1:
         used = np.bincount(codes, minlength=len(values)) > 0
-        codes, keys = (np.cumsum(used) - 1)[codes], [values.filter(pa.array(used))]
+        codes = (np.cumsum(used) - 1)[codes]
+        keys = [values.filter(pa.array(used))]
     return codes, keys
 
 

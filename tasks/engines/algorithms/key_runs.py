@@ -99,10 +99,12 @@ class Runs:
         """
         xp = self.xp
         chosen = xp.flatnonzero(self.lengths >= min_length)
-        begin, lengths = self.starts[:-1][chosen], self.lengths[chosen]
+        begin = self.starts[:-1][chosen]
+        lengths = self.lengths[chosen]
         if max_length is not None:
             cut = xp.minimum(lengths, max_length)
-            begin, lengths = begin + (lengths - cut) if last else begin, cut
+            begin = begin + (lengths - cut) if last else begin
+            lengths = cut
         starts = xp.zeros(len(chosen) + 1, dtype=xp.int64)
         xp.cumsum(lengths, out=starts[1:])
         after = Runs(self.engine, None, starts)
@@ -112,7 +114,9 @@ class Runs:
 
 def find_runs(keys: Sequence[Series], engine: Kernels) -> Runs:
     """The runs of rows with equal keys, adjacent or not; a null is a key like any other."""
-    xp, codes, order = engine.xp, engine.run_codes(keys), None
+    xp = engine.xp
+    codes = engine.run_codes(keys)
+    order = None
     starts = _starts(codes, xp)
     if len(codes) and len(starts) - 1 > int(codes.max()) + 1:
         order = xp.argsort(codes, kind="stable")
@@ -137,7 +141,8 @@ def difference(column: Series, runs: Runs, shift: int) -> Series:
 
     Integers and times are subtracted as integers, so that large values stay exact.
     """
-    xp, dtype = runs.xp, runs.engine.dtype(column)
+    xp = runs.xp
+    dtype = runs.engine.dtype(column)
     values, valid = runs.numbers(column)
     there = runs.inside - shift
     within = (there >= 0) & (there < runs.lengths[runs.codes])
@@ -201,10 +206,13 @@ def _windowed(
         out[by:] = xp.where(inside[by:] >= by, data[:-by], neutral)
         return out
 
-    total, done, size = xp.full_like(values, neutral), 0, 1
+    total = xp.full_like(values, neutral)
+    done = 0
+    size = 1
     while window:
         if window & 1:
-            total, done = combine(total, shifted(values, done)), done + size
+            total = combine(total, shifted(values, done))
+            done = done + size
         window >>= 1
         if window:
             values = combine(values, shifted(values, size))
@@ -214,7 +222,8 @@ def _windowed(
 
 def lagged(column: Series, runs: Runs, shift: int) -> Series:
     """The value `shift` places before each row in its run; null outside the run."""
-    xp, engine = runs.xp, runs.engine
+    xp = runs.xp
+    engine = runs.engine
     there = runs.inside - shift
     within = (there >= 0) & (there < runs.lengths[runs.codes])
     place = xp.where(within, xp.arange(runs.rows, dtype=xp.int64) - shift, 0)
@@ -237,7 +246,8 @@ class Histories:
     @cached_property
     def _places(self) -> tuple[Array, Array]:
         """For each row (the first place of its history, the number of places in it)."""
-        runs, xp = self.runs, self.runs.xp
+        runs = self.runs
+        xp = self.runs.xp
         end = xp.arange(runs.rows, dtype=xp.int64)
         if self.ties is not None:
             codes = runs.engine.run_codes([runs.engine.from_numbers(runs.codes), runs.placed(self.ties)])
@@ -258,7 +268,8 @@ class Histories:
     @cached_property
     def _elements(self) -> Array:
         """The rows in the histories, one history after another."""
-        runs, xp = self.runs, self.runs.xp
+        runs = self.runs
+        xp = self.runs.xp
         begin, counts = self._places
         _refuse_too_many(counts)
         filled = xp.flatnonzero(counts)
@@ -272,9 +283,12 @@ class Histories:
 
         `pad`, "left" or "right": lists of fewer than `length` values are filled up there with `pad_value`.
         """
-        xp, engine, counts = self.runs.xp, self.runs.engine, self.counts
+        xp = self.runs.xp
+        engine = self.runs.engine
+        counts = self.counts
         valid = counts >= min_length if min_length > self._own else None
-        column, elements = engine.decode(column), self._elements
+        column = engine.decode(column)
+        elements = self._elements
         if valid is not None:
             elements = elements[valid[_owners(counts, xp)]]
             counts = xp.where(valid, counts, 0)
@@ -327,7 +341,9 @@ class Aggregate:
     """Aggregates of one column; every method returns a column with one value per run."""
 
     def __init__(self, column: Series, runs: Runs) -> None:
-        self.runs, self.engine, self.xp = runs, runs.engine, runs.engine.xp
+        self.runs = runs
+        self.engine = runs.engine
+        self.xp = runs.engine.xp
         self.column = runs.placed(column)
 
     @cached_property
@@ -374,7 +390,8 @@ class Aggregate:
         return self.engine.from_numbers(self.counts)
 
     def nunique(self) -> Series:
-        xp, groups = self.xp, len(self.runs.lengths)
+        xp = self.xp
+        groups = len(self.runs.lengths)
         places = xp.flatnonzero(self.valid)
         if not len(places):
             return self.engine.from_numbers(xp.zeros(groups, dtype=xp.int64))
@@ -398,17 +415,20 @@ class Aggregate:
     def median(self) -> Series:
         last = self.runs.starts[1:] - 1
         low, high = ((self._lowest + self.xp.maximum(self.counts - more, 0) // 2) for more in (1, 0))
-        low, high = self.xp.minimum(low, last), self.xp.minimum(high, last)
+        low = self.xp.minimum(low, last)
+        high = self.xp.minimum(high, last)
         if pa.types.is_decimal(self.engine.dtype(self.column)):
             ends = (self.engine.host(self._rows(self.sorted, place)) for place in (low, high))
             return self.engine.column(decimal_halves(*ends))
         values, _ = self.engine.numbers(self.sorted)
-        low, high = values[low], values[high]
+        low = values[low]
+        high = values[high]
         if values.dtype.kind in "iu":
             wide = self.xp.uint64 if values.dtype.kind == "u" else self.xp.int64
             medians = whole_halves(low.astype(wide), high.astype(wide), self.xp)
             return self.engine.from_numbers(medians, self.counts > 0)
-        low, high = low.astype(self.xp.float64), high.astype(self.xp.float64)
+        low = low.astype(self.xp.float64)
+        high = high.astype(self.xp.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             medians = (low + high) / 2
             beyond = self.xp.isinf(medians) & self.xp.isfinite(low) & self.xp.isfinite(high)
@@ -437,7 +457,8 @@ class Aggregate:
     @cached_property
     def _exact(self) -> tuple[Array, Array, Array | None]:
         """(sums, rounding errors, powers) by run of the values divided by 2^powers; no division if powers is None."""
-        codes, most_rows = self.runs.codes, int(self.runs.lengths.max()) if len(self.runs.lengths) else 0
+        codes = self.runs.codes
+        most_rows = int(self.runs.lengths.max()) if len(self.runs.lengths) else 0
         powers = exponents(self.data, codes, len(self.runs.lengths), self.engine, squares=True)
         data = self.data if powers is None else self.xp.ldexp(self.data, -powers[codes])
         self.scaled = data
@@ -469,7 +490,8 @@ class Aggregate:
     @cached_property
     def _scaled_variances(self) -> Array:
         """Variances (ddof 1) of the scaled values, from deviations, corrected by the rounding error of the mean."""
-        n, most_rows = self.xp.maximum(self.counts, 1), int(self.runs.lengths.max()) if len(self.counts) else 0
+        n = self.xp.maximum(self.counts, 1)
+        most_rows = int(self.runs.lengths.max()) if len(self.counts) else 0
         means = divided(*self._exact[:2], n, self.xp)
         with np.errstate(over="ignore", invalid="ignore"):
             deviations = self.xp.where(self.valid, self.scaled - means[self.runs.codes], 0.0)

@@ -29,9 +29,12 @@ def joined(a: Moments, b: Moments) -> Moments:
     """The moments of the values of both parts, by the formula of Chan, Golub and LeVeque."""
     if not a[0] or not b[0]:
         return b if not a[0] else a
-    n, low, high = a[0] + b[0], min(a[3], b[3]), max(a[4], b[4])
+    n = a[0] + b[0]
+    low = min(a[3], b[3])
+    high = max(a[4], b[4])
     power = power_of(low, high)
-    mean, other = math.ldexp(a[1], -power), math.ldexp(b[1], -power)
+    mean = math.ldexp(a[1], -power)
+    other = math.ldexp(b[1], -power)
     squares = sum(math.ldexp(part[2], 2 * (power_of(part[3], part[4]) - power)) for part in (a, b))
     delta = other - mean
     squares += delta * delta * (a[0] * b[0] / n)

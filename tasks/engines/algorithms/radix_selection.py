@@ -119,7 +119,8 @@ def _added(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 def merge(parts: Sequence[Counted]) -> Counted:
     """The counts of all values of several partials of one pass."""
-    question, shift = parts[0].question, parts[0].shift
+    question = parts[0].question
+    shift = parts[0].shift
     if all(p.whole for p in parts):
         keys, counts = _added(np.concatenate([p.keys for p in parts]), np.concatenate([p.counts for p in parts]))
         return Counted(question, True, keys, counts) if len(keys) <= EXACT else _cut(question, keys, counts, shift)
@@ -146,7 +147,8 @@ def next_question(counted: Counted, ranks: Sequence[int]) -> SelectionQuestion |
         return None
     starts = _starts(counted)
     places = np.unique(np.searchsorted(starts, np.array(ranks), side="right") - 1)
-    prefixes, before = counted.keys[places].tolist(), starts[places].tolist()
+    prefixes = counted.keys[places].tolist()
+    before = starts[places].tolist()
     return SelectionQuestion(counted.shift - BITS, tuple(prefixes), tuple(before), counted.total)
 
 

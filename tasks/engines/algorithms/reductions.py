@@ -33,9 +33,11 @@ def all_true(flags: Array) -> bool:
 
 def extremes(values: Any) -> tuple[Any, Any]:
     """(least, greatest) of at least one value, as Python numbers; 0.0 for -0.0, of which a reduction takes either."""
-    low, high = _reduced(values, "min").min(), _reduced(values, "max").max()
+    low = _reduced(values, "min").min()
+    high = _reduced(values, "max").max()
     if isinstance(values, np.ndarray):
-        low, high = low.item(), high.item()
+        low = low.item()
+        high = high.item()
     else:  # a GPU is waited for once
         ends = values.ravel()[:1].repeat(2)
         ends[0], ends[1] = low, high

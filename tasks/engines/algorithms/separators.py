@@ -17,7 +17,8 @@ def escapes(sep: str) -> tuple[list[Test], list[tuple[str, str]]]:
     >>> escapes("_")
     ([('contains', '_')], [('\\\\', '\\\\\\\\'), ('_', '\\\\_')])
     """
-    letters, escape = list(dict.fromkeys(sep)), next((e for e in "\\/~" if e not in sep), "\x1b")
+    letters = list(dict.fromkeys(sep))
+    escape = next((e for e in "\\/~" if e not in sep), "\x1b")
     tests: list[Test] = [("contains", sep)] if sep else []
     if len(sep) > 1:
         tests += [("starts", letter) for letter in letters]

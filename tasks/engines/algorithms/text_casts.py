@@ -68,7 +68,8 @@ def times_of(
     >>> times_of(pa.array(["2020-01-01T01:00:00+02:00", "2020-01-01"]), pa.timestamp("s")).to_pylist()
     [datetime.datetime(2019, 12, 31, 23, 0), datetime.datetime(2020, 1, 1, 0, 0)]
     """
-    plain, bare = pa.timestamp(dtype.unit), pc.replace_substring_regex(texts, r"\s*(UTC|Z)$", "")
+    plain = pa.timestamp(dtype.unit)
+    bare = pc.replace_substring_regex(texts, r"\s*(UTC|Z)$", "")
     zoned = None
     try:
         times = pc.cast(bare, plain)

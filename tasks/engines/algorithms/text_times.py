@@ -107,7 +107,8 @@ def format_of(text: str | None) -> TimeFormat:
         return TimeFormat(f"^{ISO}$", frozenset("YmdHMSfz"))
     for _ in range(2):
         text = re.sub(r"%([FTRDBe])", lambda sign: _SHORT[sign[1]], text)
-    pattern, parts = "", list[str]()
+    pattern = ""
+    parts = list[str]()
     for piece in re.findall(r"%.|\s+|[^%\s]+|%$", text, re.DOTALL):
         sign = piece[1:]
         if piece.isspace():
@@ -124,7 +125,8 @@ def format_of(text: str | None) -> TimeFormat:
         elif sign in parts:
             raise ValueError(f"%{sign} stands twice")
         else:
-            pattern, parts = f"{pattern}(?P<{sign}>{DIRECTIVES[sign]})", [*parts, sign]
+            pattern = f"{pattern}(?P<{sign}>{DIRECTIVES[sign]})"
+            parts = [*parts, sign]
     present = frozenset(parts)
     day = "j" in present or ("d" in present and bool(present & {"m", "b"}))
     if "s" not in present and not (day and present & {"Y", "y"}):
@@ -242,7 +244,8 @@ def _shift(text: str) -> int | None:
         return None
     if text in ("Z", "UTC"):
         return 0
-    hours, minutes = int(text[1:3]), int(text[3:].lstrip(":") or 0)
+    hours = int(text[1:3])
+    minutes = int(text[3:].lstrip(":") or 0)
     if hours > 23 or minutes > 59:
         return _WRONG
     sign = -1 if text[0] == "-" else 1
@@ -308,7 +311,8 @@ def unsorted_times(texts: pa.Array, sorted_too: bool = False) -> Unsorted | None
         return None
     if not sorted_too and sort_as_times(distinct, written):
         return None
-    ordered, why = distinct.take(pc.sort_indices(distinct)), "texts are compared byte by byte"
+    ordered = distinct.take(pc.sort_indices(distinct))
+    why = "texts are compared byte by byte"
     times = times_in(ordered, format_of(written))
     if (back := pc.index(pc.greater(times[:-1], times[1:]), pa.scalar(True)).as_py()) >= 0:
         why += f": {ordered[back + 1].as_py()!r} comes after {ordered[back].as_py()!r}"

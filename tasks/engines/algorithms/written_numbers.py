@@ -19,8 +19,10 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import dtype_name, schema_advice
 
 EXACT = 2**53  # float64 holds whole numbers up to it
-INT, UINT = 2**63 - 1, 2**64 - 1
-WHOLE, PADDED = r"^[ \t]*[+-]?[0-9]+[ \t]*$", r"^[ \t]*[+-]?0[0-9xX]"
+INT = 2**63 - 1
+UINT = 2**64 - 1
+WHOLE = r"^[ \t]*[+-]?[0-9]+[ \t]*$"
+PADDED = r"^[ \t]*[+-]?0[0-9xX]"
 CHUNK = 2**18
 # Of numbers in texts: the decimal sign, and the sign between groups of digits. 1,234 is read as 1234.
 SIGNS = ((".", None), (".", ","), (",", None), (",", "."))
@@ -43,7 +45,8 @@ class Written:
 
     def __or__(self, other: Written) -> Written:
         """What both files show; the path is that of the file with the example."""
-        text, larger = pa.string(), max(-other.low, other.high) > max(-self.low, self.high)
+        text = pa.string()
+        larger = max(-other.low, other.high) > max(-self.low, self.high)
         others = other.dtype == text or larger if self.dtype != text else False
         return Written(
             other.path if others else self.path,
@@ -100,9 +103,11 @@ class Written:
             )
         floating = self.point or self.odd or self.power or self._needs_more_bits
         if self.padded and not (self.point and not self._is_hex):
-            example, why = self.padded, f"a number is not written with {'0x' if self._is_hex else 'leading zeros'}"
+            example = self.padded
+            why = f"a number is not written with {'0x' if self._is_hex else 'leading zeros'}"
         elif self.power and not self.point:
-            example, why = self.power, "a whole number is not written with an exponent"
+            example = self.power
+            why = "a whole number is not written with an exponent"
         else:
             example = str(self.high if self.high > EXACT else self.low)
             why = "it has more than 64 bits" if not (self.point or self.odd) else "decimals are exact up to 2^53 only"
@@ -129,7 +134,8 @@ def written(texts: pa.ChunkedArray, values: pa.ChunkedArray, path: str, decimal:
         return seen
     odd = pc.invert(pc.is_finite(values))
     power = pc.and_(pc.match_substring_regex(texts, "[0-9][eE]"), pc.is_valid(values))
-    row, first = padded_row(texts), pc.index(power, pa.scalar(True)).as_py()
+    row = padded_row(texts)
+    first = pc.index(power, pa.scalar(True)).as_py()
     lowest = pc.min(values.filter(pc.is_finite(values))).as_py()
     return replace(
         seen,
@@ -207,7 +213,9 @@ def may_be_padded(data: bytes, signs: str, signed: bool) -> bool:
     """Whether a value of a text may be a number with leading zeros or `0x`; if `signed`, one with a minus before them,
     else one without. It begins behind a line end or one of the `signs`. One look at the bytes costs less than to read
     numbers as texts."""
-    array, width = np.frombuffer(data, np.uint8), 1 + signed  # bytes from the one before the value to the zero
+    # bytes from the one before the value to the zero
+    array = np.frombuffer(data, np.uint8)
+    width = 1 + signed
     begins = np.array([10, 13, *signs.encode()], np.uint8)
     begin, blank = np.zeros((2, 256), bool)  # whether a byte is such a sign, or a blank or sign before a number
     begin[begins] = blank[[32, 9, ord("+"), ord("-")]] = True
@@ -228,7 +236,8 @@ def may_be_padded(data: bytes, signs: str, signed: bool) -> bool:
         places = np.flatnonzero(zeros) + at
         after = array[places + 1]
         places = places[(after <= 57) | (after == ord("x")) | (after == ord("X"))] - width
-        last, second = array[places], array[np.maximum(places - 1, 0)]
+        last = array[places]
+        second = array[np.maximum(places - 1, 0)]
         if (begin[last] | (blank[last] & (begin[second] | blank[second] | (places < 1)))).any():
             return True
     return False
@@ -244,7 +253,8 @@ def merged_advice(name: str, dtype: pa.DataType) -> str:
 
 def number_pattern(decimal: str, group: str | None) -> str:
     """The pattern of a whole text that is a number: digits, in groups or not, a decimal sign, an exponent."""
-    point, digits = re.escape(decimal), r"\d+"
+    point = re.escape(decimal)
+    digits = r"\d+"
     if group:
         sign = re.escape(group) if not group.isspace() else group
         digits = rf"(?:\d+|\d{{1,3}}(?:{sign}\d{{2,3}})*{sign}\d{{3}})"

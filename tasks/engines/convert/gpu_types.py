@@ -83,7 +83,10 @@ def stand_in(values: pa.Array) -> pa.Array:
     >>> stand_in(pa.array([{"a": b"x"}, None])).type
     StructType(struct<0: string>)
     """
-    dtype, rows, nulls, first = values.type, len(values), values.null_count, values.offset
+    dtype = values.type
+    rows = len(values)
+    nulls = values.null_count
+    first = values.offset
     if is_list(dtype) or pa.types.is_map(dtype):
         inner = stand_in(_entries(values) if pa.types.is_map(dtype) else values.values)
         return pa.Array.from_buffers(pa.list_(inner.type), rows, values.buffers()[:2], nulls, first, [inner])
@@ -111,7 +114,9 @@ def restored(values: pa.Array, dtype: pa.DataType) -> pa.Array:
     >>> restored(stand_in(pa.array([{"a": b"x"}, None])), pa.struct([("a", pa.binary())])).to_pylist()
     [{'a': b'x'}, None]
     """
-    rows, nulls, first = len(values), values.null_count, values.offset
+    rows = len(values)
+    nulls = values.null_count
+    first = values.offset
     if nulls == rows:
         return pa.nulls(rows, dtype)
     if is_list(dtype):

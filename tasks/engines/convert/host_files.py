@@ -22,7 +22,9 @@ ROW_GROUP = 1_000_000
 ORC_BATCH = 1024
 FAST = ("snappy", "lz4")  # codecs that users choose for speed
 LEAST_SAVING = 1 / 8  # of the bytes of a column: a fast codec that saves less costs more time than it is worth
-SAMPLE, RUNS = 1 << 16, 8  # rows of the sample that shows the saving, and the runs of rows that the sample has
+# rows of the sample that shows the saving, and the runs of rows that the sample has
+SAMPLE = 1 << 16
+RUNS = 8
 
 
 class FileWriting(Protocol):
@@ -127,7 +129,8 @@ def column_codecs(table: pa.Table | None, writing: FileWriting) -> str | dict[st
     stored uncompressed: that is faster to write and to read. A sample of the first row group decides, so the number of
     tables does not matter. Files of few rows, and codecs that save space, always compress all columns.
     """
-    output, codec = writing.output, str(writing.output.compression)
+    output = writing.output
+    codec = str(writing.output.compression)
     rows = min(table.num_rows, run_unit(writing)) if table is not None else 0
     if table is None or output.format != "parquet" or codec not in FAST or rows < 4 * SAMPLE:
         return codec
@@ -163,8 +166,10 @@ def _append_lines(file: pacsv.CSVWriter, table: pa.Table) -> None:
 @contextmanager
 def _opened(path: str, writing: FileWriting, codecs: str | dict[str, str]) -> Iterator[Callable[[pa.Table], None]]:
     """Open a new file of the format and compression of the output; yields the function that appends a table."""
-    output, schema = writing.output, file_schema(writing)
-    rows, codec = output.row_group_size or ROW_GROUP, output.compression
+    output = writing.output
+    schema = file_schema(writing)
+    rows = output.row_group_size or ROW_GROUP
+    codec = output.compression
     if output.format == "parquet":
         named = writing.dictionary_columns
         with pq.ParquetWriter(path, schema, compression=codecs, use_dictionary=named, store_schema=True) as file:

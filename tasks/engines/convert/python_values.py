@@ -27,7 +27,8 @@ def value_of(scalar: pa.Scalar) -> object:
     except (OverflowError, ValueError):
         if pa.types.is_nested(scalar.type):
             return str(scalar.type)
-        number, dtype = scalar.cast(stored_type(scalar.type)).as_py(), scalar.type
+        number = scalar.cast(stored_type(scalar.type)).as_py()
+        dtype = scalar.type
         unit = dtype.unit if hasattr(dtype, "unit") else "ms" if pa.types.is_date64(dtype) else "days"
         return f"{number} {unit}" + ("" if pa.types.is_duration(dtype) else " since 1970")
 

@@ -48,8 +48,10 @@ def is_narrower(new: pa.DataType, here: pa.DataType) -> bool:
 
 
 def _within(values: pa.Array | pa.ChunkedArray, dtype: pa.DataType) -> bool:
-    bounds, limit = pc.min_max(values), beyond(dtype)
-    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    bounds = pc.min_max(values)
+    limit = beyond(dtype)
+    low = bounds["min"].as_py()
+    high = bounds["max"].as_py()
     return low is None or -limit < low <= high < limit
 
 

@@ -169,7 +169,8 @@ def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, flo
 def _moments(data: np.ndarray) -> Moments:
     if not len(data):
         return 0, 0.0, 0.0, 0.0, 0.0
-    low, high = float(data.min()), float(data.max())
+    low = float(data.min())
+    high = float(data.max())
     power = power_of(low, high)
     data = np.ldexp(data, -power) if power else data
     with np.errstate(all="ignore"):  # infinite values have moments that are not finite
@@ -246,7 +247,8 @@ def split_text(values: Column, sep: str, parts: int) -> list[Column]:
     arrow = array(values)
     encoded = pa.types.is_dictionary(arrow.type)
     strings = arrow.dictionary if encoded else arrow
-    lists, valid = array(pc.split_pattern(strings, sep)), pc.is_valid(strings)
+    lists = array(pc.split_pattern(strings, sep))
+    valid = pc.is_valid(strings)
 
     def part(number: int) -> Column:
         sliced = array(pc.list_slice(lists, number, number + 1, return_fixed_size_list=True))

@@ -60,10 +60,8 @@ def _count_one(arrow: pa.Array) -> tuple[pa.Array, np.ndarray]:
             values = build((present.astype(wide) + wide(low)).astype(numbers.dtype), dtype=arrow.type)
             counts = counts[present]
             if arrow.null_count:
-                values, counts = (
-                    pa.concat_arrays([values, pa.nulls(1, arrow.type)]),
-                    np.append(counts, arrow.null_count),
-                )
+                values = pa.concat_arrays([values, pa.nulls(1, arrow.type)])
+                counts = np.append(counts, arrow.null_count)
             return values, counts.astype(np.int64)
         if arrow.null_count == 0 and _mostly_distinct(raw(arrow)):
             return _count_sorted(arrow)
@@ -92,7 +90,8 @@ def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
         return tables[0]
     joined = pa.concat_tables(tables)
     codes, keys = group_rows([array(joined.column(n)) for n in names])
-    groups, out = len(keys[0]), dict(zip(names, keys, strict=True))
+    groups = len(keys[0])
+    out = dict(zip(names, keys, strict=True))
     for name in joined.column_names[len(names) :]:
         values = raw(array(joined.column(name)))
         if name.endswith("_sum") and values.dtype.kind == "f":
@@ -131,10 +130,12 @@ def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, C
     out: dict[str, Any] = dict(zip(names, uniques, strict=True))
     for name, value in values.items():
         arrow = array(value)
-        valid_codes, data = codes, raw(arrow)
+        valid_codes = codes
+        data = raw(arrow)
         if arrow.null_count:
             valid = arrow.is_valid().to_numpy(zero_copy_only=False)
-            valid_codes, data = codes[valid], data[valid]
+            valid_codes = codes[valid]
+            data = data[valid]
         counts = np.bincount(valid_codes, minlength=groups).astype(np.int64)
         out[f"{name}_count"] = build(counts)
         if data.dtype.kind == "f":

@@ -10,7 +10,9 @@ import pyarrow as pa
 from tasks.engines.algorithms import factors
 from tasks.engines.cpu.columns import Column, dtype, from_numbers, numbers
 
-SCORES, CELLS = 1 << 17, 1 << 23  # at most in one tile: 1 MiB of scores, which stay in the cache, 64 MiB of rows
+# at most in one tile: 1 MiB of scores, which stay in the cache, 64 MiB of rows
+SCORES = 1 << 17
+CELLS = 1 << 23
 
 
 def _numbers(columns: Sequence[Column]) -> list[factors.Numbers]:

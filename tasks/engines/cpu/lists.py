@@ -32,7 +32,8 @@ def make_lists(lengths: np.ndarray, valid: np.ndarray | None, elements: Column) 
         )
     offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    child, bits = array(elements), None if valid is None else pa.array(valid).buffers()[1]
+    child = array(elements)
+    bits = None if valid is None else pa.array(valid).buffers()[1]
     return column(
         pa.Array.from_buffers(pa.list_(child.type), len(lengths), [bits, pa.py_buffer(offsets)], children=[child])
     )

@@ -110,7 +110,8 @@ class _OneColumn:
             self.dense = np.full(max(high - low + 1, 0), -1, dtype=np.int32)
             self.dense[bits - low] = np.arange(len(bits)) if places is None else places
         else:
-            self.index, self.places = HashTable(bits), places
+            self.index = HashTable(bits)
+            self.places = places
 
     def _build_text(self, keys: pa.Array) -> None:
         keys = keys if pa.types.is_string(keys.type) else keys.cast(pa.string())
@@ -198,7 +199,8 @@ class HashTable:
     def __init__(self, keys: np.ndarray) -> None:
         self.keys = np.ascontiguousarray(keys)
         bits = max((2 * len(keys)).bit_length(), 4)
-        self.shift, self.mask = np.uint64(64 - bits), np.int64((1 << bits) - 1)
+        self.shift = np.uint64(64 - bits)
+        self.mask = np.int64((1 << bits) - 1)
         width: type = np.int32 if len(keys) < 1 << 31 else np.int64
         self.slots: np.ndarray = np.full(1 << bits, -1, dtype=width)
         repeated = [self._insert(start) for start in range(0, len(keys), BLOCK)]
@@ -228,16 +230,21 @@ class HashTable:
 
     def _insert(self, start: int) -> np.ndarray:
         keys = self.keys[start : start + BLOCK]
-        places, slots, repeated = np.arange(start, start + len(keys)), self._first_slots(keys), []
+        places = np.arange(start, start + len(keys))
+        slots = self._first_slots(keys)
+        repeated = []
         while len(places):
             free = self.slots.take(slots) < 0
             self.slots[slots[free]] = places[free]  # if several keys want one slot, the last one gets it
             holder = self.slots.take(slots)
             lost = np.flatnonzero(holder != places)
-            places, slots, holder = places[lost], slots[lost], holder[lost]
+            places = places[lost]
+            slots = slots[lost]
+            holder = holder[lost]
             same = self.keys.take(holder) == self.keys.take(places)
             repeated.append(places[same])
-            places, slots = places[~same], (slots[~same] + 1) & self.mask
+            places = places[~same]
+            slots = (slots[~same] + 1) & self.mask
         return np.concatenate(repeated) if repeated else places
 
     @cached_property
@@ -246,7 +253,8 @@ class HashTable:
 
     def find(self, wanted: np.ndarray) -> np.ndarray:
         """The place of each of the wanted keys, int64; -1 for a key that is not in the table."""
-        out, wanted = np.full(len(wanted), -1, dtype=np.int64), np.ascontiguousarray(wanted)
+        out = np.full(len(wanted), -1, dtype=np.int64)
+        wanted = np.ascontiguousarray(wanted)
         if not len(self.keys):
             return out
         edges = _edges_of_runs(wanted) if len(wanted) >= max(2 * SAMPLE, len(self.keys) // MERGED) else []
@@ -258,7 +266,8 @@ class HashTable:
 
     def _find_run(self, wanted: np.ndarray, out: np.ndarray) -> None:
         """`_find` of wanted keys each of which is larger than the one before."""
-        low, high = np.searchsorted(self._ascending, wanted[0]), np.searchsorted(self._ascending, wanted[-1], "right")
+        low = np.searchsorted(self._ascending, wanted[0])
+        high = np.searchsorted(self._ascending, wanted[-1], "right")
         if 3 * (high - low) > len(wanted):
             self._find_many(wanted, out)
             return
@@ -275,7 +284,8 @@ class HashTable:
             self._find(wanted, out)
             return
         self._find(wanted[:SAMPLE], out[:SAMPLE])
-        wanted, rest = wanted[SAMPLE:], out[SAMPLE:]
+        wanted = wanted[SAMPLE:]
+        rest = out[SAMPLE:]
         if 4 * np.count_nonzero(out[:SAMPLE] >= 0) > SAMPLE:
             self._find(wanted, rest)
             return
@@ -288,13 +298,17 @@ class HashTable:
         """Write the places of the wanted keys to `out`, which is -1 everywhere."""
         for start in range(0, len(wanted), BLOCK):
             keys = wanted[start : start + BLOCK]
-            rows, slots, codes = np.arange(len(keys)), self._first_slots(keys), out[start : start + len(keys)]
+            rows = np.arange(len(keys))
+            slots = self._first_slots(keys)
+            codes = out[start : start + len(keys)]
             while len(rows):
                 places = self.slots.take(slots)
                 hit = (self.keys.take(places) == keys) & (places >= 0)
                 codes[rows[hit]] = places[hit]
                 left = np.flatnonzero(~hit & (places >= 0))
-                rows, keys, slots = rows[left], keys[left], (slots[left] + 1) & self.mask
+                rows = rows[left]
+                keys = keys[left]
+                slots = (slots[left] + 1) & self.mask
 
 
 def _edges_of_runs(keys: np.ndarray) -> list[int]:

@@ -52,7 +52,8 @@ class Pieces:
 
     def ranges(self, first: int, last: int) -> Pieces:
         """The rows of ranges [first, last); a view."""
-        low, high = int(self.offsets[first]), int(self.offsets[last])
+        low = int(self.offsets[first])
+        high = int(self.offsets[last])
         table = self.table.slice(low, high - low)
         return Pieces(table, self.positions[low:high], self.offsets[first : last + 1] - low)
 
@@ -83,13 +84,15 @@ def cut(frame: dict[str, Column], positions: np.ndarray, edges: np.ndarray) -> P
     offsets = np.zeros(ranges + 1, dtype=np.int64)
     np.cumsum(np.bincount(place, minlength=ranges), out=offsets[1:])
     small = np.uint32 if int(edges[-1]) < 1 << 32 else np.uint64
-    names, columns = list(frame), [_take(array(values), order) for values in frame.values()]
+    names = list(frame)
+    columns = [_take(array(values), order) for values in frame.values()]
     return Pieces(pa.table(columns, names), positions.astype(small).take(order), offsets)
 
 
 def _range_of(positions: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """The range of each position: a division by the nearly equal width of ranges, corrected by at most one."""
-    ranges, total = len(edges) - 1, int(edges[-1])
+    ranges = len(edges) - 1
+    total = int(edges[-1])
     small = np.uint16 if ranges < 1 << 16 else np.uint32
     if total * ranges >= 1 << 63 or total == 0:
         return (np.searchsorted(edges, positions.astype(np.int64), side="right") - 1).astype(small)

@@ -74,14 +74,17 @@ def sketch_counts(counts: pa.Table, whole: bool) -> Sketch:
 
     `whole`: no other table has any of its values, so that their number is exact.
     """
-    values, numbers = array(counts.column(0)), raw(array(counts.column("count")))
+    values = array(counts.column(0))
+    numbers = raw(array(counts.column("count")))
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    kind, nulls = sketches.kind(values.type), 0
+    kind = sketches.kind(values.type)
+    nulls = 0
     if values.null_count:
         null = values.is_null().to_numpy(zero_copy_only=False)
         nulls = int(numbers[null].sum())
-        values, numbers = values.drop_null(), numbers[~null]
+        values = values.drop_null()
+        numbers = numbers[~null]
     if not whole:
         return sketches.of_counts(kind, values, numbers, nulls)
     return _complete(kind, values, numbers, nulls)
@@ -100,7 +103,8 @@ def _complete(kind: str, values: pa.Array, counts: np.ndarray, nulls: int) -> Sk
         best = table.take(pc.select_k_unstable(table, min(sketches.TOP, len(table)), keys))
         out.top = list(zip(best["value"].to_pylist(), best["count"].to_pylist(), strict=True))
         low, high = pc.min_max(plain).values()
-        out.low, out.high = low.as_py(), high.as_py()
+        out.low = low.as_py()
+        out.high = high.as_py()
     if kind in ("integer", "time", "float") and len(values):
         stored = raw(values)
         stored = canonical_bits(stored, values.type, np).view(np.int64) if kind == "time" else stored
@@ -109,16 +113,20 @@ def _complete(kind: str, values: pa.Array, counts: np.ndarray, nulls: int) -> Sk
         finite = np.isfinite(numbers)
         if not finite.all():
             out.infinite = int(counts[~finite].sum())
-            stored, numbers, counts = stored[finite], numbers[finite], counts[finite]
+            stored = stored[finite]
+            numbers = numbers[finite]
+            counts = counts[finite]
         if len(numbers):
-            out.low, out.high = stored.min().item(), stored.max().item()
+            out.low = stored.min().item()
+            out.high = stored.max().item()
             out.tree = {(-1, 0): sketches.weighted_moments(numbers, counts, np)}
     return out
 
 
 def _present(values: np.ndarray, valid: np.ndarray) -> np.ndarray:
     """The values that are not null; by runs that stay in the cache."""
-    out, end = np.empty(int(np.count_nonzero(valid)), values.dtype), 0
+    out = np.empty(int(np.count_nonzero(valid)), values.dtype)
+    end = 0
     for start in range(0, len(values), CHUNK):
         part = values[start : start + CHUNK][valid[start : start + CHUNK]]
         out[end : end + len(part)] = part
@@ -129,17 +137,22 @@ def _present(values: np.ndarray, valid: np.ndarray) -> np.ndarray:
 def _integers(kind: str, values: np.ndarray, nulls: int) -> Sketch:
     if not len(values):
         return sketches.empty(kind, nulls, nulls)
-    low, high = int(values.min()), int(values.max())
+    low = int(values.min())
+    high = int(values.max())
     if kind == "integer" and high - low < sketches.SPAN:
         return sketches.of_counts(kind, *_counts(values, low, high), nulls)
     out = Sketch(kind, len(values) + nulls, nulls, low=low, high=high)
-    hashes, total, squares = LeastHashes(), 0, 0
+    hashes = LeastHashes()
+    total = 0
+    squares = 0
     for start in range(0, len(values), CHUNK):
         part = values[start : start + CHUNK]
         hashes.add(sketches.hashed(sketches.integer_bits(part, np), np))
         here = sketches.integer_sums(part, int(part.min()), int(part.max()), np)
-        total, squares = total + here[0], squares + here[1]
-    out.least, out.sums = hashes.settle(), (total, squares)
+        total = total + here[0]
+        squares = squares + here[1]
+    out.least = hashes.settle()
+    out.sums = (total, squares)
     return out
 
 
@@ -189,16 +202,19 @@ def _times(
     out = Sketch("time", len(values) + nulls, nulls)
     edges = starts if valid is None else [int(np.count_nonzero(valid[:start])) for start in starts]
     extremes: list[int] = []
-    ahead, numbers = np.empty(TIMES, np.int64), np.empty(TIMES)
+    ahead = np.empty(TIMES, np.int64)
+    numbers = np.empty(TIMES)
     for i, block in enumerate(blocks):
         moments: Moments = (0, 0.0, 0.0, 0.0, 0.0)
         for part in _parts(values[edges[i] : edges[i + 1]], TIMES):
-            low, high = int(part.min()), int(part.max())
+            low = int(part.min())
+            high = int(part.max())
             extremes += [low, high]
             moments = joined(moments, _time_moments(part, low, high, ahead, numbers))
         if moments[0]:
             out.tree[0, block] = moments
-    out.low, out.high = min(extremes), max(extremes)
+    out.low = min(extremes)
+    out.high = max(extremes)
     return out
 
 
@@ -209,10 +225,12 @@ def _time_moments(part: np.ndarray, low: int, high: int, ahead: np.ndarray, numb
     more than the number of values times the precision of float64: the first row cannot be farther from the mean than
     sqrt(n) standard deviations.
     """
-    n, first = len(part), int(part[0])
+    n = len(part)
+    first = int(part[0])
     if (high - low).bit_length() + TIMES.bit_length() > 64:  # n (high - low) may be 2^63 or more
         return _moments_of(part.astype(np.float64), float(low), float(high))
-    ahead, numbers = ahead[:n], numbers[:n]
+    ahead = ahead[:n]
+    numbers = numbers[:n]
     np.subtract(part, part[0], out=ahead)
     mean = int(np.add.reduce(ahead)) / n
     numbers[...] = ahead
@@ -227,7 +245,9 @@ def _floats(
     blocks: Sequence[int],
     known: Sequence[Moments] | None,
 ) -> Sketch:
-    out, extremes, nulls = sketches.empty("float", len(values), 0), list[float](), len(values)
+    out = sketches.empty("float", len(values), 0)
+    extremes = list[float]()
+    nulls = len(values)
     for i, block in enumerate(blocks):
         moments: Moments = (0, 0.0, 0.0, 0.0, 0.0)
         is_known = known is not None and all(map(math.isfinite, known[i]))
@@ -253,14 +273,16 @@ def _floats(
 
 def _chunk(part: np.ndarray) -> tuple[np.ndarray, Moments, int]:
     """(the values without NaN, the moments of the finite ones, how many are infinite)."""
-    low, high = float(part.min()), float(part.max())
+    low = float(part.min())
+    high = float(part.max())
     finite = part
     if not (math.isfinite(low) and math.isfinite(high)):
         part = part[~np.isnan(part)]
         finite = part[np.isfinite(part)]
         if not len(finite):
             return part, (0, 0.0, 0.0, 0.0, 0.0), len(part)
-        low, high = float(finite.min()), float(finite.max())
+        low = float(finite.min())
+        high = float(finite.max())
     return part, _moments_of(finite, low, high), len(part) - len(finite)
 
 

@@ -40,7 +40,8 @@ def exact_sums_by(codes: np.ndarray, groups: int, values: np.ndarray, most_rows:
 def extremes_by(codes: np.ndarray, groups: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(least, greatest) value by group, in the type of the values, 0.0 for -0.0; 0 for a group without rows."""
     values = values + values.dtype.type(0) if values.dtype.kind == "f" else values
-    low, high = np.zeros(groups, dtype=values.dtype), np.zeros(groups, dtype=values.dtype)
+    low = np.zeros(groups, dtype=values.dtype)
+    high = np.zeros(groups, dtype=values.dtype)
     low[codes] = values  # any value of the group, to begin with
     high[codes] = values
     np.minimum.at(low, codes, values)

@@ -107,7 +107,8 @@ def order_of_strings(values: pa.Array) -> np.ndarray:
 
 def _prefixes(offsets: np.ndarray, buffer: pa.Buffer | None) -> np.ndarray:
     """The first 8 bytes of each string as a number with the order of the bytes; shorter strings padded with zeros."""
-    first, last = int(offsets[0]), int(offsets[-1])
+    first = int(offsets[0])
+    last = int(offsets[-1])
     data = np.zeros(last - first + 8, dtype=np.uint8)
     if buffer is not None:
         data[: last - first] = np.frombuffer(buffer, dtype=np.uint8)[first:last]

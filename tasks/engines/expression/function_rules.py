@@ -166,7 +166,8 @@ class FunctionRules:
 
     def checked(self, node: ExpressionNode, parameter: Parameter, arg: Typed) -> object:
         """An argument of the kind of its parameter: a step for a column, the value of a literal."""
-        name, kind = parameter.name, parameter.kind
+        name = parameter.name
+        kind = parameter.kind
         if kind in ("any", "column"):
             return arg
         if kind in ("number", "float"):
@@ -253,7 +254,8 @@ class FunctionRules:
     least_ = greatest_ = extreme
 
     def learned_value(self, node: ExpressionNode, column: Typed, *q: Typed) -> Typed:
-        is_end, is_time = node.verb in ("min", "max"), family(column.dtype) == "time"
+        is_end = node.verb in ("min", "max")
+        is_time = family(column.dtype) == "time"
         if not (is_time and is_end) and (not self.is_number(column) or column.dtype == BOOL):
             what = f"{node.verb} learns from a column of {'numbers or times' if is_end else 'numbers'}"
             hints = {
@@ -433,7 +435,8 @@ class FunctionRules:
     def cast_(self, node: ExpressionNode, x: Typed, dtype: pa.DataType) -> Typed:
         if x.is_literal:
             raise self.fail(x, "a literal needs no cast", "write it as it should be")
-        here, there = family(x.dtype), family(dtype)
+        here = family(x.dtype)
+        there = family(dtype)
         numbers_in_text = here == "string" and there == "list" and family(dtype.value_type) in ("int", "float")
         if x.dtype != dtype and there not in CASTABLE.get(here, ()) and not numbers_in_text:
             known = [name for kind, name in CASTS.items() if kind in CASTABLE.get(here, ())]
@@ -452,7 +455,8 @@ def _fits(literal: Typed, dtype: pa.DataType) -> bool:
     """Whether the type of a column can hold a literal, so that a choice of both keeps the type."""
     if not literal.is_literal:
         return False
-    here, there = family(literal.dtype), family(dtype)
+    here = family(literal.dtype)
+    there = family(dtype)
     if there == "int" and here == "int":
         return _range(dtype)[0] <= literal.value <= _range(dtype)[1]
     return (there == "float" and here in ("int", "float")) or (there == "time" and here == "string")

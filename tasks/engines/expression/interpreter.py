@@ -85,7 +85,8 @@ def evaluate(
     `strict` they are an UnreadError. `learned` are the learned values by name. With `whole`, whole floats hash as
     integers, as for HashBucket. DataError for whole numbers beyond 64 bits.
     """
-    root, like = _steps(expression, columns, schema), columns[expression.columns[0]]
+    root = _steps(expression, columns, schema)
+    like = columns[expression.columns[0]]
     answer = _answer(root, columns, expression, failed, learned, strict, whole)
     return engine_of(like).column(answer, root.dtype, like)
 
@@ -107,7 +108,8 @@ def filter_mask(
         what = f"a filter needs true or false, this is {root.dtype}"
         raise failure(what, condition.text, (0, len(condition.text)), "compare it: x != 0, x is not None")
     first = condition.columns[0]
-    flat, rows = _answer(root, columns, condition, failed, None, strict, whole), len(columns[first])
+    flat = _answer(root, columns, condition, failed, None, strict, whole)
+    rows = len(columns[first])
     mask = flat.values if flat.valid is None else flat.values & flat.valid
     xp = engine_of(columns[first]).xp
     return xp.ascontiguousarray(xp.broadcast_to(mask, (rows,)))
@@ -245,13 +247,15 @@ class _StepRunner:
         places = self.engine.xp.flatnonzero(rows)
         first = int(places[0])
         arrow = self.arrow(self.value(source), source.dtype)
-        value, columns = arrow.slice(first, 1), ", ".join(repr(name) for name in dict.fromkeys(columns_of(step)))
+        value = arrow.slice(first, 1)
+        columns = ", ".join(repr(name) for name in dict.fromkeys(columns_of(step)))
         shown = format_text(value)[0].as_py() if family(source.dtype) == "time" else repr(value[0].as_py())
         part = self.of.text[slice(*step.place)]
         return unread(f"{part} cannot read {shown} of column {columns}", first, len(places))
 
     def _beyond(self, step: Typed, rows: int) -> DataError:
-        part, name = self.of.text[slice(*step.place)], str(step.dtype)
+        part = self.of.text[slice(*step.place)]
+        name = str(step.dtype)
         info = self.engine.xp.iinfo(name)
         columns = ", ".join(repr(column) for column in dict.fromkeys(columns_of(step)))
         return DataError(
@@ -331,14 +335,16 @@ class _StepRunner:
         return with_lost(column, lost)
 
     def hash(self, step: Typed, value: object) -> Flat:
-        like, null = self.columns[self.of.columns[0]], self.nulls(value)
+        like = self.columns[self.of.columns[0]]
+        null = self.nulls(value)
         column = self.engine.column(bare(value), step.args[0].dtype, like)
         hashes = self.engine.hashed(column, *step.value, self.whole)
         valid = None if null is None else self.engine.xp.broadcast_to(~null, (self.rows,))
         return Flat(hashes.astype("int64"), valid, lost_in(value), bounds=(0, 2**32 - 1))
 
     def column(self, step: Typed) -> Value:
-        column, kind = self.columns[step.value], family(step.dtype)
+        column = self.columns[step.value]
+        kind = family(step.dtype)
         if kind in FLAT:
             return self.engine.flat(column, step.dtype)
         return self.engine.text(column) if kind == "string" else column
@@ -352,7 +358,8 @@ class _StepRunner:
         return Flat(self.engine.xp.asarray([False if kind == "none" else step.value], dtype=name), bounds=bounds)
 
     def numeric(self, step: Typed, args: list[Any]) -> Flat:
-        xp, verb = self.engine.xp, step.verb
+        xp = self.engine.xp
+        verb = step.verb
         match verb:
             case "+" | "-" | "*" | "/" | "//" | "%":
                 return verbs_numbers.arithmetic(step, args[0], args[1], xp)
@@ -384,7 +391,8 @@ class _StepRunner:
 
     def text(self, step: Typed, args: list[Any]) -> Value:
         """A function of texts; rows that are lost in one of them are lost."""
-        texts, verb = [bare(arg) for arg in args], step.verb
+        texts = [bare(arg) for arg in args]
+        verb = step.verb
         if verb == "text in":
             result = self.engine.text_in(texts[0], [item.value for item in step.value])
         elif verb.startswith("text "):
@@ -395,7 +403,8 @@ class _StepRunner:
 
     def convert(self, step: Typed) -> Value:
         (source,) = step.args
-        here, there = family(source.dtype), family(step.dtype)
+        here = family(source.dtype)
+        there = family(step.dtype)
         if here == "none" and there == "string":
             return self.engine.literal_text(None, self.rows)
         value: Any = self.value(source)

@@ -16,7 +16,8 @@ from tasks.engines.hashing.canonical import raw_values
 def _ends(lists: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Where the elements of each list begin and end in `lists.values`; null lists have none."""
     offsets = np.asarray(lists.offsets).astype(np.int64)
-    first, stop = offsets[:-1], offsets[1:]
+    first = offsets[:-1]
+    stop = offsets[1:]
     if lists.null_count:
         stop = np.where(lists.is_valid().to_numpy(zero_copy_only=False), stop, first)
     return first, stop

@@ -293,11 +293,13 @@ class _Reader:
     """Turns Python's syntax tree into nodes; JobError for everything that is not part of the language."""
 
     def __init__(self, text: str, learned: bool) -> None:
-        self.text, self.learned = text, learned
+        self.text = text
+        self.learned = learned
         self.ascii = text.isascii()
 
     def place(self, tree: Any) -> tuple[int, int]:
-        start, end = tree.col_offset, tree.end_col_offset
+        start = tree.col_offset
+        end = tree.end_col_offset
         if self.ascii:
             return start, end
         encoded = self.text.encode()  # the syntax tree counts bytes

@@ -157,7 +157,9 @@ def regex_size(pattern: str) -> int:
     >>> regex_size("[ab]c{2,10}"), regex_size("(ab{3}){1000}")
     (20, 9006)
     """
-    sizes, last = [0], 0  # of the groups that are open, and of the part that a repetition repeats
+    # of the groups that are open, and of the part that a repetition repeats
+    sizes = [0]
+    last = 0
     for part in re.findall(r"\\.|\[(?:\\.|[^\]\\])*\]|\{\d+(?:,\d*)?\}|.", pattern, re.DOTALL):
         if part == "(":
             sizes.append(1)

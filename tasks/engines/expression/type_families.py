@@ -6,7 +6,11 @@ import pyarrow as pa
 
 from tasks.core.dtypes import is_list
 
-INT64, UINT64, FLOAT64, BOOL, STRING = pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), pa.string()
+INT64 = pa.int64()
+UINT64 = pa.uint64()
+FLOAT64 = pa.float64()
+BOOL = pa.bool_()
+STRING = pa.string()
 NANOSECONDS = {"day": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 

@@ -125,7 +125,8 @@ def text_compare(verb: str, a: cudf.Series | str, b: cudf.Series | str) -> Flat:
     sides: list[Any] = []
     for side in (a, b):
         if not isinstance(side, str):
-            here, side = _valid(side), _filled(side)
+            here = _valid(side)
+            side = _filled(side)
             valid = here if valid is None else valid if here is None else valid & here
         sides.append(side)
     return Flat(COMPARISONS[verb](*sides).astype("bool").values, valid)

@@ -22,7 +22,8 @@ from tasks.engines.expression.nodes import Typed
 from tasks.engines.expression.type_families import NANOSECONDS, family, unit_of
 from tasks.engines.types import Array
 
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
 COMPARISONS = {"==": op.eq, "!=": op.ne, "<": op.lt, "<=": op.le, ">": op.gt, ">=": op.ge}
 FEW_ITEMS = 8  # `in` compares with each of so few items; more items are sorted
 
@@ -71,7 +72,9 @@ def numpy_dtype(dtype: pa.DataType) -> str:
 
 def arithmetic(step: Typed, a: Flat, b: Flat, xp: ModuleType) -> Flat:
     """+ - * / // % of two columns of one type."""
-    verb, valid, lost = step.verb, _meet(a.valid, b.valid), a.lost + b.lost
+    verb = step.verb
+    valid = _meet(a.valid, b.valid)
+    lost = a.lost + b.lost
     whole = a.values.dtype.kind != "f"
     if verb in ("//", "%") and whole:
         return _divide_whole(step, a, b, valid, xp)
@@ -144,7 +147,9 @@ def _modulo(a: Array, b: Array, xp: ModuleType) -> Array:
 
 def _divide_whole(step: Typed, left: Flat, right: Flat, valid: Array | None, xp: ModuleType) -> Flat:
     """// and % of integers, rounding down; null for a divisor of zero. Division by -1 is a negation."""
-    verb, a, b = step.verb, left.values, right.values
+    verb = step.verb
+    a = left.values
+    b = right.values
     minus = (b == -1) if b.dtype.kind == "i" else xp.zeros_like(b, dtype=bool)
     safe = xp.where((b == 0) | minus, xp.ones_like(b), b)
     if verb == "//":
@@ -241,7 +246,8 @@ def lost_by_choice(condition: Flat, a: Lost, b: Lost) -> Lost:
 
 def convert(step: Typed, flat: Flat, xp: ModuleType) -> Flat:
     """Numbers, booleans or times in another type; values that it cannot hold become null."""
-    here, there = step.args[0].dtype, step.dtype
+    here = step.args[0].dtype
+    there = step.dtype
     if family(here) == "none":
         return Flat(xp.zeros(1, dtype=numpy_dtype(there)), xp.zeros(1, dtype=bool))
     if family(here) == family(there) == "time":
@@ -306,5 +312,6 @@ def ticks(flat: Flat, here: str, there: str, xp: ModuleType) -> Flat:
 
 def _factors(here: str, there: str) -> tuple[int, int]:
     """(multiplier, divisor) from counts of one unit to counts of another."""
-    a, b = NANOSECONDS[here], NANOSECONDS[there]
+    a = NANOSECONDS[here]
+    b = NANOSECONDS[there]
     return (a // b, 1) if a >= b else (1, b // a)

@@ -30,7 +30,8 @@ from tasks.engines.gpu.kernels.column_arrays import Column, Marked, array_of, de
 from tasks.engines.hashing.canonical import decimal_floats
 from tasks.engines.types import Array
 
-DATE, NULL = str(pa.date32()), str(pa.null())
+DATE = str(pa.date32())
+NULL = str(pa.null())
 TICKS = canonical_cudf.TICKS_PER_DAY
 _AFFINE = cupy.ElementwiseKernel(
     "T x, float64 shift, float64 scale", "S y", "y = (S)(((double)x - shift) / scale)", "affine"
@@ -369,7 +370,8 @@ def is_list(values: Column) -> bool:
 
 def leaves(values: Column) -> Column:
     """The elements of all lists, one after another (null lists have none)."""
-    elements, wanted = finite(from_pylibcudf(device(values).list_view().get_sliced_child())), dtype(values).value_type
+    elements = finite(from_pylibcudf(device(values).list_view().get_sliced_child()))
+    wanted = dtype(values).value_type
     if isinstance(elements.dtype, DECIMALS):  # libcudf knows the scale, not the precision
         elements = elements.astype(type(elements.dtype)(wanted.precision, wanted.scale))
     elements.name = name_of(wanted)

@@ -229,7 +229,8 @@ def device_memory() -> tuple[int, int]:
 
 def allocatable() -> int:
     """Bytes that this process may allocate on the GPU: as many as RMM's resource is limited to, else all."""
-    resource, total = rmm.mr.get_current_device_resource(), device_memory()[1]
+    resource = rmm.mr.get_current_device_resource()
+    total = device_memory()[1]
     while resource is not None:
         if isinstance(resource, rmm.mr.LimitingResourceAdaptor):
             return min(total, int(resource.get_allocation_limit()))
@@ -261,7 +262,8 @@ def _stored_column(table: cudf.DataFrame | Mapping[str, Column], name: str, want
 
 def _appending(first: plc.Table, sink: plc.io.SinkInfo, writing: FileWriting) -> plc.io.parquet.ChunkedParquetWriter:
     """cuDF's writer of several tables, with the settings of `_write_parquet`; `first` is the first of them."""
-    schema, output = writing.schema, writing.output
+    schema = writing.schema
+    output = writing.output
     options = (
         plc.io.parquet.ChunkedParquetWriterOptions.builder(sink)
         .metadata(_metadata(first, schema))
@@ -304,7 +306,8 @@ def _write_parquet(table: plc.Table, path: str, writing: FileWriting) -> str:
     cuDF's own writing to a path goes through one queue of threads, which wait for each other at a file's lock: 3.5 GB/s
     where a file that this thread writes by itself makes 10 GB/s on 16 cores.
     """
-    schema, output = writing.schema, writing.output
+    schema = writing.schema
+    output = writing.output
     file = DigestedFile(path)
     builder = plc.io.parquet.ParquetWriterOptions.builder(plc.io.SinkInfo([file]), table)
     zoned = any(getattr(c.leaf, "tz", None) is not None for c in schema.columns)
@@ -329,9 +332,11 @@ def _metadata(table: plc.Table, schema: Schema) -> plc.io.types.TableInputMetada
     metadata = plc.io.types.TableInputMetadata(table)
     for shown, field in zip(metadata.column_metadata, schema.columns, strict=True):
         shown.set_name(field.name).set_nullability(True)
-        leaf, wanted = shown, field.dtype
+        leaf = shown
+        wanted = field.dtype
         while is_list_type(wanted):
-            leaf, wanted = leaf.child(1), wanted.value_type
+            leaf = leaf.child(1)
+            wanted = wanted.value_type
             leaf.set_name("element").set_nullability(True)
         if pa.types.is_decimal(wanted):
             leaf.set_decimal_precision(wanted.precision)

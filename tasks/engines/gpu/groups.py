@@ -120,7 +120,8 @@ def _count_dense(values: Column) -> tuple[Column, Column] | None:
     wide = cupy.uint64 if valid_numbers.dtype.kind == "u" else cupy.int64
     counts = histogram(valid_numbers.astype(wide, copy=False) - wide(low), high - low + 1)
     present = cupy.flatnonzero(counts)
-    distinct, counts = present.astype(data.dtype) + data.dtype.type(low), counts[present]
+    distinct = present.astype(data.dtype) + data.dtype.type(low)
+    counts = counts[present]
     if valid is None:
         return from_numbers(distinct), from_numbers(counts)
     mask = cupy.ones(len(present) + 1, dtype=bool)
@@ -164,15 +165,18 @@ def merge_sums(tables: Sequence[cudf.DataFrame], names: Sequence[str]) -> cudf.D
 
 def _merged_floats(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFrame:
     """Counts, exact sums of integers, and those of floats as two columns, `<value>_sum` and `<value>_rest`."""
-    parts, names = _joined(tables), list(tables[0].columns)[keys:]
+    parts = _joined(tables)
+    names = list(tables[0].columns)[keys:]
     distinct, places = plc.transform.encode(plc.Table(parts[:keys]))
-    codes, groups = array_of(places).astype(cupy.int32), distinct.num_rows()
+    codes = array_of(places).astype(cupy.int32)
+    groups = distinct.num_rows()
     values = {name: array_of(part) for name, part in zip(names, parts[keys:], strict=True)}
     out: dict[str, cupy.ndarray] = {}
     for name, data in values.items():
         if name.endswith("_sum") and data.dtype.kind == "f":
             rest = f"{name[:-4]}_rest"
-            both, twice = cupy.concatenate([data, values[rest]]), cupy.concatenate([codes, codes])
+            both = cupy.concatenate([data, values[rest]])
+            twice = cupy.concatenate([codes, codes])
             out[name], out[rest] = _exact_sums(twice, groups, both, 2 * len(tables))
         elif name not in out:
             out[name] = _int_sums(codes, groups, data)
@@ -199,7 +203,8 @@ def _int_sums(codes: cupy.ndarray, groups: int, data: cupy.ndarray) -> cupy.ndar
 
 def _merged(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFrame:
     parts = _joined(tables)
-    names, numbers_of = list(tables[0].columns)[keys:], parts[keys:]
+    names = list(tables[0].columns)[keys:]
+    numbers_of = parts[keys:]
     sums = [array_of(p) for n, p in zip(names, numbers_of, strict=True) if n.endswith("_sum") and not is_float(p)]
     if not all(sums_fit(values, len(tables)) for values in sums):
         values = dict(enumerate(map(from_pylibcudf, numbers_of)))
@@ -250,7 +255,9 @@ def _as_int64(values: Column) -> Column:
 def _sums_by_encoding(keys: plc.Table, values: Mapping[Any, Column]) -> tuple[plc.Table, dict[str, Column]]:
     """Sums of floats in a fixed order; sums of integers, which are refused beyond int64."""
     distinct, places = plc.transform.encode(keys)
-    codes, groups, out = array_of(places).astype(cupy.int32), distinct.num_rows(), {}
+    codes = array_of(places).astype(cupy.int32)
+    groups = distinct.num_rows()
+    out = {}
     for name, value in values.items():
         data, valid = numbers(value)
         valid_codes = codes if valid is None else codes[valid]

@@ -119,11 +119,13 @@ class _OneColumn:
     """Codes of one column's values among the distinct values of `keys`, in order of appearance."""
 
     def __init__(self, keys: Column) -> None:
-        self.dtype, self.type = keys.dtype, dtype(keys)
+        self.dtype = keys.dtype
+        self.type = dtype(keys)
         self.text = _is_text(keys)
         distinct = _strings(keys) if self.text else keys
         table = plc.Table([device(distinct)])
-        keep, equal = plc.stream_compaction.DuplicateKeepOption.KEEP_FIRST, plc.types.NullEquality.EQUAL
+        keep = plc.stream_compaction.DuplicateKeepOption.KEEP_FIRST
+        equal = plc.types.NullEquality.EQUAL
         first = plc.stream_compaction.distinct_indices(table, keep, equal, plc.types.NanEquality.ALL_EQUAL)
         distinct = taken(distinct, cupy.sort(array_of(first)))
         self.distinct = len(distinct)
@@ -159,7 +161,8 @@ class _OneColumn:
         if pa.types.is_temporal(here) or pa.types.is_temporal(self.type):
             return self._time_places(host(values))
         converted = values.astype(self.dtype)
-        exact, bits = raw(converted.astype(values.dtype)) == raw(values), _bits(converted)
+        exact = raw(converted.astype(values.dtype)) == raw(values)
+        bits = _bits(converted)
         kinds = [getattr(d, "kind", "") for d in (values.dtype, self.dtype)]
         if kinds == ["f", "i"]:
             exact &= cupy.abs(raw(values)) < 2.0**63

@@ -113,7 +113,8 @@ class OrderedRows(Mapping[str, Column]):
     """The rows of a file as libcudf's columns; makes the Series of a column only when it is read."""
 
     def __init__(self, columns: Sequence[plc.Column], marks: Marks) -> None:
-        self.parts, self.marks = dict(zip(marks, columns, strict=True)), marks
+        self.parts = dict(zip(marks, columns, strict=True))
+        self.marks = marks
 
     def __getitem__(self, name: str) -> Column:
         return rebuilt(self.parts[name], self.marks[name])
@@ -193,7 +194,8 @@ def assemble_sorted(pieces: Sequence[Pieces], order: Any, hidden: str) -> cudf.D
     names = [f"{hidden}{kind}{i}" for kind, n in (("key", order.keys), ("sort", order.sort_by)) for i in range(len(n))]
     hashes = plc.Column.from_cuda_array_interface(positions)
     keys = [hashes, *(device(table[n]) for n in [*names, f"{hidden}row"])]
-    ascending, first = [plc.types.Order.ASCENDING] * len(keys), [plc.types.NullOrder.BEFORE] * len(keys)
+    ascending = [plc.types.Order.ASCENDING] * len(keys)
+    first = [plc.types.NullOrder.BEFORE] * len(keys)
     index = array_of(plc.sorting.stable_sorted_order(plc.Table(keys), ascending, first))
     return rows_of(table[[n for n in table.columns if not n.startswith(hidden)]], index)
 

@@ -81,7 +81,8 @@ def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
     """
     name = counts.columns[0]
     table, nulls = split_nulls(counts, [name])
-    values, weights = key_column(table), numbers(table["count"])[0]
+    values = key_column(table)
+    weights = numbers(table["count"])[0]
     kind = sketches.kind(dtype(values))
     if not whole and len(table) <= sketches.TABLE:
         return sketches.of_counts(kind, host(values), cupy.asnumpy(weights), int(nulls))
@@ -96,7 +97,8 @@ def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
         low = hash_columns([values], 1)
         out.least = _least(high.astype(cupy.uint64) << cupy.uint64(32) | low.astype(cupy.uint64))
         if kind == "text":
-            out.low, out.high = values.min(), values.max()
+            out.low = values.min()
+            out.high = values.max()
         return out
     if kind in ("text", "integer") and len(table):
         best = host_table(_best(table, name, weights))
@@ -104,7 +106,8 @@ def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
         plain = plain.cast(pa.uint8()) if pa.types.is_boolean(plain.type) else plain
         out.top = sketches.most_frequent(list(zip(plain.to_pylist(), best["count"].to_pylist(), strict=True)))
         if kind == "text":
-            out.low, out.high = values.min(), values.max()
+            out.low = values.min()
+            out.high = values.max()
     if kind in ("integer", "time", "float") and len(table):
         stored = numbers(values)[0]
         stored = canonical_bits(stored, dtype(values), cupy).view(cupy.int64) if kind == "time" else stored
@@ -115,7 +118,9 @@ def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
         finite = cupy.isfinite(floats)
         out.infinite = total(weights[~finite])
         if out.infinite:
-            stored, floats, weights = stored[finite], floats[finite], weights[finite]
+            stored = stored[finite]
+            floats = floats[finite]
+            weights = weights[finite]
         if len(stored):
             out.low, out.high = extremes(stored)
             out.tree = {(-1, 0): sketches.weighted_moments(floats, weights, cupy)}
@@ -191,7 +196,8 @@ def _floats(
         usable = ~cupy.isnan(data) if valid is None else valid & ~cupy.isnan(data)
         finite = usable & cupy.isfinite(data)
         present = total(usable)
-        out.nulls, out.infinite = len(values) - present, present - total(finite)
+        out.nulls = len(values) - present
+        out.infinite = present - total(finite)
         known = gpu_columns.moments(gpu_columns.from_numbers(cupy.where(usable, data, 0.0), finite), starts)
     out.tree = {(0, block): moments for block, moments in zip(blocks, known, strict=True) if moments[0]}
     if out.tree:

@@ -23,7 +23,8 @@ def run_codes(keys: Sequence[Column]) -> cupy.ndarray:
 
 def sorted_within(codes: cupy.ndarray, columns: Sequence[Column], ascending: bool = True) -> cupy.ndarray:
     """The rows by (code, columns), rows that are equal in all of them in the order they had; nulls stand first."""
-    order, nulls = plc.types.Order, plc.types.NullOrder
+    order = plc.types.Order
+    nulls = plc.types.NullOrder
     keys = [plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(codes)), *(device(c) for c in columns)]
     ways = [order.ASCENDING, *[order.ASCENDING if ascending else order.DESCENDING] * len(columns)]
     # libcudf turns the place of nulls round with the order

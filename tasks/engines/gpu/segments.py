@@ -54,7 +54,8 @@ def exact_sums_by(
 def extremes_by(codes: cupy.ndarray, groups: int, values: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray]:
     """(smallest, largest) value by group, in the values' type, 0.0 for -0.0; a group without rows has 0."""
     values = values + values.dtype.type(0) if values.dtype.kind == "f" else values
-    low, high = cupy.zeros(groups, dtype=values.dtype), cupy.zeros(groups, dtype=values.dtype)
+    low = cupy.zeros(groups, dtype=values.dtype)
+    high = cupy.zeros(groups, dtype=values.dtype)
     if not len(values):
         return low, high
     by_value = cupy.argsort(values)

@@ -80,7 +80,8 @@ def _passing(texts: Column, test: str, part: str) -> Column:
 def joined(texts: Sequence[plc.Column], sep: str) -> plc.Column:
     """The texts of each row, one after another; null if any is null. (cuDF's `str.cat` makes "" of one row's null.)"""
     kind = plc.DataType(plc.TypeId.STRING)
-    between, null = plc.Scalar.from_py(sep, kind), plc.Scalar.from_py(None, kind)
+    between = plc.Scalar.from_py(sep, kind)
+    null = plc.Scalar.from_py(None, kind)
     return plc.strings.combine.concatenate(plc.Table(list(texts)), between, null)
 
 

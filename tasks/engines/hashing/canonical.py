@@ -15,7 +15,9 @@ from tasks.engines.types import Array
 _MICROSECONDS = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
 DAY_MS = 86_400_000
 DIGITS = 18  # the most digits of a decimal that int64 holds
-EXACT_DIGITS, EXACT_SCALE = 15, 22  # a float64 holds so many digits, and 10 to this power, exactly
+# a float64 holds so many digits, and 10 to this power, exactly
+EXACT_DIGITS = 15
+EXACT_SCALE = 22
 
 
 def is_text(dtype: pa.DataType) -> bool:
@@ -81,7 +83,8 @@ def decimal_floats(array: pa.Array) -> pa.Array:
     dtype = array.type
     if pa.types.is_decimal128(dtype) and 0 <= dtype.scale <= EXACT_SCALE and len(array):
         words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
-        low, high = words[::2], words[1::2]
+        low = words[::2]
+        high = words[1::2]
         if dtype.precision <= EXACT_DIGITS or ((high == low >> 63) & (low >= -(2**53)) & (low <= 2**53)).all():
             mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
             return pa.array(low / 10.0**dtype.scale, mask=mask)  # both operands are exact: one rounding
@@ -94,7 +97,8 @@ def unscaled(array: pa.Array) -> np.ndarray:
         return np.empty(0, dtype=np.int64)
     words = max(array.type.bit_width // 64, 1)
     width = np.int64 if array.type.bit_width >= 64 else np.int32
-    first, stop = words * array.offset, words * (array.offset + len(array))
+    first = words * array.offset
+    stop = words * (array.offset + len(array))
     return np.frombuffer(array.buffers()[1], width)[first:stop:words].astype(np.int64)
 
 

@@ -27,8 +27,12 @@ BLOCK_ROWS = 1 << 13  # rows of a block: its words, hashes and one temporary sta
 BLOCK_BYTES = 1 << 18
 FEW_ROWS = 16  # for fewer rows a step over words is slower in numpy than in Python
 
-_C1, _C2, _C3 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593), np.uint32(0xE6546B64)
-_F1, _F2, _FIVE = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35), np.uint32(5)
+_C1 = np.uint32(0xCC9E2D51)
+_C2 = np.uint32(0x1B873593)
+_C3 = np.uint32(0xE6546B64)
+_F1 = np.uint32(0x85EBCA6B)
+_F2 = np.uint32(0xC2B2AE35)
+_FIVE = np.uint32(5)
 
 
 def hash_fixed(values: Array, seed: int, xp: ModuleType) -> Array:
@@ -118,7 +122,8 @@ def hash_strings(array: pa.Array, seed: int = 0) -> np.ndarray:
 
 def _text_blocks(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
     """Runs of rows of at most BLOCK_ROWS rows and BLOCK_BYTES bytes (or one long row)."""
-    start, rows = 0, len(offsets) - 1
+    start = 0
+    rows = len(offsets) - 1
     while start < rows:
         by_bytes = int(np.searchsorted(offsets, offsets[start] + BLOCK_BYTES, side="right")) - 1
         stop = min(rows, start + BLOCK_ROWS, max(by_bytes, start + 1))
@@ -128,7 +133,8 @@ def _text_blocks(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
 
 def _hash_text_block(offsets: np.ndarray, data: np.ndarray, seed: int) -> np.ndarray:
     """Hash the rows of a block, longest first, so that the rows with words left are always the first rows."""
-    first, last = int(offsets[0]), int(offsets[-1])
+    first = int(offsets[0])
+    last = int(offsets[-1])
     padded = np.zeros(last - first + 4, dtype=np.uint8)
     padded[: last - first] = data[first:last]
     word_at = np.ndarray(last - first + 1, np.dtype("<u4"), padded, strides=(1,)).astype(np.uint32)  # at every byte

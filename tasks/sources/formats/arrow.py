@@ -121,7 +121,8 @@ class _Table:
         if not place:
             return []
         place += self._number("I", place)
-        count, size = self._number("I", place), struct.calcsize(code)
+        count = self._number("I", place)
+        size = struct.calcsize(code)
         if place + 4 + count * size > len(self.data):
             raise ValueError("a list of the index ends behind it")
         return list(struct.iter_unpack(code, self.data[place + 4 : place + 4 + count * size]))

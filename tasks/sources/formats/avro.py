@@ -28,7 +28,9 @@ from tasks.storage.files import open_binary
 
 RUN_ROWS = 64 * 2**10
 RUN_BYTES = 2 * 2**20  # of records that are Python objects at once, which take twenty times as much
-INSPECTED, HEADER = 2**22, 2**14  # bytes that are read at once: of a file read from end to end, of its beginning
+# bytes that are read at once: of a file read from end to end, of its beginning
+INSPECTED = 2**22
+HEADER = 2**14
 TYPES = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -54,7 +56,8 @@ def inspect(file: File, options: dict[str, Any]) -> Inspected:
     """Schema and runs of blocks of at least 64 Ki rows; the digest is of the whole file, which is read anyway."""
     digest = hashlib.sha256()
     units: list[Unit] = []
-    start, rows = None, 0
+    start = None
+    rows = 0
     with (
         _whole(file.path),
         open_binary(file, options.get("storage_options")) as raw,
@@ -69,7 +72,8 @@ def inspect(file: File, options: dict[str, Any]) -> Inspected:
             stop = block.stop
             if rows >= RUN_ROWS:
                 units.append(Unit(Piece(0, start, stop), rows, stop - start))
-                start, rows = None, 0
+                start = None
+                rows = 0
         if start is not None:
             units.append(Unit(Piece(0, start, stop), rows, stop - start))
     return Inspected(replace(file, digest=digest.hexdigest()), schema, tuple(units))
@@ -104,7 +108,8 @@ class Types:
         return dtype
 
     def _described(self, avro: dict[str, Any]) -> pa.DataType:
-        kind, logical = avro["type"], avro.get("logicalType")
+        kind = avro["type"]
+        logical = avro.get("logicalType")
         self.unbounded |= avro.get("size") == 0
         if logical == "decimal" and kind in ("bytes", "fixed"):
             return pa.decimal128(avro["precision"], avro.get("scale", 0))
@@ -194,7 +199,8 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
                 begun = header(source, file.path)
                 source.seek(piece.start)
                 data = source.read(piece.stop - piece.start)
-            types, avro_types = Types(begun.schema), {f["name"]: f["type"] for f in begun.schema["fields"]}
+            types = Types(begun.schema)
+            avro_types = {f["name"]: f["type"] for f in begun.schema["fields"]}
             fields = [types.schema.field(name) for name in schema.names]
             for run in _runs(begun, data, piece, types.unbounded, file.path, options):
                 columns = {f.name: _column([row[f.name] for row in run], f, avro_types[f.name]) for f in fields}
@@ -230,7 +236,8 @@ def _runs(
         nbytes += size
         if nbytes >= RUN_BYTES:
             yield run
-            run, nbytes = [], 0
+            run = []
+            nbytes = 0
     yield run
 
 

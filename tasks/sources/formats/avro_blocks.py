@@ -21,7 +21,8 @@ from tasks.errors import DataError
 from tasks.sources.formats.bounds import MOST_DEPTH, block_limit, check_block, nested_too_deep
 from tasks.sources.formats.readable_lines import depth
 
-MAGIC, SYNC = b"Obj\x01", 16
+MAGIC = b"Obj\x01"
+SYNC = 16
 HEADER_SCHEMA = {
     "type": "record",
     "name": "header",
@@ -73,7 +74,8 @@ class _Limited:
     """A source of which at most `LONGEST_HEADER` bytes are read."""
 
     def __init__(self, source: BinaryIO) -> None:
-        self.source, self.left = source, LONGEST_HEADER
+        self.source = source
+        self.left = LONGEST_HEADER
 
     def read(self, nbytes: int) -> bytes:
         if not 0 <= nbytes <= self.left:
@@ -113,9 +115,11 @@ def checked_blocks(
 
     ValueError where one is not what it says, DataError where it decodes to more than `source.max_block_bytes`.
     """
-    shift, place = start - source.tell(), start
+    shift = start - source.tell()
+    place = start
     while place < stop:
-        records, length = number(source), number(source)
+        records = number(source)
+        length = number(source)
         at = source.tell() + shift
         if records < 0 or not 0 <= length <= stop - at - SYNC:
             raise ValueError(
@@ -212,7 +216,8 @@ class Walk:
     def _count(self) -> int:
         count = number(self.source)
         if count < 0:  # the bytes of the elements follow
-            count, _ = -count, number(self.source)
+            count = -count
+            _ = number(self.source)
         if count > self.nbytes:
             raise ValueError(f"a list promises {count:,} elements in {self.nbytes:,} bytes")
         return count

@@ -77,7 +77,8 @@ def record_too_long(path: str, limit: int) -> DataError:
 
 def check_lines(data: bytes, path: str, options: dict[str, Any]) -> None:
     """A DataError where a line has more bytes than `source.max_record_bytes`; looks at few bytes of each window."""
-    limit, start = record_limit(options), 0
+    limit = record_limit(options)
+    start = 0
     while len(data) - start > limit:
         end = data.rfind(b"\n", start, start + limit + 1)
         end = end if end >= 0 else data.rfind(b"\r", start, start + limit + 1)
@@ -99,7 +100,8 @@ def check_columns(count: int, path: str) -> None:
 
 def depth_of(dtype: pa.DataType) -> int:
     """How deep lists and structs lie in each other; counted without recursion, which a file could exhaust."""
-    deepest, todo = 0, [(dtype, 0)]
+    deepest = 0
+    todo = [(dtype, 0)]
     while todo:
         here, depth = todo.pop()
         deepest = max(deepest, depth)

@@ -170,7 +170,8 @@ class NoListError(pa.ArrowInvalid):
 
     def __init__(self, text: str, row: int) -> None:
         super().__init__(f"{text!r} is not a list of numbers, such as [0.5, 1.5] or 1|2|3")
-        self.text, self.row = text, row
+        self.text = text
+        self.row = row
 
 
 def lists_in(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:

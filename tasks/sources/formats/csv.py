@@ -133,7 +133,8 @@ class Delimited:
         parser = self.of(options)
         head = parser._head(options, file)
         parser = parser.of_columns(len(names := parser._names(head, options)))
-        head, sieve = parser._rows(head, options), parser._sieve(names, options)
+        head = parser._rows(head, options)
+        sieve = parser._sieve(names, options)
         return text_ranges.bad_lines(head, options, parser.dialect, sieve)
 
     def _survey(
@@ -148,7 +149,8 @@ class Delimited:
             for h, n, is_full in zip(heads, names, full, strict=True):
                 if is_full:
                     others.setdefault(tuple(n), h)
-            also, chosen = list(others.values())[1:], [h for h, is_full in zip(heads, full, strict=True) if is_full]
+            also = list(others.values())[1:]
+            chosen = [h for h, is_full in zip(heads, full, strict=True) if is_full]
             return text_ranges.types_of(chosen, partial(self._infer, options), parallel_map, also)
 
         seen = None
@@ -228,7 +230,7 @@ class Delimited:
         return self.of_columns(len(names))._types(options, names, *sampled)
 
     def _types(
-        self, options: dict[str, Any], names: list[str], head: text_ranges.Head, length: int
+        self, options: dict[str, Any], names: Sequence[str], head: text_ranges.Head, length: int
     ) -> dict[str, pa.DataType | Written]:
         data = text_ranges.sample(head.file, head.start, length, self.dialect, options)
         piece = Piece(0, head.start, head.start + len(data))
@@ -250,7 +252,8 @@ class Delimited:
         self, files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]
     ) -> pa.Table:
         """The rows of the pieces, in their order, as `schema` says."""
-        tables, parser = [], self.of(options)
+        tables = []
+        parser = self.of(options)
         for piece in text_ranges.merged(pieces):
             file = files[piece.file]
             names = options["other_names"].get(str(piece.file), options["names"])
@@ -274,7 +277,7 @@ class Delimited:
     def _parse(
         self,
         data: bytes,
-        names: list[str],
+        names: Sequence[str],
         types: Mapping[str, pa.DataType | None],
         options: dict[str, Any],
         file: File,
@@ -292,7 +295,7 @@ class Delimited:
             raise _no_value(misfit, types[misfit.name], file, before, options) from None
 
     def _table(
-        self, data: bytes, names: list[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any]
+        self, data: bytes, names: Sequence[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any]
     ) -> pa.Table:
         """The table; pa.ArrowException or `_Misfit` for a value that does not fit."""
         try:
@@ -308,7 +311,7 @@ class Delimited:
     def _converted(
         self,
         data: bytes,
-        names: list[str],
+        names: Sequence[str],
         types: dict[str, pa.DataType],
         wanted: list[str],
         options: dict[str, Any],
@@ -346,13 +349,13 @@ class Delimited:
         return pa.table(columns)
 
     def _texts(
-        self, data: bytes, names: list[str], wanted: list[str], options: dict[str, Any]
+        self, data: bytes, names: Sequence[str], wanted: list[str], options: dict[str, Any]
     ) -> dict[str, pa.ChunkedArray]:
         table = parse(data, self.dialect, names, dict.fromkeys(wanted, pa.string()), wanted, options)
         return dict(zip(wanted, table.columns, strict=True))
 
     def _check_large(
-        self, name: str, values: pa.ChunkedArray, exact: bool, data: bytes, names: list[str], options: dict[str, Any]
+        self, name: str, values: pa.ChunkedArray, exact: bool, data: bytes, names: Sequence[str], options: dict[str, Any]
     ) -> None:
         """Refuse numbers that floats do not hold: those beyond their range, and whole numbers where all must be
         `exact`."""
@@ -387,7 +390,7 @@ class Delimited:
                 unfit.setdefault(row, text)
         return unfit
 
-    def _takes(self, data: bytes, names: list[str], types: dict[str, pa.DataType], options: dict[str, Any]) -> bool:
+    def _takes(self, data: bytes, names: Sequence[str], types: dict[str, pa.DataType], options: dict[str, Any]) -> bool:
         """Whether all values of a text of whole records fit these types."""
         try:
             self._table(data, names, types, [*types], options)
@@ -403,7 +406,7 @@ class Delimited:
         return text_ranges.records_before(file, head.start, piece.start, self.dialect, options, sieve)
 
     def _bad_line(
-        self, file: File, piece: Piece, names: list[str], options: dict[str, Any], of_text: bool
+        self, file: File, piece: Piece, names: Sequence[str], options: dict[str, Any], of_text: bool
     ) -> tuple[int, str] | None:
         """(number; what to do) of the first line of a piece that is not text, or that has other values than columns."""
         data = text_ranges.piece_bytes(file, piece, options)
@@ -420,7 +423,7 @@ class Delimited:
         advice = text_ranges.advice_of(settings_that_read(data, first.start, self.dialect, len(names)))
         return line, f"{advice or FIX_LINE}; or {text_ranges.LEAVE_OUT}"
 
-    def _name_too_few(self, file: File, names: list[str], options: dict[str, Any]) -> str:
+    def _name_too_few(self, file: File, names: Sequence[str], options: dict[str, Any]) -> str:
         """How a file is read whose header has a name less than each of its first rows has values; "" for others."""
         if not options["header"]:
             return ""
@@ -444,7 +447,7 @@ class Delimited:
         self,
         error: Exception,
         data: bytes,
-        names: list[str],
+        names: Sequence[str],
         types: Mapping[str, pa.DataType | None],
         options: dict[str, Any],
         file: File,
@@ -471,7 +474,8 @@ class Delimited:
                 return _no_value(unfit, dtype or pa.string(), file, before, options)
             except pa.ArrowException as failed:
                 match = re.search(r"(?:invalid value|string:|has|converting) '(.*)'", str(failed), re.DOTALL)
-                row, texts = re.search(r"Row #(\d+)", str(failed)), strings.column(name)
+                row = re.search(r"Row #(\d+)", str(failed))
+                texts = strings.column(name)
                 value = match[1] if match else None
                 index = pc.index(texts, pa.scalar(value, pa.string())).as_py() if match else -1
                 if row and not match:  # of some casts Arrow says the row alone
@@ -499,7 +503,8 @@ def _repeated(own: Sequence[str], head: text_ranges.Head) -> dict[str, Apart]:
 def _numbered(names: Sequence[str]) -> list[str]:
     """Names in which each further column of one name has a number behind it."""
     seen = {*names}
-    taken, own = set[str](), list[str]()
+    taken = set[str]()
+    own = list[str]()
     counts = Counter[str]()  # so that a name which is there a thousand times is not tried a million times
     for name in names:
         chosen = name
@@ -519,7 +524,9 @@ def _settings_that_name(names: Sequence[str], lines: int) -> str:
 
 def _no_value(misfit: _Misfit, dtype: pa.DataType, file: File, before: int, options: dict[str, Any]) -> DataError:
     """A DataError for a value of a text, in a block behind `before` rows of the file."""
-    name, value, row = misfit.name, misfit.value, misfit.row
+    name = misfit.name
+    value = misfit.value
+    row = misfit.row
     dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
     value = value if value is None or len(value) <= 200 else value[:200] + ".."
     row_text = "" if row is None else f", row {before + row + 1} (the header not counted)"
@@ -595,7 +602,7 @@ def _of_texts(texts: pa.ChunkedArray, dtype: pa.DataType, name: str, point: str)
 def parse(
     data: bytes,
     dialect: Dialect,
-    names: list[str],
+    names: Sequence[str],
     types: dict[str, pa.DataType],
     wanted: list[str],
     options: dict[str, Any],
@@ -645,4 +652,5 @@ def _inferred(column: pa.ChunkedArray) -> pa.DataType:
     return dtype if dtype in as_they_are else pa.string()
 
 
-CSV, TSV = Delimited(","), Delimited("\t")
+CSV = Delimited(",")
+TSV = Delimited("\t")

@@ -126,7 +126,8 @@ def _infer(options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> di
         data = sieve.sift(data).data
     check_lines(data, head.file.path, options)
     _check_depth(data, head.file.path)
-    table, path = _parse(data, None, head.file, Piece(0, head.start, head.start), options), head.file.path
+    table = _parse(data, None, head.file, Piece(0, head.start, head.start), options)
+    path = head.file.path
     types: dict[str, pa.DataType | Written] = {f.name: _inferred(f.type) for f in table.schema}
     rows = _rows(data) if INEXACT.search(data) else []  # else no number becomes another one
     for field in table.schema:
@@ -208,7 +209,8 @@ def _check_depth(data: bytes, path: str) -> None:
     lines = np.searchsorted(np.flatnonzero(array == ord("\n")), opened)
     for number in np.flatnonzero(np.bincount(lines) > MOST_DEPTH):
         first = int(opened[np.searchsorted(lines, number)])
-        begin, end = data.rfind(b"\n", 0, first) + 1, data.find(b"\n", first)
+        begin = data.rfind(b"\n", 0, first) + 1
+        end = data.find(b"\n", first)
         if depth(data[begin : end if end >= 0 else len(data)]) > MOST_DEPTH:
             raise nested_too_deep(path, "a line of JSON")
 
@@ -251,7 +253,8 @@ def _inferred(dtype: pa.DataType) -> pa.DataType:
 
 def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
     """The rows of the pieces, in their order, as `schema` says."""
-    tables, sieve = [], _sieve(options)
+    tables = []
+    sieve = _sieve(options)
     for piece in text_ranges.merged(pieces):
         names = options["other_names"].get(str(piece.file), options["names"])
         everything = set(schema.names) == set(names)
@@ -439,7 +442,8 @@ def _infinite_row(column: pa.ChunkedArray) -> int:
     values = column.combine_chunks()
     rows = np.arange(len(values))
     while is_list(values.type):
-        rows, values = rows[pc.list_parent_indices(values)], pc.list_flatten(values)
+        rows = rows[pc.list_parent_indices(values)]
+        values = pc.list_flatten(values)
     return int(rows[pc.index(pc.is_inf(values), pa.scalar(True)).as_py()])
 
 
@@ -450,7 +454,8 @@ def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[s
     row = re.search(r"row (\d+)", message.rpartition(" in ")[2])
     place = _place(message)
     where = file.path + (f", column {place}" if place else "")
-    value, name = "", place.split("/")[0]
+    value = ""
+    name = place.split("/")[0]
     if row:
         lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
         where += f", row {before + int(row[1]) + 1}"

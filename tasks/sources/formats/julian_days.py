@@ -20,7 +20,9 @@ from tasks.errors import DataError
 from tasks.sources.formats.orc_footer import Footer
 
 SPARK = b"org.apache.spark."
-VERSION, ZONE, SCHEMA = SPARK + b"version", SPARK + b"timeZone", SPARK + b"sql.parquet.row.metadata"
+VERSION = SPARK + b"version"
+ZONE = SPARK + b"timeZone"
+SCHEMA = SPARK + b"sql.parquet.row.metadata"
 LEGACY = {"INT96": (SPARK + b"legacyINT96", (3, 1)), "": (SPARK + b"legacyDateTime", (3, 0))}  # key, first version
 AVRO_RECORD = "topLevelRecord"  # the name that Spark gives to the record of a row
 GREGORIAN = -141_427  # the day 1582-10-15, in days since 1970

@@ -29,7 +29,8 @@ def inspect(file: File, options: dict[str, Any]) -> Inspected:
     try:
         with open_binary(file, storage) as source:
             orc = paorc.ORCFile(pa.PythonFile(source, mode="r"))
-            schema, rows = readable(orc.schema), _stripe_rows(orc)
+            schema = readable(orc.schema)
+            rows = _stripe_rows(orc)
             if any(not 0 <= n < MOST_ROWS for n in rows):
                 raise pa.ArrowInvalid(f"its stripes have {rows} rows")
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

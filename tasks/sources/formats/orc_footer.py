@@ -12,12 +12,17 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 # of the postscript
-FOOTER_LENGTH, COMPRESSION, CHUNK_SIZE = 1, 2, 3
+FOOTER_LENGTH = 1
+COMPRESSION = 2
+CHUNK_SIZE = 3
 CODECS = {0: None, 1: "zlib", 2: "snappy", 5: "zstd", 6: "brotli"}  # for LZ4's chunks Arrow asks for their exact length
 # of the footer
-WRITER, CALENDAR = 9, 11
+WRITER = 9
+CALENDAR = 11
 JAVA = 0  # as a writer; also where none is stated
-UNKNOWN, JULIAN_AND_GREGORIAN = 0, 1  # as a calendar
+# as a calendar
+UNKNOWN = 0
+JULIAN_AND_GREGORIAN = 1
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ def inspect(file: File, options: dict[str, Any]) -> Inspected:
     tail = tail[-footer:]
     try:
         opened = pq.ParquetFile(pa.BufferReader(tail))
-        metadata, schema = opened.metadata, readable(opened.schema_arrow)
+        metadata = opened.metadata
+        schema = readable(opened.schema_arrow)
         units = tuple(_units(metadata, schema))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _broken(file.path, str(error)) from None
@@ -118,7 +119,8 @@ def source_of(file: File, options: Mapping[str, Any]) -> Iterator[Any]:
 
 def _read_file(file: File, pieces: list[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
     strings = [f.name for f in schema if pa.types.is_string(f.type)]
-    path, remote = file.path, is_remote(file.path)
+    path = file.path
+    remote = is_remote(file.path)
     try:
         with source_of(file, options) as source:
             footer = pq.read_metadata(source)
@@ -208,9 +210,11 @@ def _read_runs(file: pq.ParquetFile, pieces: list[Piece], names: list[str]) -> p
 def _read_groups(file: pq.ParquetFile, run: _RowGroupRun, names: list[str]) -> pa.Table:
     if run.stop is None:
         return file.read_row_groups(list(run.groups), columns=names, use_threads=False)
-    batches, row = [], 0
+    batches = []
+    row = 0
     for batch in file.iter_batches(2**18, row_groups=list(run.groups), columns=names, use_threads=False):
-        first, last = max(run.start - row, 0), min(run.stop - row, batch.num_rows)
+        first = max(run.start - row, 0)
+        last = min(run.stop - row, batch.num_rows)
         if first < last:
             batches.append(batch.slice(first, last - first))
         row += batch.num_rows

@@ -114,7 +114,10 @@ class DelimitedSieve:
         if self.columns is None and not self.may_have_header(data) and ends_at_each_line(data, self.dialect):
             return Sifted(data, _count_lines(data), [])
         good = 0
-        rows, begin, parts, bad = 0, 0, list[bytes](), list[Bad]()
+        rows = 0
+        begin = 0
+        parts = list[bytes]()
+        bad = list[Bad]()
         checked = self.columns is not None and not _is_text(data, self.encoding)
         headers = self.headers if self.may_have_header(data) else ()
         for match in _records(self.dialect, self.columns).finditer(data):
@@ -149,7 +152,8 @@ class DelimitedSieve:
             return f"{what} lines that are not read: {lines:,}", error
         if kind == GOOD:
             return no_letters(record, self.encoding), ""
-        values, columns = _values(record, self.dialect), self.columns or 0
+        values = _values(record, self.dialect)
+        columns = self.columns or 0
         return f"{values:,} value{'s' * (values != 1)}, {columns:,} column{'s' * (columns != 1)}", ""
 
 
@@ -186,8 +190,15 @@ def _joined(parts: list[bytes]) -> bytes:
     return b"".join(runs)
 
 
-EMPTY, COMMENT, GOOD, OTHER, TORN, OPEN = 1, 2, 3, 4, 5, 6  # the groups of `_records`
-MISFIT, HEADER = 0, -1
+# the groups of `_records`
+EMPTY = 1
+COMMENT = 2
+GOOD = 3
+OTHER = 4
+TORN = 5
+OPEN = 6
+MISFIT = 0
+HEADER = -1
 BOM = b"\xef\xbb\xbf"
 
 
@@ -199,7 +210,8 @@ def _records(dialect: Dialect, columns: int | None) -> re.Pattern[bytes]:
     A quote opens at the beginning of a value, two inside quotes stand for one, any other is a letter, as for Arrow's
     parser.
     """
-    end, delimiter = rb"(?:\r\n?|\n|\Z)", _delimiter(dialect)
+    end = rb"(?:\r\n?|\n|\Z)"
+    delimiter = _delimiter(dialect)
 
     def record(field: bytes, columns: int | None) -> bytes:
         other = delimiter + field
@@ -207,7 +219,9 @@ def _records(dialect: Dialect, columns: int | None) -> re.Pattern[bytes]:
         return rb"(?!\Z)%b%b%b" % (field, others, end)
 
     whole = _field(dialect, torn=False)
-    good, other, torn = record(whole, columns), record(whole, None), record(_field(dialect), None)
+    good = record(whole, columns)
+    other = record(whole, None)
+    torn = record(_field(dialect), None)
     comment = _comment(dialect) + end
     empty = rb"(?!)" if dialect.blank else rb"[\r\n]++"
     return re.compile(rb"(%b)|(%b)|(%b)|(%b)|(%b)|(.++)" % (empty, comment, good, other, torn), re.DOTALL)
@@ -246,9 +260,11 @@ def _field(dialect: Dialect, torn: bool = True) -> bytes:
 def _values(record: bytes, dialect: Dialect) -> int:
     """The number of values in a record that has an end."""
     value = _value(dialect)
-    count, match = 1, value.match(record)
+    count = 1
+    match = value.match(record)
     while match:
-        count, match = count + 1, value.match(record, match.end())
+        count = count + 1
+        match = value.match(record, match.end())
     return count
 
 
@@ -263,7 +279,8 @@ def _value(dialect: Dialect, also_last: bool = False) -> re.Pattern[bytes]:
 @cache
 def _complete(dialect: Dialect) -> re.Pattern[bytes]:
     """The pattern of a run of records, comments and empty lines, all with their line ends."""
-    field, end = _field(dialect), rb"(?:\r\n|\n|\r(?!\n|\Z))"
+    field = _field(dialect)
+    end = rb"(?:\r\n|\n|\r(?!\n|\Z))"
     line = rb"(?:%b|%b%b)%b" % (_comment(dialect), field, any_number(_delimiter(dialect) + field), end)
     return re.compile(any_number(line), re.DOTALL)
 
@@ -491,7 +508,8 @@ def cuts_anywhere(encoding: str) -> bool:
 def becomes_utf8(options: dict[str, Any]) -> bool:
     """Whether a text is read as a whole and becomes UTF-8 before anything looks at its bytes: one whose bytes cannot be
     cut at line ends, and one with a delimiter that is not ASCII in another encoding than UTF-8."""
-    encoding, delimiter = options.get("encoding", "utf-8"), options.get("delimiter") or ","
+    encoding = options.get("encoding", "utf-8")
+    delimiter = options.get("delimiter") or ","
     return encoding != "utf-8" and not (delimiter.isascii() and cuts_anywhere(encoding))
 
 

@@ -16,7 +16,8 @@ from itertools import pairwise
 
 import numpy as np
 
-NEWLINE, RETURN = 10, 13
+NEWLINE = 10
+RETURN = 13
 NO_BYTE = 256
 CHUNK = 2**20
 BLANKS = (ord("\t"), ord(" "))
@@ -134,7 +135,8 @@ def _count(
     window = _window(data, start - 2, stop + 1)
     quote, newline, carriage = (_bits(window, byte) for byte in (dialect.quote_code, NEWLINE, RETURN))
     here = _places(len(window), 2, 2 + stop - start)
-    ends, before = newline, _next(newline)
+    ends = newline
+    before = _next(newline)
     if dialect.quoted:
         ends = newline | (carriage & ~_previous(newline))
         before = before | _next(carriage)
@@ -252,7 +254,8 @@ def _true_quotes(quotes: np.ndarray, opens: np.ndarray, inside: bool, closed: bo
     last_closed = -1 if closed else -2
     for position, can_open in zip(quotes.tolist(), opens.tolist(), strict=True):
         if inside:
-            inside, last_closed = False, position
+            inside = False
+            last_closed = position
         elif can_open or last_closed == position - 1:
             inside = True
         else:
@@ -333,7 +336,8 @@ def _plain_ends(data: bytes, low: int, high: int, blank: bool) -> Ends:
     if blank:
         return Ends(data.count(b"\n", low, high), first - low + 1, True, False, False)
     first_record = first > 0 and data[first - 1] != NEWLINE
-    records, array = int(first_record), np.frombuffer(data, np.uint8)
+    records = int(first_record)
+    array = np.frombuffer(data, np.uint8)
     for at in range(first + 1, high, CHUNK):
         lines = array[at - 1 : min(at + CHUNK, high)] == NEWLINE
         records += int(np.count_nonzero(lines[1:])) - int(np.count_nonzero(lines[1:] & lines[:-1]))
@@ -365,17 +369,22 @@ def join(
     line end closes the text. `suspects` are the ranges in which something suspicious begins.
     """
     inside = closed = suspicious = False
-    start, records, cuts = ranges[0][0], 0, []
+    start = ranges[0][0]
+    records = 0
+    cuts = []
     for number, ((low, _), ends_by_state) in enumerate(zip(ranges, scans, strict=True)):
         ends = ends_by_state[int(inside)] or exactly(number, inside, closed)
         is_suspect = ends.letters or (bool(suspects) and suspects[number])
         suspicious |= is_suspect
         if number and ends.first >= 0:
             cuts.append(Cut(start, low + ends.first, records + ends.first_record, suspicious))
-            start, records, suspicious = low + ends.first, ends.records - ends.first_record, is_suspect
+            start = low + ends.first
+            records = ends.records - ends.first_record
+            suspicious = is_suspect
         else:
             records += ends.records
-        inside, closed = ends.inside, ends.closed
+        inside = ends.inside
+        closed = ends.closed
     cuts.append(Cut(start, ranges[-1][1], records + (last_line_open or inside), suspicious or inside))
     return [cut for cut in cuts if cut.records]
 

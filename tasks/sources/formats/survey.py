@@ -18,7 +18,8 @@ from tasks.sources.formats.readable_lines import BadLines
 from tasks.storage.files_being_read import noted
 
 # In a plan's options: column -> a sentence on numbers that stay text; the types by which lines are told to be bad.
-NUMBER_TEXTS, TYPES = "number_texts", "types"
+NUMBER_TEXTS = "number_texts"
+TYPES = "types"
 
 Apart = tuple[str, str, str, str]  # what, where, why and do of the error for a column that cannot be used
 

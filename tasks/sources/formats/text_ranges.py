@@ -48,7 +48,9 @@ from tasks.storage.files import compression, read_all, read_members, read_range
 
 EDGE = 64 * 2**10
 SAMPLE = 16 * 2**20  # bytes of the first file that its columns' types are inferred from
-OTHER_FILES, OTHER_BYTES = 16, 2**20  # how many other files show their types, and in how many bytes each
+# how many other files show their types, and in how many bytes each
+OTHER_FILES = 16
+OTHER_BYTES = 2**20
 LEAVE_OUT = "leave such lines out, source.bad_lines: skip"
 BAD = "bad"  # in a plan's options: path -> bad lines of the file
 RANGE = 64 * 2**20  # bytes that are read at once of a file that is followed in order
@@ -68,7 +70,8 @@ class Head:
 
     def with_blanks(self) -> Head:
         """The same with rows from the empty lines on that are before the first record."""
-        start, lines = self.start - len(self.blanks), self.lines - line_ends(self.blanks)
+        start = self.start - len(self.blanks)
+        lines = self.lines - line_ends(self.blanks)
         return replace(self, start=start, lines=lines, blanks=b"")
 
 
@@ -88,7 +91,8 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
     ends = [read_range(file, 0, min(EDGE, file.size), storage)]
     ends.append(read_range(file, max(0, file.size - EDGE), file.size, storage))
     digest = hashlib.sha256(repr((file.size, file.mtime)).encode() + b"".join(ends)).hexdigest()
-    length, most = EDGE, record_limit(options)
+    length = EDGE
+    most = record_limit(options)
     while True:
         data, whole = beginning(file, length, options)
         place = _begin(data, options)
@@ -240,7 +244,8 @@ def first_record(data: bytes, cuts: Sequence[Cut], dialect: Dialect) -> tuple[in
             return begin, low + ends.first
         if high == len(data) and not data.endswith(b"\n"):  # the last record needs no line end
             break
-        inside, closed = ends.inside, ends.closed
+        inside = ends.inside
+        closed = ends.closed
         begin = begin if inside else high
         low = high
     return begin, len(data)
@@ -291,11 +296,14 @@ def types_of(
     step = max(1, -(-len(others) // OTHER_FILES))
     some = list(dict.fromkeys([*others[::step], *also]))
     first, *others_types = parallel_map(infer, [(heads[0], SAMPLE), *((h, OTHER_BYTES) for h in some)])
-    types, origin, grown = dict[str, pa.DataType](), dict.fromkeys(first, heads[0].file.path), dict[str, str]()
+    types = dict[str, pa.DataType]()
+    origin = dict.fromkeys(first, heads[0].file.path)
+    grown = dict[str, str]()
     numbers: dict[str, Written] = {}
     for other, more in zip([heads[0], *some], [first, *others_types], strict=True):
         for name, shown in more.items():
-            known, here = types.get(name, pa.null()), numbers.get(name)
+            known = types.get(name, pa.null())
+            here = numbers.get(name)
             dtype = shown.dtype if isinstance(shown, Written) else shown
             both = wider(known, dtype)
             if isinstance(shown, Written) and (here or not _is_known(known)):
@@ -441,7 +449,8 @@ def _line(file: File, place: int, options: dict[str, Any]) -> int:
 def _tally(file: File, data: bytes, start: int, sieve: Sieve, options: dict[str, Any]) -> Tally:
     """What a sieve leaves of a text of whole records, which begins at `start` of its file. A DataError for a bad record
     that is longer than any may be: quotes that nothing closes would leave out the rest of a file."""
-    sifted, most = sieve.sift(data), record_limit(options)
+    sifted = sieve.sift(data)
+    most = record_limit(options)
     if sifted.bad and not options.get("bad_lines"):
         assert isinstance(sieve, DelimitedSieve)  # lines of JSON are errors when they are parsed
         bad = sifted.bad[0]
@@ -488,9 +497,13 @@ def records_in_order(
         if head.start < len(data):
             yield head.start, data[head.start :]
         return
-    start, rest, stop, most = head.start, b"", head.start, record_limit(options)
+    start = head.start
+    rest = b""
+    stop = head.start
+    most = record_limit(options)
     while stop < head.file.size:
-        begin, stop = stop, min(stop + range_bytes, head.file.size)
+        begin = stop
+        stop = min(stop + range_bytes, head.file.size)
         part = read_range(head.file, begin, stop, options.get("storage_options"))
         if len(part) < stop - begin:
             raise _shrank(head.file.path)
@@ -501,7 +514,8 @@ def records_in_order(
         if end:
             check_lines(rest[:end], head.file.path, options)
             yield start, rest[:end]
-            start, rest = start + end, rest[end:]
+            start = start + end
+            rest = rest[end:]
 
 
 def bad_lines(head: Head, options: dict[str, Any], dialect: Dialect, sieve: Sieve) -> Iterator[tuple[int, str, bytes]]:
@@ -571,7 +585,8 @@ def _joined(
     def exactly(number: int, inside: bool, closed: bool) -> Ends:
         return scan_exactly(*_with_margins(ranges[number], options), dialect, inside, closed)
 
-    edges, most = [(r.start, r.stop) for r in ranges], record_limit(options)
+    edges = [(r.start, r.stop) for r in ranges]
+    most = record_limit(options)
     longest = max(stop - start for start, stop in edges)
     suspects = [scanned.may_have_header for scanned in scans]
     cuts = join(edges, [scanned.ends for scanned in scans], exactly, is_open(scans[-1].last, dialect), suspects)
@@ -647,7 +662,8 @@ def decompressed(file: File, options: dict[str, Any]) -> bytes:
 
 def _one_text(texts: Sequence[tuple[str, bytes]], path: str, options: dict[str, Any]) -> bytes:
     """The texts of a zip file one after another, with the lines before the rows once; a DataError for other headers."""
-    rows, heads = list[bytes](), list[bytes]()
+    rows = list[bytes]()
+    heads = list[bytes]()
     for _, text in texts:
         begin = _begin(text, options)
         end = begin + len(next(iter(text[begin:].splitlines(keepends=True)), b"")) if options["header"] else begin

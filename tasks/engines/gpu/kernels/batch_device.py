@@ -69,20 +69,24 @@ class BatchDevice:
         options.set_column_names(names)
         options.set_row_groups([[group]])
         table = plc.io.parquet.read_parquet(options, self.stream)
-        parts, read = table.tbl.columns(), table.column_names()
+        parts = table.tbl.columns()
+        read = table.column_names()
         columns = {name: self._parts(parts[read.index(name)], types[name]) for name in names}
         return {name: column for name, column in columns.items() if column is not None}
 
     def _parts(self, column: plc.Column, dtype: pa.DataType) -> tuple[Any, Any, Any] | None:
         """(values, valid, offsets) of a column; None where cuDF has read another type than the output has."""
-        offsets, wanted = None, dtype
+        offsets = None
+        wanted = dtype
         if _is_list(dtype):
             if column.type().id() != plc.TypeId.LIST:
                 return None
             lists = column.list_view()
             offsets = array_of(lists.offsets()).astype(cupy.int64) if column.size() else cupy.zeros(1, cupy.int64)
-            column, wanted = lists.child(), dtype.value_type
-        kind, read = _type_id(wanted), int(column.type().id())
+            column = lists.child()
+            wanted = dtype.value_type
+        kind = _type_id(wanted)
+        read = int(column.type().id())
         if read != int(kind):
             if int(kind) not in TIMES or read not in TIMES:
                 return None

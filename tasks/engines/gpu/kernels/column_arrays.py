@@ -34,7 +34,9 @@ KINDS = {
 DTYPES = {int(plc.TypeId[name]): np.dtype(kind) for name, kind in KINDS.items()}
 FLOATS = {int(plc.TypeId.FLOAT32): 4, int(plc.TypeId.FLOAT64): 8}  # and their bytes
 PLAIN = {int(plc.TypeId[n]) for n in KINDS if not n.startswith(("TIME", "DURATION"))} | {int(plc.TypeId.STRING)}
-THREADS, BLOCKS = 256, 64  # of each column
+# of each column
+THREADS = 256
+BLOCKS = 64
 Column: TypeAlias = "cudf.Series"
 Marked: TypeAlias = "cudf.Series | Mark"  # what tells the type of a column
 
@@ -77,7 +79,9 @@ def device(values: Column) -> plc.Column:
 
 def array_of(column: plc.Column) -> cupy.ndarray:
     """The stored values of a column of plain numbers, booleans or times, in its memory; anything where null."""
-    dtype, rows, data = DTYPES[int(column.type().id())], column.size(), column.data()
+    dtype = DTYPES[int(column.type().id())]
+    rows = column.size()
+    data = column.data()
     if not rows or data is None:
         return cupy.empty(0, dtype)
     memory = cupy.cuda.UnownedMemory(data.ptr, (column.offset() + rows) * dtype.itemsize, column, _device())
@@ -112,7 +116,8 @@ def with_nan(columns: Sequence[plc.Column]) -> list[bool]:
         return [False] * len(columns)
     floats = np.empty((len(columns), 4), dtype=np.int64)
     for i, column in enumerate(columns):
-        mask, data = column.null_mask() if column.null_count() else None, column.data()
+        mask = column.null_mask() if column.null_count() else None
+        data = column.data()
         wide = FLOATS[int(column.type().id())] == 8
         floats[i] = data.ptr, mask.ptr if mask is not None else 0, column.offset(), wide
     flags = cupy.zeros(len(columns), dtype=cupy.bool_)

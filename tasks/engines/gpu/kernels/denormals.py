@@ -17,7 +17,8 @@ FLUSH = "-ftz=true"
 
 def keep_denormals() -> None:
     """Have CuPy compile without `FLUSH`. Call this before a process computes: some kernels stay as compiled before."""
-    compiled, key = compiler._NVRTCProgram.compile, compiler._get_cupy_cache_key
+    compiled = compiler._NVRTCProgram.compile
+    key = compiler._get_cupy_cache_key
     if getattr(compiled, "keeps_denormals", False):
         return
 

@@ -6,7 +6,8 @@ import cupy
 import numpy as np
 
 SHARED = 1 << 13  # counters that fit into the memory that the threads of a block share
-THREADS, BLOCKS = 256, 528
+THREADS = 256
+BLOCKS = 528
 
 _KERNEL = cupy.RawKernel(
     r"""

@@ -37,7 +37,8 @@ def _stage() -> Iterator[np.ndarray]:
 
 def bytes_to_host(pointer: int, nbytes: int) -> np.ndarray:
     """A copy of the bytes at an address of the GPU, made when the stream of this thread has done its work."""
-    runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
+    runtime = cupy.cuda.runtime
+    stream = cupy.cuda.get_current_stream()
     on_host = np.empty(nbytes, np.uint8)
     with _stage() as stage:
         for start in range(0, nbytes, STAGE):
@@ -51,20 +52,23 @@ def bytes_to_host(pointer: int, nbytes: int) -> np.ndarray:
 
 def bytes_to_device(parts: Sequence[np.ndarray]) -> cupy.ndarray:
     """One array on the device with the bytes of all parts, one part after another."""
-    runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
+    runtime = cupy.cuda.runtime
+    stream = cupy.cuda.get_current_stream()
     on_device = cupy.empty(sum(len(part) for part in parts), np.uint8)
     sent = filled = 0
     with _stage() as stage:
         for part in parts:
             while len(part):
-                taken, part = part[: STAGE - filled], part[STAGE - filled :]
+                taken = part[: STAGE - filled]
+                part = part[STAGE - filled :]
                 np.copyto(stage[filled : filled + len(taken)], taken)
                 filled += len(taken)
                 if filled == STAGE or sent + filled == len(on_device):
                     kind = runtime.memcpyHostToDevice
                     runtime.memcpyAsync(on_device.data.ptr + sent, stage.ctypes.data, filled, kind, stream.ptr)
                     stream.synchronize()
-                    sent, filled = sent + filled, 0
+                    sent = sent + filled
+                    filled = 0
     return on_device
 
 
@@ -81,16 +85,19 @@ def array_to_device(values: np.ndarray) -> cupy.ndarray:
 def to_host(values: Column) -> pa.Array:
     """`Series.to_arrow` that keeps the type where all is null, and copies strings and numbers by pinned memory."""
     column = values.to_pylibcudf()[0]
-    rows, nulls = column.size(), column.null_count()
+    rows = column.size()
+    nulls = column.null_count()
     if nulls == rows:  # cuDF forgets the type of lists that are all null
         return pa.nulls(rows, canonical_cudf.arrow_type(values))
     if column.offset():
         return values.to_arrow()
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iufmM":
-        kind, data = pa.from_numpy_dtype(values.dtype), [_buffer(column.data(), rows * values.dtype.itemsize)]
+        kind = pa.from_numpy_dtype(values.dtype)
+        data = [_buffer(column.data(), rows * values.dtype.itemsize)]
     elif column.type().id() == plc.TypeId.STRING and column.child(0).type().id() == plc.TypeId.INT32:
         ends = _buffer(column.child(0).data(), 4 * (rows + 1))
-        kind, data = pa.string(), [ends, _buffer(column.data(), int(np.frombuffer(ends, np.int32)[-1]))]
+        kind = pa.string()
+        data = [ends, _buffer(column.data(), int(np.frombuffer(ends, np.int32)[-1]))]
     else:
         return values.to_arrow()
     mask = _buffer(column.null_mask(), -(-rows // 8)) if nulls else None

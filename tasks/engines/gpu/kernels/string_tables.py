@@ -17,7 +17,8 @@ from tasks.engines.gpu.kernels.column_arrays import Column, array_of, device
 SHARED = 1 << 12  # slots whose counts fit into the memory that the threads of a block share
 SIZES = (SHARED, 1 << 22)  # of the tables that are tried for counting
 PROBES = 64  # that a value may need before a table counts as too small
-THREADS, BLOCKS = 256, 1056
+THREADS = 256
+BLOCKS = 1056
 NOTHING = np.uint64(0)  # a pointer to nothing
 
 _SOURCE = """
@@ -135,7 +136,8 @@ class _Strings(NamedTuple):
     @classmethod
     def of(cls, values: Column) -> _Strings:
         column = device(values)
-        first, rows = column.offset(), column.size()
+        first = column.offset()
+        rows = column.size()
         mask = column.null_mask() if column.null_count() else None
         offsets = array_of(column.child(0))[first : first + rows + 1]
         return cls(column, offsets, _pointer(column.data()), _pointer(mask), first)
@@ -160,10 +162,13 @@ def is_text(values: Column) -> bool:
 def count_strings(values: Column) -> tuple[cupy.ndarray, cupy.ndarray] | None:
     """(a row of each distinct string, in no certain order, null last as the number behind the last row; their counts,
     int64); None if there are too many. `values` have a row at least."""
-    strings, nulls = _Strings.of(values), values.null_count
+    strings = _Strings.of(values)
+    nulls = values.null_count
     for size in SIZES:
-        slots, counts = cupy.full(size, -1, dtype=cupy.int32), cupy.zeros(size, dtype=cupy.uint64)
-        rows, distinct_counts = cupy.empty(size + 1, cupy.int32), cupy.empty(size + 1, cupy.int64)
+        slots = cupy.full(size, -1, dtype=cupy.int32)
+        counts = cupy.zeros(size, dtype=cupy.uint64)
+        rows = cupy.empty(size + 1, cupy.int32)
+        distinct_counts = cupy.empty(size + 1, cupy.int64)
         status = _insert(strings, slots, counts, PROBES)
         KERNELS.get_function("collect")(
             (-(-size // THREADS),), (THREADS,), (slots, counts, np.uint32(size), rows, distinct_counts, status)
@@ -180,7 +185,8 @@ def count_strings(values: Column) -> tuple[cupy.ndarray, cupy.ndarray] | None:
 
 def _insert(strings: _Strings, slots: cupy.ndarray, counts: object, probes: int) -> cupy.ndarray:
     """Fill a table. Returns two uint32: the first is 1 if the table is too small, `collect` uses the second."""
-    status, size = cupy.zeros(2, dtype=cupy.uint32), len(slots)
+    status = cupy.zeros(2, dtype=cupy.uint32)
+    size = len(slots)
     shared = 4 * size if size <= SHARED else 0
     blocks = min(BLOCKS, -(-(len(strings.offsets) - 1) // THREADS))
     arguments = (*strings.arguments, slots, np.uint32(size), np.uint32(probes), counts, status)
@@ -201,7 +207,8 @@ class StringPlaces:
         """int64 place of each string, -1 for others and for null."""
         places = cupy.full(len(values), -1, dtype=cupy.int64)
         if self.strings and len(values):
-            distinct, strings = self.strings, _Strings.of(values)
+            distinct = self.strings
+            strings = _Strings.of(values)
             table = (*distinct.texts, self.slots, np.uint32(len(self.slots)))
             blocks = min(BLOCKS, -(-len(values) // THREADS))
             KERNELS.get_function("find")((blocks,), (THREADS,), (*table, *strings.arguments, places))
