@@ -759,20 +759,22 @@ class Dataset(KnownFromNVTabular):
             return other
         plan = self.plan
         work = Work(self.handle, Node("pick", name="source"), plan.schema, libraries.resolve_engine(self.engine))
-        pool = self.pool
-        partitions = plan.partitions
-        if isinstance(pool, DaskPool):
-            function, first = pool.with_shared(_columns, work, len(partitions))
-            parts = over_frames(function, first, partitions, f"rows-{uuid4().hex[:8]}", pool.client)
-            stored = list(pool.client.persist(parts))
-        else:
-            stored = pool.map(_columns, work, partitions)
-        inputs = [Input(p.number, frame, p.rows) for p, frame in zip(partitions, stored, strict=True)]
-        partitions = tuple(Partition(one.number, _within(partitions[one.number]), (one,)) for one in inputs)
+        stored = self._store_partitions(work, plan.partitions)
+        inputs = [Input(p.number, frame, p.rows) for p, frame in zip(plan.partitions, stored, strict=True)]
+        partitions = tuple(Partition(one.number, _within(plan.partitions[one.number]), (one,)) for one in inputs)
         blocks = tuple(block for partition in partitions for block in partition.blocks)
         options = {name: value for name, value in plan.options.items() if name in ("keyed", NUMBERED_ROWS)}
         again = replace(plan, files=(), format="frame", blocks=blocks, partitions=partitions, options=options)
         return _Replanned(self, again, Frames((), (), (), plan.schema, tuple(inputs)))
+
+    def _store_partitions(self, work: Work, partitions: Sequence[Partition]) -> list[Any]:
+        """Compute the columns of all partitions, which stay in memory where they are: with a client on its workers."""
+        pool = self.pool
+        if not isinstance(pool, DaskPool):
+            return pool.map(_columns, work, partitions)
+        function, first = pool.with_shared(_columns, work, len(partitions))
+        parts = over_frames(function, first, partitions, f"rows-{uuid4().hex[:8]}", pool.client)
+        return list(pool.client.persist(parts))
 
     def to_dask_array(self, columns: Sequence[str] | None = None, dtype: npt.DTypeLike | None = None) -> da.Array:
         """A Dask array of columns of numbers: NumPy chunks, CuPy with the engine cudf, one for each partition.

@@ -121,16 +121,13 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
         plans = _plans(request, workers, contract, refused)
         used = used_columns(request, bound_of(request, plans[request.plan_names[0]].schema))
         plans = {split: without_unused(plan, used) for split, plan in plans.items()}
-        bound = bound_of(request, plans[request.plan_names[0]].schema)
         first = plans[request.plan_names[0]]
+        bound = bound_of(request, first.schema)
         sort = request.output.sort_by if flow != "fit" else []
         check_text_order(first, first, request.source, LocalPool(), bound, sort)
         check_columns(request, bound)
-        if request.source.split and wants_unit(first.schema, request.source.split):
-            some = replace(first, partitions=tuple({first.partitions[0], first.partitions[-1]}))
-            few = SourceRows(some, some, "pandas", LocalPool(), request.source.filter)
-            unit_of_numbers(few, request.source.split)
-        sample = sampled(request, plans[request.plan_names[0]])
+        _check_unit_of_split(request, first)
+        sample = sampled(request, first)
     files = _files(request, plans, sample, scale, len(workers.workers))
     wanted = needs(request, plans, workers, sample, scale) if flow != "fit" else None
     if flow != "fit":
@@ -138,32 +135,48 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     refused += _refused(request, wanted)
     if wanted and (error := too_little_memory(request, plans, workers)):
         refused.append(error)
-    changes = matched_to_base(request, plans[request.plan_names[0]].schema)
-    rows = sum(p.rows for p in plans.values())
-    nbytes = sum(p.nbytes for p in plans.values())
+    changes = matched_to_base(request, first.schema)
     return Preview(
         target=str(request.staging.target),
         workers=workers,
         plans=plans,
-        source=plans[request.plan_names[0]].schema,
+        source=first.schema,
         job_source=request.source,
         sample=sample,
         readings=_readings(request, bound, plans, scale),
         needs=wanted,
         files=files if wanted else {},
-        guess=guess(request, int(rows * scale), int(nbytes * scale), workers.threads),
+        guess=_guess_time(request, plans, scale, workers),
         refused=refused,
         scale=scale,
-        left_out=missing_labels(request, plans[request.plan_names[0]].schema),
-        differs=differences_of(request, plans[request.plan_names[0]]),
+        left_out=missing_labels(request, first.schema),
+        differs=differences_of(request, first),
         made_up=_made_up(request, plans, request.source != wanted_source),
         dated=job.dated,
         united=_reading_notes(plans, used),
         contract=list(dict.fromkeys(contract)),
         bad_lines=bad_lines_text([file for plan in plans.values() for file in bad_lines_of(plan)]),
         base="; ".join([base, *(changes.lines if changes else ())]),
-        modes=mode_rows(modes_of(request, plans[request.plan_names[0]].schema)),
+        modes=mode_rows(modes_of(request, first.schema)),
     )
+
+
+def _guess_time(request: Request, plans: Mapping[str, Plan], scale: float, workers: ExpectedWorkers) -> Guess | None:
+    """How long the run may take, by earlier runs of the job."""
+    rows = sum(plan.rows for plan in plans.values())
+    nbytes = sum(plan.nbytes for plan in plans.values())
+    return guess(request, int(rows * scale), int(nbytes * scale), workers.threads)
+
+
+def _check_unit_of_split(request: Request, plan: Plan) -> None:
+    """A JobError if the times by which rows are split are numbers that do not tell their unit.
+
+    Only the first and the last partition are read: where times have an order, they have the least and the largest.
+    """
+    rule = request.source.split
+    if rule and wants_unit(plan.schema, rule):
+        ends = replace(plan, partitions=tuple({plan.partitions[0], plan.partitions[-1]}))
+        unit_of_numbers(SourceRows(ends, ends, "pandas", LocalPool(), request.source.filter), rule)
 
 
 def _reading_notes(plans: Mapping[str, Plan], used: Collection[str]) -> list[str]:

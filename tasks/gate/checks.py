@@ -196,7 +196,7 @@ class NightChecks:
 
     def figures(self) -> Iterator[Finding]:
         """Single figures that are far from each of: their prediction, the last night, the same weekday before."""
-        for places, keys in self._comparable_figures().items():
+        for places, keys in self._group_figures().items():
             design = self.design(places)
             profiles = [self.past[n].profile for n in places]
             figures = [self.before[n] for n in places]
@@ -208,7 +208,7 @@ class NightChecks:
             reach = limit(prediction.scale, design.degrees, self.chance)
             for number, (key, scale) in enumerate(zip(keys, scales, strict=True)):
                 near = [float(prediction.center[number]), *(float(row[number]) for row in prediction.others)]
-                expected = self._expected(key, past[:, number], near, places, design)
+                expected = self._expect(key, past[:, number], near, places, design)
                 far = float(reach[number])
                 if key.check == "rows":
                     far = float(limit(prediction.scale[number], design.degrees, ROWS_CHANCE))
@@ -216,8 +216,8 @@ class NightChecks:
                 if finding is not None:
                     yield finding
 
-    def _comparable_figures(self) -> dict[tuple[int, ...], list[Key]]:
-        """Tonight's figures by the places of the nights that have them; none that too few nights have."""
+    def _group_figures(self) -> dict[tuple[int, ...], list[Key]]:
+        """Group tonight's figures by the places of the nights that have them; none that too few nights have."""
         groups: dict[tuple[int, ...], list[Key]] = defaultdict(list)
         for key in sorted(self.own):
             places = tuple(place for place, figures in enumerate(self.before) if key in figures)
@@ -227,10 +227,10 @@ class NightChecks:
                 groups[places].append(key)
         return groups
 
-    def _expected(
+    def _expect(
         self, key: Key, past: Array, near: list[float], places: tuple[int, ...], design: WeekdayCalendar
     ) -> Expected:
-        """What a figure may be, on its scale: `near` what it is predicted to be, and as far off as is usual for it."""
+        """Say what a figure may be, on its scale: `near` its predictions, and as far off as is usual for it."""
         early = len(places) < self.settings.nights
         if key.check == "rows":
             days, versions = zip(*((self.past[n].day, self.past[n].version) for n in places), strict=True)
@@ -252,7 +252,7 @@ class NightChecks:
         now = scale.to(value)
         early = len(places) < self.settings.nights
         expected = min(before.near, key=lambda one: abs(now - one))
-        less, more = self._allowed_changes(key, scale, before, reach, places, design)
+        less, more = self._limit_changes(key, scale, before, reach, places, design)
         bound = more if now >= expected else -less
         figure = scale.change(now, expected)
         threshold = scale.change(expected + bound, expected)
@@ -273,7 +273,7 @@ class NightChecks:
         text = text.replace("{compared}", before.compared or self.compared(len(places), design))
         return Finding(self.title(key), key.check, _plain(value), _plain(last), figure, threshold, level, text)
 
-    def _allowed_changes(
+    def _limit_changes(
         self, key: Key, scale: Scale, before: Expected, reach: float, places: tuple[int, ...], design: WeekdayCalendar
     ) -> tuple[float, float]:
         """(how much less, how much more than expected) a figure may be, on its scale.
@@ -463,9 +463,9 @@ class NightChecks:
             return
         threshold = self.check("associations").threshold
         most_lost = ASSOCIATION_LOST if threshold is None else threshold
-        pairs = _strong_pairs(self.profile, past)
+        pairs = _find_strong_pairs(self.profile, past)
         of_swapped = {name for finding in swapped for name in finding.column.split(", ")}
-        lost = {name: _lost_association(name, pairs) for name in self.names if name not in of_swapped}
+        lost = {name: _find_lost_association(name, pairs) for name in self.names if name not in of_swapped}
         too_much = {name: one for name, one in lost.items() if one is not None and one.share > most_lost}
         reported: set[str] = set()
         # A column that has lost more partners comes first: it explains what these have lost with it.
@@ -542,8 +542,8 @@ class LostAssociation:
     share: float
 
 
-def _strong_pairs(profile: Profile, past: Sequence[Profile]) -> dict[tuple[str, str], PairStrength]:
-    """The pairs of columns that surely go together in the nights before, and tonight's strength of each."""
+def _find_strong_pairs(profile: Profile, past: Sequence[Profile]) -> dict[tuple[str, str], PairStrength]:
+    """Find the pairs of columns that surely go together in the nights before, and tonight's strength of each."""
     pairs: dict[tuple[str, str], PairStrength] = {}
     for pair, association in profile.associations.items():
         nights = [night.associations.get(pair, Association(0.0)) for night in past]
@@ -559,8 +559,8 @@ def _strong_pairs(profile: Profile, past: Sequence[Profile]) -> dict[tuple[str, 
     return pairs
 
 
-def _lost_association(name: str, pairs: Mapping[tuple[str, str], PairStrength]) -> LostAssociation | None:
-    """What a column has lost with those with which it goes together most; None if it goes together with none."""
+def _find_lost_association(name: str, pairs: Mapping[tuple[str, str], PairStrength]) -> LostAssociation | None:
+    """Find what a column has lost with those with which it goes together most; None if it goes together with none."""
     strong = [pair for pair in pairs if name in pair]
     strongest = sorted(strong, key=lambda pair: (-pairs[pair].before, pair))[:PARTNERS]
     if not strongest:

@@ -210,16 +210,8 @@ class Bound:
                 inputs[name] = self._extra_column(i, p, name) or self._missing(name, op)
             learned_from = {name: self._extra_column(i, p, name) for name in op.extra_columns(fitting=True)}
             fit_inputs = {name: place for name, place in learned_from.items() if place is not None} | inputs
-            seen = {n: self.schemas[place][name] for n, (place, name) in fit_inputs.items()}
-            known = Schema(_renamed(c, n) for n, c in seen.items())
-            unsettled = [c.name for c in known.columns if c.properties.get("settles") and pa.types.is_null(c.dtype)]
-            try:
-                outputs = tuple(op.outputs(unit, known, self.fitted.get(key)))
-            except RowmillError as error:
-                if not unsettled:
-                    raise
-                what = f"{type(op).__name__} needs the type of column {unsettled[0]!r} before the fit"
-                raise JobError(what, why=error.what, do="give its type where the column is made: columns_out") from None
+            known = Schema(_renamed(self.schemas[place][name], n) for n, (place, name) in fit_inputs.items())
+            outputs = _make_outputs(op, unit, known, self.fitted.get(key))
             if isinstance(op, Learned) and op.settles_schema and key in self.fitted:
                 gone |= {c.name for c in op.outputs(unit, known, None)} - {c.name for c in outputs}
             depth = max([self.depth(*place) for place in fit_inputs.values()], default=0) + _learns_from_data(op)
@@ -478,6 +470,18 @@ def _without(entry: Entry, gone: Iterable[str]) -> list[Entry]:
 
 def _learns_from_data(op: Operator) -> bool:
     return isinstance(op, Learned) and op.passes > 0
+
+
+def _make_outputs(op: Operator, unit: Unit, known: Schema, fitted: Mapping[str, Any] | None) -> tuple[Column, ...]:
+    """The columns that an operator makes of a unit; a JobError if it needs the type of a column that only rows tell."""
+    unsettled = [c.name for c in known.columns if c.properties.get("settles") and pa.types.is_null(c.dtype)]
+    try:
+        return tuple(op.outputs(unit, known, fitted))
+    except RowmillError as error:
+        if not unsettled:
+            raise
+        what = f"{type(op).__name__} needs the type of column {unsettled[0]!r} before the fit"
+        raise JobError(what, why=error.what, do="give its type where the column is made: columns_out") from None
 
 
 def _renamed(column: Column, name: str) -> Column:

@@ -141,11 +141,11 @@ def in_fitted_types(
     check_kinds(fitted, plan.schema, sorted(needed - (texts - {*own_types})), own_types)
     types = _find_types_under_fit(plan, bound, {*fitted} if untyped else needed, exact, training)
     retyped = {name: dtype_name(types.now[name]) for name in types.wider}
-    as_in_fit = _kinds_of_fit(types, texts)
-    notes = _notes_on_types(types, {*types.now} - {*as_in_fit}, own_types)
+    as_in_fit = _explain_kinds_of_fit(types, texts)
+    notes = _explain_types(types, {*types.now} - {*as_in_fit}, own_types)
     options = {
         **plan.options,
-        ADVICE: _advice_on_values(plan, bound, types, own_types, exact, training),
+        ADVICE: _advise_on_values(plan, bound, types, own_types, exact, training),
         RETYPED: retyped,
         GROWN: {**plan.options.get(GROWN, {}), **notes},
         NUMBER_TEXTS: {**number_texts, **as_in_fit},
@@ -168,7 +168,7 @@ def _find_types_under_fit(
     return TypesUnderFit(fit, now, wider, taken)
 
 
-def _kinds_of_fit(types: TypesUnderFit, texts: Collection[str]) -> dict[str, str]:
+def _explain_kinds_of_fit(types: TypesUnderFit, texts: Collection[str]) -> dict[str, str]:
     """A sentence for each column of text that is a number here and text in the fit, or the other way round."""
     sentences = {}
     for name, now in types.now.items():
@@ -179,7 +179,7 @@ def _kinds_of_fit(types: TypesUnderFit, texts: Collection[str]) -> dict[str, str
     return sentences
 
 
-def _notes_on_types(types: TypesUnderFit, names: Collection[str], own_types: Collection[str]) -> dict[str, str]:
+def _explain_types(types: TypesUnderFit, names: Collection[str], own_types: Collection[str]) -> dict[str, str]:
     """A sentence for each of the columns `names` that the files, or the source itself, have in another type."""
     notes = {}
     read = types.read
@@ -198,7 +198,7 @@ def _notes_on_types(types: TypesUnderFit, names: Collection[str], own_types: Col
     return notes
 
 
-def _advice_on_values(
+def _advise_on_values(
     plan: Plan,
     bound: Bound,
     types: TypesUnderFit,
@@ -212,7 +212,7 @@ def _advice_on_values(
     may_differ = {*read} if plan.format in TEXTS else {*types.wider, *own_types}
     integers = [name for name, dtype in read.items() if pa.types.is_integer(dtype) and name in may_differ]
     takes_floats = bound.taking_wider({name: pa.float64() for name in integers if name not in exact}, training)
-    advice = {}
+    advice: dict[str, str] = {}
     if plan.format in ("csv", "tsv"):
         advice = dict.fromkeys(read, "correct the value, or add it to source.null_values if it means null")
     for name in integers:

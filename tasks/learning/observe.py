@@ -148,7 +148,7 @@ def learn(
     for number, depth in enumerate(phases.depths):
         _learn_phase(phases, number, depth, learned)
     return LearningResult(
-        _final_state(phases, learned, is_fit),
+        _make_final_state(phases, learned, is_fit),
         halved=learned.halved,
         failed=learned.failed,
         seen=together(learned.passes) if learned.passes and options.profile else None,
@@ -194,8 +194,8 @@ def _learn_phase(phases: Phases, number: int, depth: int, learned: LearnedSoFar)
         phase = replace(phase, work=replace(phase.work, profile=None), questions=concluded.questions)
 
 
-def _final_state(phases: Phases, learned: LearnedSoFar, is_fit: bool) -> State:
-    """The state that is saved: the steps in the order of the graph, and what a refit of it has changed in its base."""
+def _make_final_state(phases: Phases, learned: LearnedSoFar, is_fit: bool) -> State:
+    """Make the state that is saved: steps in the order of the graph, and what a refit has changed in its base."""
     base = phases.base
     plan = phases.plan
     state = learned.state
@@ -320,7 +320,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
                 with evaluation.noted(step):
                     by_block = op.observe_blocks(columns, step.unit, context, offsets[step.space])
                 if work.profile and not work.filters:
-                    moments |= _moments_of_source(step, by_block, work.bound)
+                    moments |= _take_moments_of_source(step, by_block, work.bound)
                 tree = join_siblings(op, {(0, b.number): p for b, p in zip(partition.blocks, by_block, strict=True)})
         except Exception as error:
             raise explained(error, step, evaluation.place(step)) from error
@@ -330,8 +330,8 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
     return with_size(Observed(partials, failed=records(evaluation.failed), seen=seen))
 
 
-def _moments_of_source(step: Step, by_block: list[Moments], bound: Bound) -> dict[str, list[Moments]]:
-    """The moments of a column of the source, by its name, if a Normalize has observed it as it is; else {}."""
+def _take_moments_of_source(step: Step, by_block: list[Moments], bound: Bound) -> dict[str, list[Moments]]:
+    """Take the moments of a column of the source, by its name, if a Normalize has observed it as it is; else {}."""
     if not isinstance(step.op, Normalize):
         return {}
     place, name = bound.origin(*step.fit_inputs[step.unit[0]])

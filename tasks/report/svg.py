@@ -36,6 +36,16 @@ def nice_step(span: float, steps: int = 4) -> float:
 SIZE = (640, 190)
 
 
+def _draw_curve(points: Sequence[tuple[float, float]], colour: str) -> list[str]:
+    """A line through points of the drawing; a single point, which makes no line, is a dot."""
+    path = "".join(f"{'L' if i else 'M'}{x:.1f} {y:.1f}" for i, (x, y) in enumerate(points))
+    line = f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.7" stroke-linejoin="round"/>'
+    if len(points) > 1:
+        return [line]
+    x, y = points[0]
+    return [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>', line]
+
+
 def lines(
     title: str,
     curves: Mapping[str, Points],
@@ -69,11 +79,7 @@ def lines(
         dashes = f'stroke="{MUTED}" stroke-dasharray="5 4" fill="none"'
         body.append(f'<path d="M{LEFT} {y(limit):.1f}H{width - RIGHT}" {dashes}/>')
     for number, points in enumerate(curves.values()):
-        path = "".join(f"{'L' if i else 'M'}{x(t):.1f} {y(v):.1f}" for i, (t, v) in enumerate(points))
-        colour = COLOURS[number % len(COLOURS)]
-        if len(points) == 1:
-            body.append(f'<circle cx="{x(points[0][0]):.1f}" cy="{y(points[0][1]):.1f}" r="2.5" fill="{colour}"/>')
-        body.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.7" stroke-linejoin="round"/>')
+        body += _draw_curve([(x(t), y(v)) for t, v in points], COLOURS[number % len(COLOURS)])
     return figure(SIZE, title, "".join(body), list(curves) if len(curves) > 1 else [])
 
 

@@ -155,12 +155,22 @@ def unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
     if units[0] and units[0] == units[1] and not digits:
         return units[0]
     number = "cast(_, 'int64')" if pa.types.is_floating(rows.plan.schema[column].dtype) else "_"
+    raise _explain_unit(column, number, written if most else [], units, digits)
+
+
+def _explain_unit(
+    column: str, number: str, written: Sequence[str], units: tuple[str | None, str | None], digits: str | None
+) -> JobError:
+    """The error for numbers that do not tell their unit; `number` is an expression for one as an integer.
+
+    `written` are the least and the largest, none where all are 0 or null; `units` are theirs, None where there is none.
+    """
     expression = ""
     why = "all of them are null or 0"
     if digits:
         why = f"{written[0]} may be a time as {digits} writes it"
         expression = f"parse_time(cast({number}, 'string'), '{digits}')"
-    elif most:
+    elif written:
         counts = [
             f"{n} {f'counts {u} since 1970' if u else 'is not a time from 1973 to 2286 in any unit'}"
             for n, u in zip(written, units, strict=True)
@@ -171,9 +181,12 @@ def unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
             times = PER_SECOND[units[1]] // PER_SECOND[units[0]]
             expression = f"cast(where(_ < {border}, {number} * {times}, {number}), 'timestamp[{units[1]}]')"
     read = f"; or read them as times, {schema_advice(column, expression)}" if expression else ""
-    what = f"the numbers of column {column!r} do not tell what they count"
-    do = "set source.split.unit: s, ms, us or ns"
-    raise JobError(what, where=f"source.split, column {column}", why=why, do=f"{do}{read}")
+    return JobError(
+        f"the numbers of column {column!r} do not tell what they count",
+        where=f"source.split, column {column}",
+        why=why,
+        do=f"set source.split.unit: s, ms, us or ns{read}",
+    )
 
 
 DIGITS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}

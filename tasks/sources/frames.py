@@ -325,7 +325,7 @@ def _frames(tables: Sequence[pa.Table], inputs: Sequence[Input], facts: Sequence
     if not any(of_frame.rows for of_frame in facts):
         raise DataError("the input has no rows at all", where="Dataset", do="give a frame with rows")
     check_names(schemas[0].names, "Dataset")
-    types = _common_types(schemas)
+    types = _unite_frame_types(schemas)
     sizes = {n: fixed_size({schema.field(n).type for schema in schemas}) for n in types}
     columns = [Column(n, pa.string() if pa.types.is_null(t) else t, properties=sizes[n]) for n, t in types.items()]
     counted = [replace(one, rows=f.rows, hashes=f.hashes) for one, f in zip(inputs, facts, strict=bool(inputs))]
@@ -335,7 +335,7 @@ def _frames(tables: Sequence[pa.Table], inputs: Sequence[Input], facts: Sequence
     return Frames(tuple(tables), rows, sizes_in_bytes, Schema(columns), tuple(counted), dropped)
 
 
-def _common_types(schemas: Sequence[pa.Schema]) -> dict[str, pa.DataType]:
+def _unite_frame_types(schemas: Sequence[pa.Schema]) -> dict[str, pa.DataType]:
     """The types of the columns of all frames, of columns of nulls those of a frame that has values; a DataError where
     frames have different columns, or a column in types of different kinds."""
     types: dict[str, pa.DataType] = {f.name: plain_type(f.type) for f in schemas[0]}

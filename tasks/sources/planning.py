@@ -112,7 +112,7 @@ class InspectedFiles:
 
 
 @dataclass(frozen=True)
-class ColumnTypes:
+class ReadTypes:
     """The types in which columns of files are read, where they are not those of the files.
 
     declared: by column of the files, the type of `source.schema`; columns that files may lack only if one has them.
@@ -173,7 +173,7 @@ def make_plan(
     read_as, known = _take_elements(listed, files.full, written, fit) if source.explode else (files.full, written)
     types = _find_column_types(listed, read_as, known, folders, fit)
     columns = _unite_columns(listed, replace(files, full=read_as), types, folders, null_types or {})
-    options = _plan_options(listed, read_as, types, columns, folders, known)
+    options = _make_options(listed, read_as, types, columns, folders, known)
     if options.get("bad_lines"):  # a line is bad by the types of what stands in it: by those of lists, not of elements
         stored = {field.name: field.type for item in files.full for field in item.schema}
         options |= {BAD: files.bad_lines, TYPES: line_types(stored, {n: written[n] for n in types.declared})}
@@ -277,10 +277,10 @@ def _find_column_types(
     known: Mapping[str, str],
     folders: Collection[str],
     fit: Fit | None,
-) -> ColumnTypes:
+) -> ReadTypes:
     """Find the types in which columns are read; `known` are those of `source.schema` that are not in `folders`."""
     there = {name for item in files for name in item.schema.names}
-    fields = _fields_of_structs([name for name in listed.described if name not in there], files)
+    fields = _find_fields_of_structs([name for name in listed.described if name not in there], files)
     of_fields = {n: known[n] for n in fields if n in known}
     of_columns = {n: t for n, t in known.items() if n not in of_fields}
     declared = {n: t for n, t in of_columns.items() if n in there or n not in listed.optional}
@@ -289,20 +289,20 @@ def _find_column_types(
     if listed.format in TEXTS:
         of_fit = fit.number_texts.items() if fit else ()
         texts = {n: t for n, t in of_fit if n in there and n not in of_columns and n not in listed.expressions}
-        number_texts |= _numbers_as_in_fit(texts, files)
+        number_texts |= _explain_numbers_as_text(texts, files)
         texts |= {n: pa.string() for n, e in listed.expressions.items() if n in there and _needs_texts(e, n, files)}
-    return ColumnTypes(declared, of_fields, texts, number_texts, fields)
+    return ReadTypes(declared, of_fields, texts, number_texts, fields)
 
 
-def _fields_of_structs(names: Sequence[str], files: Sequence[Inspected]) -> list[str]:
-    """Those of the names that are fields of structs in some file: `events.aid`."""
+def _find_fields_of_structs(names: Sequence[str], files: Sequence[Inspected]) -> list[str]:
+    """Find those of the names that are fields of structs in some file: `events.aid`."""
     if not any("." in name for name in names):  # schemas of many files are not worth making for nothing
         return []
     schemas = [Schema.from_arrow(item.schema) for item in files]
     return [name for name in names if any(schema.root(name) for schema in schemas)]
 
 
-def _numbers_as_in_fit(texts: Collection[str], files: Sequence[Inspected]) -> dict[str, str]:
+def _explain_numbers_as_text(texts: Collection[str], files: Sequence[Inspected]) -> dict[str, str]:
     """A sentence for each of the columns that is a number here: the fit has read its numbers as text."""
     sentences = {}
     for name in texts:
@@ -315,7 +315,7 @@ def _numbers_as_in_fit(texts: Collection[str], files: Sequence[Inspected]) -> di
 def _unite_columns(
     listed: ListedSource,
     files: InspectedFiles,
-    types: ColumnTypes,
+    types: ReadTypes,
     folders: Collection[str],
     null_types: Mapping[str, pa.DataType],
 ) -> SourceColumns:
@@ -323,7 +323,7 @@ def _unite_columns(
     source = listed.source
     uniting = united(files.full, {**types.texts, **types.declared}, null_types, source.missing, folders)
     named = _folder_columns(_named(files.paths, source), source)
-    outside = _outside_folders(files.paths, source, folders)
+    outside = _find_files_outside(files.paths, source, folders)
     uniting = uniting.with_outside(outside, [item.file.path for item in files.full], source.missing)
     schema = Schema([*uniting.schema.columns, *(named[n] for n in folders)])
     fields = [_of_type(schema[n], types.of_fields.get(n)) for n in types.fields]
@@ -333,8 +333,8 @@ def _unite_columns(
     return SourceColumns(schema, uniting, computed)
 
 
-def _outside_folders(paths: Sequence[str], source: Source, folders: Collection[str]) -> dict[str, list[str]]:
-    """By column of `folders`, the files that are in no folder that names it."""
+def _find_files_outside(paths: Sequence[str], source: Source, folders: Collection[str]) -> dict[str, list[str]]:
+    """Find, by column of `folders`, the files that are in no folder that names it."""
     return {
         name: [path for path, value in zip(paths, values, strict=True) if value == OUTSIDE]
         for name, values in _named(paths, source, OUTSIDE).items()
@@ -342,15 +342,15 @@ def _outside_folders(paths: Sequence[str], source: Source, folders: Collection[s
     }
 
 
-def _plan_options(
+def _make_options(
     listed: ListedSource,
     files: Sequence[Inspected],
-    types: ColumnTypes,
+    types: ReadTypes,
     columns: SourceColumns,
     folders: Mapping[str, Sequence[str | None]],
     known: Collection[str],
 ) -> dict[str, Any]:
-    """The plan's options: those of the readers, and what is to say of columns; nothing is said of what is plain."""
+    """Make the plan's options: those of the readers, and what there is to say about columns."""
     on_host = {name for item in files for name in item.on_host} | columns.uniting.on_host
     on_host |= {*columns.computed, *types.fields}
     parsed = {field.name for item in files for field in item.schema if _is_parsed(field, known, columns.schema)}

@@ -91,7 +91,7 @@ def united(
                 there = columns.origin.get(name, first.file.path)
                 columns.apart.setdefault(name, _lacking(name, inspected[number], there))
     types = {n: null_types.get(n, t) if pa.types.is_null(t) else t for n, t in types.items()}
-    sizes = _fixed_sizes(inspected, declared)
+    sizes = _collect_fixed_sizes(inspected, declared)
     schema = Schema(Column(name, _without_null(dtype), properties=sizes.get(name, {})) for name, dtype in types.items())
     return United(schema, absent, columns.apart, columns.grown)
 
@@ -148,7 +148,7 @@ def _unite_types(inspected: Sequence[Inspected], declared: Collection[str], fold
     return columns
 
 
-def _fixed_sizes(inspected: Sequence[Inspected], declared: Collection[str]) -> dict[str, dict[str, int]]:
+def _collect_fixed_sizes(inspected: Sequence[Inspected], declared: Collection[str]) -> dict[str, dict[str, int]]:
     """By column that is not declared, the property of lists that have the same length in all files."""
     written: dict[str, set[pa.DataType]] = {}
     for name, dtype in {(f.name, f.type) for item in inspected for f in item.schema if f.name not in declared}:

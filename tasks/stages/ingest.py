@@ -19,7 +19,7 @@ from tasks.cluster.parallelism import sizing
 from tasks.cluster.pool import Pool
 from tasks.core.contract import Contract, check_contract
 from tasks.core.dtypes import dtype_name
-from tasks.core.plan import PARSED, Block, File, Plan
+from tasks.core.plan import PARSED, Block, File, Plan, Sizing
 from tasks.core.schema import Schema
 from tasks.core.settings import OF_STEPS
 from tasks.core.stage_results import IngestResult
@@ -235,40 +235,51 @@ def _plan(
     notes: list[str] = saved.data.get("contract", []) if reused else []
     grown: list[str] = saved.data.get("united", []) if reused else []
     if not reused:
-        planned = {split: _planned(request, split, path, pool) for split, path in paths.items() if split != LEARN_FROM}
-        if LEARN_FROM in paths:  # in the types of the night
-            known = base_schema(request, planned[request.plan_names[0]].plan.schema)
-            alike = replace(request, base=request.base and replace(request.base, schema=known.to_json()))
-            planned[LEARN_FROM] = _planned(alike, LEARN_FROM, paths[LEARN_FROM], pool)
-        plans = {split: one.plan for split, one in planned.items()}
+        planned = _plan_splits(request, pool, paths)
         notes = [note for one in planned.values() for note in one.notes]
         grown = [note for one in planned.values() for note in one.grown]
         if target:
             write_bad_lines(target, [one.bad for one in planned.values()])
         if request.source.valid:
-            same_schema(plans["train"].schema, plans["valid"].schema)
-        saved.set_plans(
-            plans,
-            origins={split: one.origins for split, one in planned.items() if one.origins is not None},
-            repeated={split: one.repeated for split, one in planned.items() if one.repeated is not None},
-            division=next((one.division for one in planned.values() if one.division), None),
-        )
-        saved.data["learned_files"] = [file for one in planned.values() for file in one.learned]
-        saved.data["columns"] = {split: one.columns for split, one in planned.items()}
-        exploded = {split: one.exploded for split, one in planned.items() if one.exploded}
-        saved.data["exploded"] = [f"{split}: {text}" if split else text for split, text in exploded.items()]
-        saved.data["bad_lines"] = {split: files for split, one in planned.items() if (files := one.bad[1])}
-        saved.data["users"] = users if request.source.parse_once or any(map(differ, plans.values())) else None
+            same_schema(planned["train"].plan.schema, planned["valid"].plan.schema)
+        _note_plans(saved, planned)
+        depends_on_users = request.source.parse_once or any(differ(one.plan) for one in planned.values())
+        saved.data["users"] = users if depends_on_users else None
     numbers = _number_of_files(request, saved, pool) if request.flow != "fit" else {}
     run = {"fingerprint": wanted, "started": began, "files": numbers, "made_up": sample}
     write_json(saved.path, {**saved.data, **run, "contract": notes, "united": grown})
     return _PlanResult(reused, notes, grown)
 
 
+def _plan_splits(request: Request, pool: Pool, paths: Mapping[str, Any]) -> dict[str, Planned]:
+    """Plan each split, and the rows from which alone is learned in the types of the others."""
+    planned = {split: _planned(request, split, path, pool) for split, path in paths.items() if split != LEARN_FROM}
+    if LEARN_FROM in paths:  # in the types of the night
+        known = base_schema(request, planned[request.plan_names[0]].plan.schema)
+        alike = replace(request, base=request.base and replace(request.base, schema=known.to_json()))
+        planned[LEARN_FROM] = _planned(alike, LEARN_FROM, paths[LEARN_FROM], pool)
+    return planned
+
+
+def _note_plans(saved: PlanOf, planned: Mapping[str, Planned]) -> None:
+    """Take the plans of all splits, and what is known of their rows and files, into the data of `plan.json`."""
+    saved.set_plans(
+        {split: one.plan for split, one in planned.items()},
+        origins={split: one.origins for split, one in planned.items() if one.origins is not None},
+        repeated={split: one.repeated for split, one in planned.items() if one.repeated is not None},
+        division=next((one.division for one in planned.values() if one.division), None),
+    )
+    saved.data["learned_files"] = [file for one in planned.values() for file in one.learned]
+    saved.data["columns"] = {split: one.columns for split, one in planned.items()}
+    exploded = {split: one.exploded for split, one in planned.items() if one.exploded}
+    saved.data["exploded"] = [f"{split}: {text}" if split else text for split, text in exploded.items()]
+    saved.data["bad_lines"] = {split: files for split, one in planned.items() if (files := one.bad[1])}
+
+
 def _number_of_files(request: Request, saved: PlanOf, pool: Pool) -> dict[str, int]:
     """How many files each split would have if no row of its plan was left out: its positions are divided by them."""
     workers = len(pool.planned_for.workers)
-    files = dict[str, int]()
+    files: dict[str, int] = {}
     for split in request.splits:
         plan = saved.plan(split)
         files[split] = number_of_files(request.output, plan.rows, bound_of(request, plan.schema).output, workers)
@@ -339,8 +350,8 @@ class Planned:
 def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     """Plan one split."""
     source = request.source
-    run = request.run
-    limits = sizing(request.of_stage(request.planned_stage).engine, pool.planned_for, run.min_partition_size)
+    engine = request.of_stage(request.planned_stage).engine
+    limits = sizing(engine, pool.planned_for, request.run.min_partition_size)
     with naming_valid(split):
         plan = make_plan(
             source.model_copy(update={"path": path, "valid": None}),
@@ -350,8 +361,8 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
             fit=request.fit,
             notes=str(request.staging.folder / FOLDER),
         )
-    bad = (plan, bad_lines_of(plan))
-    notes = list[str]()
+    bad = plan, bad_lines_of(plan)
+    notes: list[str] = []
     if request.rules is not None:
         plan, notes = under_rules(plan, request.rules, split)
     types = {name: dtype_name(column.dtype) for name, column in plan.schema.items() if not name.startswith("__")}
@@ -373,23 +384,32 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
         columns = [name for name in plan.schema if name in used or source.keys]  # the rows of keys have all columns
         plan = _parsed(plan, request.staging.folder / f"{PARSED}{split}", columns, pool)
         planned = replace(planned, plan=plan)
+    return _look_at_rows(request, split, planned, limits, pool)
+
+
+def _look_at_rows(request: Request, split: str, planned: Planned, limits: Sizing, pool: Pool) -> Planned:
+    """The planned split with what `source.unique` and `source.split` find in its rows; with `source.keys`, with the
+    plan of the files into which rows of the same key are brought together."""
+    source = request.source
+    run = request.run
+    folder = request.staging.folder
+    plan = planned.plan
     rows = SourceRows(
         plan, plan, request.engine, pool, source.filter, exchange=run.exchange, floor=run.min_partition_size
     )
     if source.unique:
-        repeats, count = repeated_rows(rows, source.unique, request.staging.folder / f"repeated{split}.bits")
+        repeats, count = repeated_rows(rows, source.unique, folder / f"repeated{split}.bits")
         rows = replace(rows, rules=RowRules(repeats))
         file = {"path": "", "digest": ""} if source.keys else {"path": repeats.path, "digest": repeats.digest}
         repeated = {**file, "rows": count}  # rows grouped by keys are written without them
         planned = replace(planned, repeated=repeated)
     if source.split:
-        planned = replace(planned, division=split_division(rows, source.split, request.staging.folder))
+        planned = replace(planned, division=split_division(rows, source.split, folder))
     if not source.keys:
         return planned
-    folder = request.staging.folder / f"keyed{split}"
     size = partition_size(source, plan.nbytes, limits)
-    keyed = by_keys(replace(rows, filter=None), source.keys, source.sort_by, folder, size)
-    shutil.rmtree(request.staging.folder / f"{PARSED}{split}", ignore_errors=True)  # the keyed files have its rows
+    keyed = by_keys(replace(rows, filter=None), source.keys, source.sort_by, folder / f"keyed{split}", size)
+    shutil.rmtree(folder / f"{PARSED}{split}", ignore_errors=True)  # the keyed files have its rows
     return replace(planned, plan=keyed, origins=[file.to_json() for file in plan.files])
 
 

@@ -132,13 +132,13 @@ def needs(
     splits = _estimate_splits(request, plans, workers, sample, scale)
     kind = "disk" if any(split.choice.kind == "disk" for split in splits.values()) else "memory"
     in_memory = max(split.pieces for split in splits.values()) if kind == "memory" else 0
-    at_work = _partitions_at_work(request, plans, workers, scale)
-    cached = _cached_bytes(request, splits, workers, scale)
+    at_work = _estimate_partitions_at_work(request, plans, workers, scale)
+    cached = _estimate_cached_bytes(request, splits, workers, scale)
     if request.engine == "cudf":
-        memory = _memory_with_gpus(splits, workers, at_work, in_memory, cached)
+        memory = _estimate_memory_with_gpus(splits, workers, at_work, in_memory, cached)
     else:
-        memory = _memory_without_gpus(request, splits, workers, at_work, in_memory, cached)
-    scratch = _scratch_bytes(request, splits, workers, scale)
+        memory = _estimate_memory_without_gpus(request, splits, workers, at_work, in_memory, cached)
+    scratch = _estimate_scratch_bytes(request, splits, workers, scale)
     written = sum(split.written for split in splits.values())
     return Needs(
         device=memory.device,
@@ -175,10 +175,10 @@ def _estimate_splits(
     return splits
 
 
-def _partitions_at_work(
+def _estimate_partitions_at_work(
     request: Request, plans: Mapping[str, Plan], workers: Workers, scale: float
 ) -> PartitionsAtWork:
-    """The partitions that threads compute at the same time; with more rows than in the plans, they are larger."""
+    """Estimate the partitions that are computed at the same time; with more rows than in the plans, they are larger."""
     largest = max(partition.nbytes for plan in plans.values() for partition in plan.partitions)
     most = largest_partition(request.source, sizing(request.engine, workers))
     most_partitions = max(len(plan.partitions) for plan in plans.values())
@@ -188,8 +188,10 @@ def _partitions_at_work(
     )
 
 
-def _cached_bytes(request: Request, splits: Mapping[str, SplitEstimate], workers: Workers, scale: float) -> int:
-    """Bytes of the columns that statistics caches for transform in host memory, until pieces need the memory."""
+def _estimate_cached_bytes(
+    request: Request, splits: Mapping[str, SplitEstimate], workers: Workers, scale: float
+) -> int:
+    """Estimate the bytes of columns that statistics caches in host memory for transform until pieces need the room."""
     learned = splits.get(request.plan_names[0])
     if learned is None:  # the validation data alone, before they are brought together
         return 0
@@ -203,10 +205,10 @@ def _cached_bytes(request: Request, splits: Mapping[str, SplitEstimate], workers
     return min(each * len(workers.workers), int(learned.plan.nbytes * scale))
 
 
-def _memory_with_gpus(
+def _estimate_memory_with_gpus(
     splits: Mapping[str, SplitEstimate], workers: Workers, at_work: PartitionsAtWork, in_memory: int, cached: int
 ) -> MemoryNeeds:
-    """The memory of a run on GPUs; `in_memory` are bytes of pieces, `cached` of columns."""
+    """Estimate the memory of a run on GPUs; `in_memory` are bytes of pieces, `cached` of columns."""
     working = copies("cudf") * at_work.nbytes
     if workers.device_memory:
         working = min(working, work_limit(workers.device_memory))  # further partitions wait
@@ -217,7 +219,7 @@ def _memory_with_gpus(
     )
 
 
-def _memory_without_gpus(
+def _estimate_memory_without_gpus(
     request: Request,
     splits: Mapping[str, SplitEstimate],
     workers: Workers,
@@ -225,8 +227,8 @@ def _memory_without_gpus(
     in_memory: int,
     cached: int,
 ) -> MemoryNeeds:
-    """The memory of a run on CPUs, which compute partitions and then write files; `in_memory` are bytes of pieces,
-    `cached` of columns."""
+    """Estimate the memory of a run on CPUs, which compute partitions and then write files; `in_memory` are bytes of
+    pieces, `cached` of columns."""
     limit = host_work_limit(workers.smallest_memory, threads_of_each(workers), in_memory > 0)
     plans = [split.plan for split in splits.values()]
     computing = _partition_at_work(plans, at_work.largest, limit) * at_work.count
@@ -238,9 +240,11 @@ def _memory_without_gpus(
     return MemoryNeeds(device=0, host=host)
 
 
-def _scratch_bytes(request: Request, splits: Mapping[str, SplitEstimate], workers: Workers, scale: float) -> int:
-    """Bytes of the run's own files at their peak: parsed text throughout; next to it either the pieces and the rows
-    grouped by keys, or what the rules of the source note before these are written."""
+def _estimate_scratch_bytes(
+    request: Request, splits: Mapping[str, SplitEstimate], workers: Workers, scale: float
+) -> int:
+    """Estimate the bytes of the run's own files at their peak: parsed text throughout; next to it either the pieces and
+    the rows grouped by keys, or what the rules of the source note before these are written."""
     source = request.source
     plans = [split.plan for split in splits.values()]
     parsed = int(sum(plan.nbytes for plan in plans) * scale) if source.parse_once else 0

@@ -26,9 +26,9 @@ from tasks.job.source_rules import counted
 from tasks.manifest import Manifest
 from tasks.shuffle.choice import Choice, choose, make_exchange
 from tasks.shuffle.parts import check_types
-from tasks.shuffle.pieces import totals
+from tasks.shuffle.pieces import CutSummary, totals
 from tasks.shuffle.row_order import choice_text, number_of_files
-from tasks.shuffle.rows_to_files import rows_to_files, write_files
+from tasks.shuffle.rows_to_files import RowsToFiles, rows_to_files, write_files
 from tasks.stages.commit import describe
 from tasks.stages.kept_order import KeptOrder, fits, keeps_order
 from tasks.storage import hive
@@ -92,65 +92,96 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
         hive.check_columns(output.partition_on, shuffle.schema)
         check_types(output, shuffle.schema)
         fitted = staging.new / WORKFLOW
-        notes = FittedNotes(origin.reading)
-        save_fitted(origin.final or work.final, work.schema, work.learned, fitted, notes)
+        save_fitted(origin.final or work.final, work.schema, work.learned, fitted, FittedNotes(origin.reading))
         shuffle = replace(shuffle, cutting=replace(shuffle.cutting, work=sent(work, fitted, pool)))
-        in_order = run.exchange == "auto" and keeps_order(work, plan, output.shuffle)
-        if in_order and fits(work, plan.rows, shuffle.files, pool):
-            choice = Choice(KeptOrder.kind, "each file is made of its own rows, in their order")
-        else:
-            choice = choose(run.exchange, plan.rows, shuffle.schema, pool, work.engine)
-        log.info("where rows wait for their files: %s; %s", EXCHANGES[choice.kind], choice.because)
-        exchange = _open_exchange(choice, plan.rows * row_bytes(shuffle.schema), pool, staging)
-        try:
-            pieces = shuffle.cut(exchange, choice.on_host)
-            between = time.perf_counter()
-            parts = shuffle.parts(pieces.counts)
-            if output.chooses_files:
-                why = choice_text(sum(part.rows for part in parts), row_width(shuffle.schema))
-                log.info("output.files: %s, %s", f"{len(parts):,}", why)
-            writing = shuffle.writing(staging.new, staging.notes, on_host=choice.off_device)
-            records_of_parts = write_files(exchange, writing, parts)
-            if isinstance(exchange, KeptOrder):
-                pieces = totals(exchange.summaries)
-            records = [record for of_part in records_of_parts for record in of_part]
-        finally:
-            exchange.close()
+        choice = _choose_exchange(work, plan, output, pool, run, shuffle)
+        written = _write_rows(shuffle, plan, output, pool, staging, choice)
         check_unchanged(plan.files, plan.options.get("storage_options"))
-        done = time.perf_counter()
-        warn(pieces.failed_casts)
-        stages = {
-            "transform": _figures(between - started, plan.rows, pieces.nbytes)
-            | leave_out_empty({"failed_casts": pieces.failed_casts}),
-            "shuffle_write": _figures(done - between, pieces.rows_out, sum(r["bytes"] for r in records)),
-        }
-        data = describe(
-            plan.numbered_rows,
-            pieces.left_out.get("other_splits"),
-            records,
-            work.bound.output,
-            output,
-            work.engine,
-            exchange=choice.kind,
-            stages=stages,
-            fingerprints={"source": plan.fingerprint},
-            seconds=round(time.perf_counter() - started, 3),
-            **leave_out_empty(
-                {
-                    "reading": plan.reading,
-                    "row_rules": counted(origin.row_rules, pieces.left_out) if origin.row_rules else {},
-                    "made_up": made_up(file.path for file in plan.files),
-                    "left_out": list(origin.left_out),
-                }
-            ),
-        )
+        data = _describe_output(work, plan, output, origin, choice, written, started)
         if output.metadata_file:
-            data["footers"] = write_footers(staging.new, records)
+            data["footers"] = write_footers(staging.new, written.records)
         write_json(staging.new / MANIFEST, seal(data))
         manifest = Manifest(str(publish(staging, output)), data)
         if text := manifest.empty_files:
             log.warning("%s", text)
         return manifest
+
+
+@dataclass(frozen=True)
+class WrittenRows:
+    """The rows that were written: what is known of their pieces, a record of each part, and the moment between the two
+    stages, as `time.perf_counter` has it."""
+
+    pieces: CutSummary
+    records: list[dict[str, Any]]
+    transformed: float
+
+
+def _choose_exchange(work: Work, plan: Plan, output: Output, pool: Pool, run: Run, shuffle: RowsToFiles) -> Choice:
+    """Choose where rows wait for their files; rows that keep their order need not wait."""
+    in_order = run.exchange == "auto" and keeps_order(work, plan, output.shuffle)
+    if in_order and fits(work, plan.rows, shuffle.files, pool):
+        choice = Choice(KeptOrder.kind, "each file is made of its own rows, in their order")
+    else:
+        choice = choose(run.exchange, plan.rows, shuffle.schema, pool, work.engine)
+    log.info("where rows wait for their files: %s; %s", EXCHANGES[choice.kind], choice.because)
+    return choice
+
+
+def _write_rows(
+    shuffle: RowsToFiles, plan: Plan, output: Output, pool: Pool, staging: Staging, choice: Choice
+) -> WrittenRows:
+    """Transform the rows, and write them to the staging folder."""
+    exchange = _open_exchange(choice, plan.rows * row_bytes(shuffle.schema), pool, staging)
+    try:
+        pieces = shuffle.cut(exchange, choice.on_host)
+        transformed = time.perf_counter()
+        parts = shuffle.parts(pieces.counts)
+        if output.chooses_files:
+            why = choice_text(sum(part.rows for part in parts), row_width(shuffle.schema))
+            log.info("output.files: %s, %s", f"{len(parts):,}", why)
+        writing = shuffle.writing(staging.new, staging.notes, on_host=choice.off_device)
+        records_of_parts = write_files(exchange, writing, parts)
+        if isinstance(exchange, KeptOrder):
+            pieces = totals(exchange.summaries)
+        records = [record for of_part in records_of_parts for record in of_part]
+    finally:
+        exchange.close()
+    return WrittenRows(pieces, records, transformed)
+
+
+def _describe_output(
+    work: Work, plan: Plan, output: Output, origin: Origin, choice: Choice, written: WrittenRows, started: float
+) -> dict[str, Any]:
+    """The content of the manifest; casts that failed are warned of."""
+    done = time.perf_counter()
+    pieces = written.pieces
+    records = written.records
+    warn(pieces.failed_casts)
+    transform = _figures(written.transformed - started, plan.rows, pieces.nbytes)
+    if pieces.failed_casts:
+        transform["failed_casts"] = pieces.failed_casts
+    nbytes = sum(record["bytes"] for record in records)
+    shuffle_write = _figures(done - written.transformed, pieces.rows_out, nbytes)
+    more = {
+        "reading": plan.reading,
+        "row_rules": counted(origin.row_rules, pieces.left_out) if origin.row_rules else {},
+        "made_up": made_up(file.path for file in plan.files),
+        "left_out": list(origin.left_out),
+    }
+    return describe(
+        plan.numbered_rows,
+        pieces.left_out.get("other_splits"),
+        records,
+        work.bound.output,
+        output,
+        work.engine,
+        exchange=choice.kind,
+        stages={"transform": transform, "shuffle_write": shuffle_write},
+        fingerprints={"source": plan.fingerprint},
+        seconds=round(time.perf_counter() - started, 3),
+        **leave_out_empty(more),
+    )
 
 
 def _open_exchange(choice: Choice, need: int, pool: Pool, staging: Staging) -> Any:

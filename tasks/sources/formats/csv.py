@@ -175,7 +175,7 @@ class Delimited:
     def _count_lines(
         self,
         heads: Sequence[text_ranges.Head],
-        names: Sequence[Sequence[str]],
+        names: Sequence[list[str]],
         options: dict[str, Any],
         limits: Limits,
         parallel_map: Callable[..., Any],

@@ -56,7 +56,7 @@ def survey(
         for head in full:
             _check_lines(head)
     types, grown, number_texts = seen or text_ranges.types_of(full, partial(_infer, options), parallel_map)
-    types.update(_declared_types(types, options))
+    types.update(_parse_declared_types(types, options))
     keys = [name for name in types if name not in options["schema"]] if len(full) > 1 else []
     lacking = dict(zip(full, parallel_map(partial(_lacking, options, keys), full), strict=True)) if keys else {}
     return [
@@ -72,7 +72,7 @@ def survey(
     ]
 
 
-def _declared_types(types: Mapping[str, pa.DataType], options: Mapping[str, Any]) -> dict[str, pa.DataType]:
+def _parse_declared_types(types: Mapping[str, pa.DataType], options: Mapping[str, Any]) -> dict[str, pa.DataType]:
     """The types of `source.schema`, but for those of fields of structs, and of optional columns that no file has."""
     left_out = {*options.get("optional", ())} - {*types}
     inferred = Schema(Column(name, dtype) for name, dtype in types.items())
