@@ -31,8 +31,7 @@ SETTINGS = """
 markers =
     system:
     nightly:
-test_cpu_seconds = 0.15
-suite_core_minutes = 0.001
+addopts = --test-cpu-seconds 0.15 --suite-core-minutes 0.001
 """
 UNIT = 0.2  # CPU seconds on the reference host
 TESTS = """

@@ -295,7 +295,12 @@ class Delimited:
             raise _no_value(misfit, types[misfit.name], file, before, options) from None
 
     def _table(
-        self, data: bytes, names: Sequence[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any]
+        self,
+        data: bytes,
+        names: Sequence[str],
+        types: dict[str, pa.DataType],
+        wanted: list[str],
+        options: dict[str, Any],
     ) -> pa.Table:
         """The table; pa.ArrowException or `_Misfit` for a value that does not fit."""
         try:
@@ -355,7 +360,13 @@ class Delimited:
         return dict(zip(wanted, table.columns, strict=True))
 
     def _check_large(
-        self, name: str, values: pa.ChunkedArray, exact: bool, data: bytes, names: Sequence[str], options: dict[str, Any]
+        self,
+        name: str,
+        values: pa.ChunkedArray,
+        exact: bool,
+        data: bytes,
+        names: Sequence[str],
+        options: dict[str, Any],
     ) -> None:
         """Refuse numbers that floats do not hold: those beyond their range, and whole numbers where all must be
         `exact`."""

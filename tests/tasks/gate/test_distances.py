@@ -9,7 +9,6 @@ from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
 from tasks.core.schema import ROW
-from tasks.gate import distances
 from tasks.gate.distances import in_cells, jensen_shannon, l_infinity, noise, psi, quantile_cells, shares, t_limit
 from tasks.profile.associations import associations
 
@@ -88,7 +87,7 @@ def test_associations_have_their_values_however_cells_are_counted(
     counted_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two columns of few cells are counted once for both ways, others once for each."""
-    monkeypatch.setattr(distances, "SMALL", counted_once)
+    monkeypatch.setattr("tasks.profile.associations.SMALL", counted_once)
     n = np.arange(6_000, dtype=np.uint64)
     brand = (n * n + 7 * n) % 311
     columns = {
