@@ -26,7 +26,7 @@ from tasks.sources import planning
 from tasks.stages import ingest
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
-from tests.stages import run_stages
+from tests.stages import Report, run_stages
 
 KINDS = ("clicks", "carts", "orders")
 SESSIONS: list[dict[str, Any]] = [
@@ -196,7 +196,7 @@ def test_a_preview_and_a_report_show_the_new_rows(tmp_path: Path) -> None:
     assert section.text == TEXT
     assert shown.rows == 120
     assert shown.sample.before.num_rows == 120
-    run_stages(made.request("pandas"))
+    run_stages(made.request("pandas"), plugins=[Report()])
     report = (tmp_path / "out" / "_report.html").read_text()
     assert "events.aid" in report
     assert "could not be sampled" not in report

@@ -72,11 +72,15 @@ def test_a_cluster_takes_no_variables_from_the_one_before(
         with make_cluster(Cluster(kind="cpu", **asked)) as cluster, Client(cluster, set_as_default=False) as client:
             return int(next(iter(client.run(of_worker).values()))["arrow"])
 
+    def ours() -> list[str]:
+        """What rowmill says: Dask talks as much as the tests before have left its loggers to."""
+        return [record.getMessage() for record in caplog.records if not record.name.startswith("distributed")]
+
     assert [seen(threads_per_worker=n) for n in (1, 3)] == [1, 3]
-    assert not caplog.messages
+    assert not ours()
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert seen(threads_per_worker=2) == 5  # the user's own
-    assert not caplog.messages
+    assert not ours()
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert seen(threads_per_worker=2) == 1
     assert "OMP_NUM_THREADS=1 thread(s) instead of 2" in "".join(caplog.messages)

@@ -248,6 +248,7 @@ TRIED = {  # modules whose advice names a setting of the source with its value: 
     "tasks/core/dtypes.py", "tasks/sources/uniting.py", "tasks/sources/formats/csv.py",
     "tasks/sources/formats/jsonl.py", "tasks/sources/planning.py", "tasks/job/source_rules.py",
     "tasks/sources/formats/parquet_int96.py",
+    "tasks/sources/exploded.py",  # tests/tasks/sources/test_exploded.py
     "tasks/ops/base.py",  # tests/tasks/ops/test_categorify.py
     "tasks/shuffle/row_sets.py", "tasks/job/text_order.py",  # tests/tasks/job/test_text_order.py
     "tasks/engines/algorithms/written_numbers.py",  # tests/tasks/sources/test_written_numbers.py
