@@ -26,6 +26,7 @@ from tasks.sources import planning
 from tasks.stages import ingest
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
+from tests.frames import to_list
 from tests.stages import Report, run_stages
 
 KINDS = ("clicks", "carts", "orders")
@@ -169,7 +170,7 @@ def test_a_fitted_workflow_explodes_later_data(tmp_path: Path, engine: str) -> N
 
     saved = Workflow.load(tmp_path / "fit")
     again = saved.transform(Dataset(str(tmp_path / "later.jsonl"), engine=engine))
-    assert [*again.head()["session"]] == [7, 7]
+    assert to_list(again.head()["session"]) == [7, 7]
     served = saved.transform(pa.table({"session": [7], "events.aid": [3]}))
     assert served.to_pydict() == {"events.aid": [out["events.aid"][0]], "session": [7]}
 
