@@ -50,7 +50,8 @@ def canonical_bits(values: Array, dtype: pa.DataType, xp: ModuleType, as_integer
     With `as_integers`, whole floats have the bits of the integer, int64 or uint64.
     """
     if pa.types.is_floating(dtype):
-        floats = values.astype(xp.float64) + 0.0
+        with np.errstate(invalid="ignore"):  # in the place of a null there may be a signalling NaN
+            floats = values.astype(xp.float64) + 0.0
         bits = floats.view(xp.uint64)
         if not as_integers:
             return bits

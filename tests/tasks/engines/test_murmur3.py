@@ -142,6 +142,20 @@ def test_empty_and_all_null_columns(dtype, engine):
     assert hashes([None, None], dtype, engine) == [NULL_HASH, NULL_HASH]
 
 
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "one", "signalling"),
+    [(pa.float64(), 0x3FF0 << 48, 0x7FF0 << 48 | 1), (pa.float32(), 0x3F80_0000, 0x7F80_0001),
+     (pa.float16(), 0x3C00, 0x7C01)],
+)  # fmt: skip
+def test_any_bits_may_lie_in_the_place_of_a_null(dtype, one, signalling, whole):
+    """A signalling NaN, of which numpy warns: columns from a GPU have there what its memory had."""
+    bits = np.array([one, signalling], f"u{dtype.bit_width // 8}")
+    column = pa.Array.from_buffers(dtype, 2, [pa.py_buffer(b"\x01"), pa.py_buffer(bits)])
+    assert column.to_pylist() == [1.0, None]
+    assert hash_array(column, whole=whole).tolist() == hash_array(pa.array([1.0, None]), whole=whole).tolist()
+
+
 def test_a_column_of_type_null_is_all_null():
     assert hash_array(pa.nulls(2)).tolist() == [NULL_HASH, NULL_HASH]
 
