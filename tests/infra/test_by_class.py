@@ -46,9 +46,11 @@ dask_jobqueue = pytest.importorskip("dask_jobqueue", reason="needs dask-jobqueue
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clusters")]
 
 SUBMIT = """#!/bin/bash
-# A queue that runs each job at once: the script of the first argument, or of stdin, in a session of its own.
+# A queue that runs each job at once: the script of the first argument, or of stdin, in a session of its own and in a
+# folder of the queue. Where the tests run, packages called as rowmill's would be imported in their place.
 job=$(mktemp {folder}/job-XXXXXX.sh)
 cat "${{1:-/dev/stdin}}" > "$job"
+cd {folder}
 setsid bash "$job" > "$job.out" 2>&1 &
 echo "Job <$!> is submitted"
 """
