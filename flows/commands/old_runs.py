@@ -50,8 +50,8 @@ def prune_runs(seconds: float, dry_run: bool = False) -> Pruned:
         while page := _ended(client, before, runs if dry_run else 0):
             ends += [run.end_time for run in page if run.end_time]
             shown = _artifacts(client, page)
-            artifacts = artifacts + len(shown)
-            runs = runs + len(page)
+            artifacts += len(shown)
+            runs += len(page)
             for artifact in [] if dry_run else shown:
                 _delete(client.delete_artifact, artifact.id)
             for run in [] if dry_run else page:

@@ -36,7 +36,7 @@ WAITS = "waits for an answer"  # the outcome of a night of which the gate asks
 log = logging.getLogger("rowmill")
 
 
-class RunDatesPlugin(FlowPlugin):
+class BegunDatesPlugin(FlowPlugin):
     """Puts the dates that earlier runs have begun before the run's own one, and shows the nights of a deployment."""
 
     place: ClassVar[int] = 30
@@ -45,6 +45,7 @@ class RunDatesPlugin(FlowPlugin):
         own = flow.own
         if own.dated is not None and (there := _published_before(own)):
             return end_published(own, there)
+        flow.errors.clear()  # of the time before, where the run goes on after an answer
         try:
             if own.dated is not None and own.dated.became:
                 begun = [flow.make(_always(run_date)) for run_date in begun_dates(flow)]

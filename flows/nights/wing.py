@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flows.nights.base import BasePlugin
 from flows.nights.late import ReadyByPlugin
-from flows.nights.run_dates import RunDatePlugin, RunDatesPlugin
+from flows.nights.run_dates import BegunDatesPlugin, RunDatePlugin
 
 PLUGINS = (RunDatePlugin, BasePlugin)
-FLOW_PLUGINS = (ReadyByPlugin, RunDatesPlugin)
+FLOW_PLUGINS = (ReadyByPlugin, BegunDatesPlugin)
