@@ -40,7 +40,8 @@ def published_before(request: Request, plans: PlanOf) -> Path | None:
 
 
 def _is_of_date(output: Path, dated: dict[str, Any]) -> bool:
-    noted = {**PublishedOutput(output).fitted, **PublishedOutput(output).manifest}.get("dated")
+    published = PublishedOutput(output)
+    noted = {**published.fitted, **published.manifest}.get("dated")
     run_date = noted.get("run_date") if isinstance(noted, dict) else None
     return bool(run_date == dated.get("run_date"))
 
