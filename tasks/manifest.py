@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 from pydantic import Field
@@ -15,6 +15,7 @@ from pydantic import Field
 from tasks.core.dtypes import is_list, leaf_type
 from tasks.core.merlin import merlin_text
 from tasks.core.schema import Schema
+from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError, JobError, near
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import read_json
@@ -122,8 +123,8 @@ class ManifestForm(ResourcesForm):
     labels: Names = []
     left_out: Names = []
     dated: DatedForm | None = None
-    checks: dict[str, Any] = {}
-    contract: dict[str, Any] = {}
+    checks: JsonObject = {}
+    contract: JsonObject = {}
     base: BaseForm | Literal["none"] | None = None
     output: OutputForm
     seed: int = 0
@@ -147,7 +148,7 @@ class Manifest:
     """
 
     path: str
-    data: Mapping[str, Any] = field(repr=False)
+    data: JsonObject = field(repr=False)
 
     @property
     def rows(self) -> dict[str, int]:
@@ -155,7 +156,7 @@ class Manifest:
         return dict(self.data["rows"])
 
     @property
-    def parts(self) -> list[dict[str, Any]]:
+    def parts(self) -> list[JsonObject]:
         """The files of the output in their order: path in the folder, rows, bytes and digest of each."""
         return list(self.data["parts"])
 
@@ -249,7 +250,7 @@ class Manifest:
         return Manifest(str(path), data)
 
 
-def dated_lines(dated: Mapping[str, Any]) -> list[str]:
+def dated_lines(dated: JsonObject) -> list[str]:
     """The date of a run as manifests and fitted workflows have it (`dated`), where it comes from, and what each pattern
     of its job became.
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset
@@ -19,6 +18,7 @@ from flows.preview.preview_tables import print_rows, print_table, text_table
 from tasks.core.dtypes import dtype_name
 from tasks.core.merlin import merlin_text
 from tasks.core.schema import Schema, embeddings_of
+from tasks.core.strict_json import JsonObject
 from tasks.core.units import amount
 from tasks.engines.convert.python_values import rows_listed
 from tasks.errors import DataError, HostError, JobError, near
@@ -41,6 +41,7 @@ from tasks.job.publication import read_publication
 from tasks.manifest import Manifest, dated_lines, folders_of, no_output, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.docstrings import docstring_of
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.installed import classes_of, entries
 from tasks.report.growth_section import growth
 from tasks.shuffle.row_order import choice_text
@@ -184,13 +185,13 @@ def _print_schema(title: str, schema: Schema, console: Console) -> None:
     print_table(table, console)
 
 
-def _show_reading(reading: Mapping[str, Any], console: Console) -> None:
+def _show_reading(reading: JsonObject, console: Console) -> None:
     """Print how the rows were read; new data are read in the same way."""
     if reading:
         console.print(f"source read with {'; '.join(reading_lines(reading))}", markup=False, soft_wrap=True)
 
 
-def _show_date(dated: Mapping[str, Any] | None, console: Console) -> None:
+def _show_date(dated: JsonObject | None, console: Console) -> None:
     """Print the date of the run and what each pattern of its job became."""
     for number, line in enumerate(dated_lines(dated) if dated else ()):
         console.print(f"{'' if number else 'the date is '}{line}", markup=False, soft_wrap=True)
@@ -275,7 +276,7 @@ def _show_learned(folder: Path, values: int, console: Console) -> None:
             print_table(table, console)
 
 
-def _add_learned(step: Step, fitted: Mapping[str, Any], values: int, vocabularies: Table, others: Table) -> None:
+def _add_learned(step: Step, fitted: FittedValues, values: int, vocabularies: Table, others: Table) -> None:
     """A row for what a step learned."""
     if is_vocabulary(fitted):
         size = fitted["size"]
@@ -330,9 +331,7 @@ def lineage_lines(out: Path, column: str | None = None) -> Iterator[str]:
             yield f"{name}: from {one.column}{where}, {one.influence.lower()}{f' by {by}' if by else ''}"
 
 
-def _lineage_of_all(
-    workflow: Path, saved: SavedWorkflow, lineage: ColumnLineage, history: Mapping[str, Any]
-) -> Iterator[str]:
+def _lineage_of_all(workflow: Path, saved: SavedWorkflow, lineage: ColumnLineage, history: JsonObject) -> Iterator[str]:
     """Yield what all columns of an output were made of: versions, files that were learned, and what chose its rows."""
     for folder in _with_bases(workflow.parent if workflow.name == WORKFLOW else workflow):
         yield from _version_lines(folder)

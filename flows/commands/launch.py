@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from rich.console import Console
 
 from flows.commands.console import debugging
 from infra.workers.garbage import loading
+from tasks.core.strict_json import JsonObject
 from tasks.errors import GiveUpError, JobError, RowmillError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _job_text(job: str) -> str | None:
     return None
 
 
-def job_of(source: str, changes: Sequence[str], sample: bool = False, date: str | None = None) -> dict[str, Any]:
+def job_of(source: str, changes: Sequence[str], sample: bool = False, date: str | None = None) -> JsonObject:
     """The content of a job file or recipe with changes and the date of `--date`; modules beside the file and here
     become importable."""
     from flows.job.job import load_job
@@ -104,12 +105,12 @@ def _date_change(date: str | None) -> list[str]:
 
 def application_of(
     fitted: Path, source: Sequence[str], output: Path | None, changes: Sequence[str], date: str | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """The parameters of `apply` as typed; modules beside the current folder become importable."""
     from flows.job.job import Application, set_key
 
     importable(Path.cwd())
-    data: dict[str, Any] = {"fitted": str(fitted)}
+    data: JsonObject = {"fitted": str(fitted)}
     if source:
         data["source"] = {"path": source[0] if len(source) == 1 else list(source)}
     if output:
@@ -121,13 +122,13 @@ def application_of(
 
 def refit_of(
     base: Path, source: Sequence[str], output: Path | None, changes: Sequence[str], date: str | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """The parameters of `refit` as typed; modules beside the current folder become importable."""
     from flows.job.job import set_key
     from flows.job.refit_job import Refit
 
     importable(Path.cwd())
-    data: dict[str, Any] = {"base": str(base)}
+    data: JsonObject = {"base": str(base)}
     if source:
         data["source"] = {"path": source[0] if len(source) == 1 else list(source)}
     if output:
@@ -138,7 +139,7 @@ def refit_of(
 
 
 def launch(
-    data: Mapping[str, Any], module: str, load_flow: Callable[[], Any], console: Console, debug: bool = False
+    data: JsonObject, module: str, load_flow: Callable[[], Any], console: Console, debug: bool = False
 ) -> list[str]:
     """Run a flow (preprocess, fit, apply) in this process, under a Prefect server; show its progress.
 
@@ -229,9 +230,7 @@ def ends_without_memory() -> Iterator[None]:
         threading.excepthook = before
 
 
-def _ready(
-    data: Mapping[str, Any], console: Console, module: str, load_flow: Callable[[], Any]
-) -> tuple[Any, Any, Any]:
+def _ready(data: JsonObject, console: Console, module: str, load_flow: Callable[[], Any]) -> tuple[Any, Any, Any]:
     """(the job, the server, the flow on the job's cluster), with all that they import."""
     from flows.run.worker_imports import worker_imports
 
@@ -259,7 +258,7 @@ def say_dead_runs(console: Console, output: Path | None = None) -> None:
         console.print(f"crashed  the run {name}: its process was killed", soft_wrap=True, markup=False)
 
 
-def _job(data: Mapping[str, Any], module: str) -> AnyJob:
+def _job(data: JsonObject, module: str) -> AnyJob:
     """The job; the slow part of the start of its workers has begun."""
     from flows.job.refit_job import maker_of
     from flows.run.worker_imports import worker_imports

@@ -11,6 +11,7 @@ import typer
 
 from flows.commands.console import terminal
 from flows.run.announcements import send_waiting
+from tasks.core.strict_json import JsonObject
 from tasks.core.wings import need_wing
 from tasks.errors import JobError
 
@@ -228,7 +229,7 @@ def finish(staging: Staging, question: Question) -> None:
     from flows.commands.launch import importable, launch
     from flows.job.access import limited_runs
 
-    data: dict[str, Any] = dict(question.parameters)
+    data: JsonObject = dict(question.parameters)
     if question.date is not None:
         data["run"] = {**data.get("run", {}), "date": question.date}
     importable(Path.cwd())
@@ -237,7 +238,7 @@ def finish(staging: Staging, question: Question) -> None:
         launch(data, f"flows.{question.flow}", _flow(question.flow), terminal(), debugging())
 
 
-def _check_noted(staging: Staging, question: Question, data: dict[str, Any]) -> None:
+def _check_noted(staging: Staging, question: Question, data: JsonObject) -> None:
     """A JobError unless the job of a question is one for the work in a staging folder, runs nobody's code, and means
     the same here as where it was started."""
     from flows.job.access import LIMITS, relative_paths

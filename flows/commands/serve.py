@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from tasks.core.strict_json import JsonObject
 
 File = Annotated[Path | None, typer.Option("--file", help="a prefect.yaml of your own; infra/prefect.yaml if left out")]
 Notify = Annotated[
@@ -150,7 +152,7 @@ def deploy(
     console.print(f"next     {next_}", soft_wrap=True, markup=False)
 
 
-def doubtful_jobs(data: Mapping[str, Any]) -> Iterator[str]:
+def doubtful_jobs(data: JsonObject) -> Iterator[str]:
     """A line for each deployment whose job is not valid, whose job file is not in the current folder, or whose schedule
     does not go with the job.
 
@@ -165,7 +167,7 @@ def doubtful_jobs(data: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{full_name(spec)}: {doubt}" for doubt in _doubts(parameters, spec.get("schedules") or []))
 
 
-def _doubts(parameters: Mapping[str, Any], schedules: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _doubts(parameters: JsonObject, schedules: Sequence[JsonObject]) -> Iterator[str]:
     """What is doubtful about a job, if the parameters have one, and about its schedules."""
     from flows.job.dates import of_this_moment
     from flows.job.parameters import job_maker

@@ -35,6 +35,7 @@ from flows.draft.written_values import null_texts
 from tasks.core.dtypes import is_list, schema_advice
 from tasks.core.plan import EXPLODED, Block, File, Partition
 from tasks.core.schema import Schema
+from tasks.core.strict_json import JsonObject
 from tasks.dataset import Dataset
 from tasks.engines.convert import libraries
 from tasks.errors import DataError, NoInputError
@@ -70,7 +71,7 @@ class Layout:
     """The settings with which a file of text can be read, where those by default do not fit it, what is doubtful about
     its header, and the names of its columns."""
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: JsonObject = field(default_factory=dict)
     doubt: str = ""
     names: tuple[str, ...] = ()
     line: str = ""  # the first line, whether or not it names the columns
@@ -130,7 +131,7 @@ def readable(source: object) -> Readable:
     return replace(seen, others=keyed, doubt=layout.doubt)
 
 
-def _tried(source: object, layout: Mapping[str, Any], look: Callable[[Any, Mapping[str, Any]], Readable]) -> Readable:
+def _tried(source: object, layout: JsonObject, look: Callable[[Any, JsonObject], Readable]) -> Readable:
     """A source as it can be read: with the layout; else with quotes that are letters, else without bad lines."""
     try:
         return look(source, layout)
@@ -153,11 +154,11 @@ def _tried(source: object, layout: Mapping[str, Any], look: Callable[[Any, Mappi
     return replace(without, refused=refused)
 
 
-def _format_of(source: object, layout: Mapping[str, Any]) -> str | None:
+def _format_of(source: object, layout: JsonObject) -> str | None:
     return layout.get("format") or format_by_suffix(_files(Dataset(source))[0].path)
 
 
-def _planned(source: object, layout: Mapping[str, Any]) -> Readable:
+def _planned(source: object, layout: JsonObject) -> Readable:
     data = Dataset(source, **layout)
     if ABSENT in data.plan.options:
         layout = {**layout, "missing": "null"}
@@ -191,7 +192,7 @@ def _with_nulls(data: Dataset) -> tuple[Dataset, list[str]]:
     return (data.with_null_values([*data.null_values, *nulls]) if nulls else data), nulls
 
 
-def _as_it_fits(source: object, layout: Mapping[str, Any]) -> Readable:
+def _as_it_fits(source: object, layout: JsonObject) -> Readable:
     """A source with a sample; columns of text are strings if values further down do not fit the type of the first, and
     keys of JSON lines are if their values are of several kinds."""
     types: dict[str, str] = {}
@@ -206,7 +207,7 @@ def _as_it_fits(source: object, layout: Mapping[str, Any]) -> Readable:
             types |= dict.fromkeys(misfits, "string")
 
 
-def _misfits(source: object, layout: Mapping[str, Any], error: DataError) -> list[str]:
+def _misfits(source: object, layout: JsonObject, error: DataError) -> list[str]:
     """The columns whose values do not fit the type of the first ones, if they can be read as texts."""
     form = _format_of(source, layout)
     if form == "jsonl":
@@ -286,7 +287,9 @@ def _alike(data: Dataset, source: Any) -> tuple[Any, Layout, tuple[OtherTable, .
     main = max(groups.values(), key=worth)
     layout = layouts[main[0]]
     for other in main:  # what one file has may be missing at the beginning of the first
-        signs = {key: layouts[other].settings[key] for key in ("quote", "escape") if key in layouts[other].settings}
+        signs: JsonObject = {
+            key: layouts[other].settings[key] for key in ("quote", "escape") if key in layouts[other].settings
+        }
         layout = replace(layout, settings={**signs, **layout.settings})
     # Without numbers in it, a header may look like values: files that begin with the same line are alike.
     alike = {*main, *(file for file in layouts if layouts[file].line == layout.line)}

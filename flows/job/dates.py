@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tasks.core.settings import Run, S
+from tasks.core.strict_json import JsonObject
 from tasks.job.run_date import Dated, RunDate, is_pattern, parse_run_date, resolved, run_date_at
 
 DateOf = Callable[[Run], RunDate]
@@ -47,7 +48,7 @@ def with_date(job: S, date_of: DateOf = of_this_moment) -> tuple[S, Dated | None
     return _replaced(job, values), Dated(run_date, became), texts
 
 
-def with_patterns(data: dict[str, Any], patterns: Mapping[str, str]) -> dict[str, Any]:
+def with_patterns(data: JsonObject, patterns: Mapping[str, str]) -> JsonObject:
     """The plain values of a job with texts put back at their places, as the job's author wrote them.
 
     >>> with_patterns({"source": {"path": ["a", "b"]}}, {"source.path[1]": "{date}"})

@@ -21,6 +21,7 @@ from flows.job.job import recipes
 from infra.clusters.configurations import configurations
 from infra.clusters.model import OF_CLASS, Cluster
 from tasks.core.settings import Refitting, Source
+from tasks.core.strict_json import JsonObject
 
 Schema = dict[str, Any]
 CHOICES = {"string": "one", "array": "several", "null": "none"}  # what the page calls the types of a path
@@ -156,7 +157,7 @@ def section(model: type[BaseModel], shown: Sequence[str]) -> Schema:
     }
 
 
-def _inlined(part: Any, definitions: Mapping[str, Any]) -> Any:
+def _inlined(part: Any, definitions: JsonObject) -> Any:
     """A schema with what its references stand for in their place."""
     if isinstance(part, list):
         return [_inlined(one, definitions) for one in part]

@@ -21,7 +21,7 @@ from tasks import ops
 from tasks.core.contract import Contract, make_contract
 from tasks.core.schema import Tags
 from tasks.core.settings import NO_BASE, Checks, Output, Refitting, Run, S, Section, Source, collector_file, some_path
-from tasks.core.strict_json import encoded
+from tasks.core.strict_json import JsonObject, encoded
 from tasks.core.wings import check_keys
 from tasks.engines.expression.syntax import parse
 from tasks.errors import JobError, RowmillError, mistakes, near, place_text
@@ -59,14 +59,14 @@ class Feature(Section):
     """Columns, and the operators that they go through one after another. A nested list of columns is a group."""
 
     columns: list[str | list[str]] = Field(min_length=1, description="names, patterns such as x*, and groups: [a, b]")
-    ops: list[dict[str, Any]] = Field([], description="operators, from the first to the last: {op: Normalize}")
+    ops: list[JsonObject] = Field([], description="operators, from the first to the last: {op: Normalize}")
     keep: bool = Field(True, description="false: only for later entries, not written")
 
     @field_validator("ops")
     @classmethod
-    def _in_json(cls, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _in_json(cls, value: list[JsonObject]) -> list[JsonObject]:
         """As they reach the server and the workers: `.inf` of YAML would be null there."""
-        strict: list[dict[str, Any]] = encoded(value)
+        strict: list[JsonObject] = encoded(value)
         return strict
 
 
@@ -93,7 +93,7 @@ class DatedJob(Section):
         became = self._dated.became if self._dated else {}
         return [pattern for name, (pattern, _) in became.items() if name.startswith(place)]
 
-    def as_written(self) -> dict[str, Any]:
+    def as_written(self) -> JsonObject:
         """The job as plain values, with the patterns that its author wrote."""
         data = self.model_dump(by_alias=True, mode="json", exclude_unset=True)
         return with_patterns(data, self._written)
@@ -108,7 +108,7 @@ class CheckedJob(DatedJob):
         cluster: Cluster
         run: Run
 
-    contract: dict[str, Any] | str | None = Field(
+    contract: JsonObject | str | None = Field(
         None, description="types, nulls and domains of the source's columns: a map, or a YAML file that has it"
     )
     checks: Checks = Field(Checks(), description=WHAT_FOLLOWS)
@@ -262,7 +262,7 @@ class Application(CheckedJob):
         return self.checked(applying_request(source, Path(absolute(self.fitted)), output, run, engine))
 
 
-def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Application:
+def make_application(data: JsonObject, date_of: DateOf = of_this_moment) -> Application:
     """The application of plain values; the fitted workflow is there and whole as far as its JSON says.
 
     `date_of` says which date its patterns mean.
@@ -295,7 +295,7 @@ def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) 
     return application
 
 
-def exchange_on(run: Run, cluster: Cluster) -> dict[str, Any]:
+def exchange_on(run: Run, cluster: Cluster) -> JsonObject:
     """Workers that come and go cannot keep the pieces: whoever is retired would take them along."""
     if cluster.scaling and run.exchange == "memory":
         scaled_by = "adapt" if cluster.adapt else cluster.kind if cluster.preset else "adapt_kwargs"
@@ -332,7 +332,7 @@ def recipes() -> list[str]:
     return sorted(p.stem for p in RECIPES.glob("*.yaml"))
 
 
-def load_job(source: str | Path | Mapping[str, Any], changes: Sequence[str] = (), sample: bool = False) -> Job:
+def load_job(source: str | Path | JsonObject, changes: Sequence[str] = (), sample: bool = False) -> Job:
     """The job of a YAML file (or of its content), with `section.key=value` changes; every mistake is a JobError.
 
     `sample`: look-alike data are wanted at the job's paths, wherever these were written.
@@ -354,7 +354,7 @@ def load_job(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()
     return make_job({**data, "source": dict(whole)}, lines)
 
 
-def make_job(data: Mapping[str, Any], lines: Lines | None = None, date_of: DateOf = of_this_moment) -> Job:
+def make_job(data: JsonObject, lines: Lines | None = None, date_of: DateOf = of_this_moment) -> Job:
     """The job of plain values; what a recipe says is the base (maps merge, lists replace).
 
     `features` may be YAML text, of a whole job too. Messages name the line, of that text or of the file that `lines`
@@ -432,7 +432,7 @@ def refuse_source_inside(job: CheckedJob) -> None:
         refuse_inside(path or [], job.output.path)
 
 
-def with_whole_job(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
+def with_whole_job(data: JsonObject, lines: Lines) -> JsonObject:
     """The data with a whole job where `features` is the text of one, such as a draft: the other values are laid over
     it. A JobError for a job file beside it, and for values that differ from those of the text."""
     text = data.get("features")
@@ -451,7 +451,7 @@ def with_whole_job(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
         )
     own = Lines().of(text, "features")
     for place, value in flat(others):
-        there: dict[str, Any] = written
+        there: JsonObject = written
         for key in place[:-1]:
             inner = there.get(key)
             there = inner if isinstance(inner, dict) else {}
@@ -481,7 +481,7 @@ def flat(data: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterator[tupl
             yield (*before, name), value
 
 
-def _with_features(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
+def _with_features(data: JsonObject, lines: Lines) -> JsonObject:
     """The data with `features` as a list where it is YAML text: the list, or the map that has it under `features`."""
     text = data.get("features")
     if not isinstance(text, str):
@@ -497,7 +497,7 @@ def _with_features(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
     return {**data, "features": features}
 
 
-def validated(model: type[S], data: Mapping[str, Any], lines: Lines | None = None) -> S:
+def validated(model: type[S], data: JsonObject, lines: Lines | None = None) -> S:
     known = lines or Lines()
     if beyond := [f"{_place(path, known)} {why}" for path, why in _beyond(data)]:
         raise JobError("the job is not valid:\n    " + "\n    ".join(beyond))
@@ -507,7 +507,7 @@ def validated(model: type[S], data: Mapping[str, Any], lines: Lines | None = Non
         raise JobError("the job is not valid:\n    " + "\n    ".join(_lines(error, data, model, known))) from None
 
 
-def check_size(data: Mapping[str, Any]) -> None:
+def check_size(data: JsonObject) -> None:
     """A JobError for values that lie too deep in each other, or are too many: of a file, a form or a call."""
     todo: list[tuple[Any, int, str]] = [(value, 1, str(name)) for name, value in data.items()]
     count = 0
@@ -562,11 +562,11 @@ def check_filter(source: Source) -> None:
             raise _placed(error, "source.downsample.where") from None
 
 
-def with_recipe(data: Mapping[str, Any]) -> dict[str, Any]:
+def with_recipe(data: JsonObject) -> JsonObject:
     return laid_over(recipe_of(data), data)
 
 
-def recipe_of(data: Mapping[str, Any]) -> dict[str, Any]:
+def recipe_of(data: JsonObject) -> JsonObject:
     """The job of the recipe that a job begins with; {} without one."""
     name = data.get("recipe")
     if not name:
@@ -576,7 +576,7 @@ def recipe_of(data: Mapping[str, Any]) -> dict[str, Any]:
     return read_yaml(RECIPES / f"{name}.yaml")
 
 
-def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def laid_over(base: JsonObject, over: JsonObject) -> JsonObject:
     """A partial job laid over another: `merged`, and one way to say how many files replaces the others. A sample
     belongs to the paths that it was written for.
 
@@ -594,7 +594,7 @@ def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any
     return out
 
 
-def with_own_sample(base: Mapping[str, Any], over: Mapping[str, Any], out: dict[str, Any]) -> dict[str, Any]:
+def with_own_sample(base: JsonObject, over: JsonObject, out: JsonObject) -> JsonObject:
     """The result `out` of laying `over` over `base`, which makes no look-alike data at a path that `over` brings.
 
     A sample in `base` was written for the paths of `base`: at another path that is mistyped, made-up data would be
@@ -618,7 +618,7 @@ def with_own_sample(base: Mapping[str, Any], over: Mapping[str, Any], out: dict[
     return {**out, "source": source}
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merged(base: JsonObject, over: JsonObject) -> JsonObject:
     """`over` laid over `base`: maps merge, everything else is replaced.
 
     >>> merged({"a": {"x": 1, "y": [1, 2]}}, {"a": {"y": [3]}})
@@ -631,7 +631,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def read_yaml(path: Path, lines: Lines | None = None) -> dict[str, Any]:
+def read_yaml(path: Path, lines: Lines | None = None) -> JsonObject:
     """The content of a job file, whose lines are added to `lines`; a JobError shows the line that is not YAML."""
     if not path.is_file() and path.suffix == "" and str(path) in recipes():
         path = RECIPES / f"{path.name}.yaml"
@@ -644,7 +644,7 @@ def read_yaml(path: Path, lines: Lines | None = None) -> dict[str, Any]:
     return _sections(text, str(path), path.name, lines)
 
 
-def read_job(job: str, folder: Path | None = None, lines: Lines | None = None) -> dict[str, Any]:
+def read_job(job: str, folder: Path | None = None, lines: Lines | None = None) -> JsonObject:
     """The content of a job file, by its path in a folder; of a job that is written out itself, in several lines."""
     if is_written_out(job):
         return _sections(job, "job", "job", lines)
@@ -656,7 +656,7 @@ def is_written_out(job: str) -> bool:
     return "\n" in job.strip()
 
 
-def _sections(text: str, where: str, name: str, lines: Lines | None) -> dict[str, Any]:
+def _sections(text: str, where: str, name: str, lines: Lines | None) -> JsonObject:
     data = parse_yaml(text, where)
     if not isinstance(data, dict):
         raise JobError(
@@ -667,7 +667,7 @@ def _sections(text: str, where: str, name: str, lines: Lines | None) -> dict[str
     return data
 
 
-def set_key(data: dict[str, Any], change: str, model: type[Section] = Job) -> None:
+def set_key(data: JsonObject, change: str, model: type[Section] = Job) -> None:
     """`output.seed=1` into the data; the value is YAML."""
     path, equals, text = change.partition("=")
     keys = path.strip().split(".")
@@ -690,7 +690,7 @@ def set_key(data: dict[str, Any], change: str, model: type[Section] = Job) -> No
         raise JobError("the value is not valid YAML", where=f"--set {change[:200]}", why=why, do=do) from None
 
 
-def _lines(error: ValidationError, data: Mapping[str, Any], model: type[Section], known: Lines) -> list[str]:
+def _lines(error: ValidationError, data: JsonObject, model: type[Section], known: Lines) -> list[str]:
     """A line per mistake: its place in the job, what is wrong, and near names for unknown keys."""
     lines = []
     for one in mistakes(error, data):

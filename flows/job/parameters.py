@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from prefect import get_client
 from prefect.context import FlowRunContext
@@ -14,18 +13,19 @@ from flows.job.deployed import enter_folder
 from flows.job.job import Job, flat, is_written_out, laid_over, make_job, read_job, with_whole_job
 from flows.job.run_labels import label_host
 from flows.job.yaml_lines import Lines
+from tasks.core.strict_json import JsonObject
 from tasks.errors import JobError
 from tasks.storage.allowed_roots import check_path
 
 
-def job_maker(parameters: Mapping[str, Any]) -> Callable[[DateOf], Job]:
+def job_maker(parameters: JsonObject) -> Callable[[DateOf], Job]:
     """A function that gives the job of a run's parameters on a date; messages name the line of its job file."""
     lines = Lines()
     data = job_data(parameters, lines)
     return lambda date_of: make_job(data, lines, date_of)
 
 
-def job_data(parameters: Mapping[str, Any], lines: Lines | None = None) -> dict[str, Any]:
+def job_data(parameters: JsonObject, lines: Lines | None = None) -> JsonObject:
     """The job, as plain values: parameters that are null say nothing, and sections may be given in part.
 
     Prefect replaces a parameter of the deployment as a whole; here the keys of a section that the run does not name
@@ -51,7 +51,7 @@ def job_data(parameters: Mapping[str, Any], lines: Lines | None = None) -> dict[
     return laid_over(written, data)
 
 
-def _of_deployment() -> dict[str, Any]:
+def _of_deployment() -> JsonObject:
     """The parameters of the deployment of the current run; empty without one, or when it is gone by now."""
     context = FlowRunContext.get()
     deployment = getattr(context.flow_run, "deployment_id", None) if context else None

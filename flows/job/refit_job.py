@@ -33,6 +33,7 @@ from flows.job.job import (
 )
 from infra.clusters.model import Cluster
 from tasks.core.settings import NO_BASE, Checks, Output, Refitting, Run, Source, some_path
+from tasks.core.strict_json import JsonObject
 from tasks.core.wings import check_keys
 from tasks.errors import JobError
 from tasks.graph.node import Node, graph_from_json
@@ -55,7 +56,7 @@ class Refit(CheckedJob):
     )
     refit: Refitting = Field(Refitting(), description=GO_ON)
     cluster: Cluster = Field(Cluster(), description=WORKERS)
-    contract: dict[str, Any] | str | None = Field(
+    contract: JsonObject | str | None = Field(
         None, description="types, nulls and domains of the source's columns, as in a job; that of the base if empty"
     )
     checks: Checks = Field(Checks(), description=f"{WHAT_FOLLOWS}; what is not given is as in the base")
@@ -109,7 +110,7 @@ def chosen_base(root: Path) -> BaseVersion:
     return version
 
 
-def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Refit:
+def make_refit(data: JsonObject, date_of: DateOf = of_this_moment) -> Refit:
     """The refit of plain values; its base is there. `date_of` says which date its patterns mean."""
     check_size(data)
     check_keys(data)
@@ -140,7 +141,7 @@ def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Ref
     return refit
 
 
-def like_base(refit: Refit, known: Mapping[str, Mapping[str, Any]]) -> Refit:
+def like_base(refit: Refit, known: Mapping[str, JsonObject]) -> Refit:
     """The refit with the order and the files of its base, its checks and its contract, where it says nothing itself.
 
     Of checks and output key by key; a contract that is given replaces the whole one. Where the rows go, and over what,

@@ -14,6 +14,7 @@ from flows.job.dates import texts_of
 from flows.job.job import laid_over, merged, read_job, recipe_of
 from infra.orchestration.deployment_file import FOLDER
 from tasks.core.settings import Run
+from tasks.core.strict_json import JsonObject
 from tasks.errors import JobError
 from tasks.job.run_date import as_glob, is_pattern, names_hour, parse_run_date, zone_of
 from tasks.storage.atomic import read_json
@@ -121,7 +122,7 @@ class Calendar:
         return self.night(named.time if has_offset else named.time.replace(fold=1))  # of an hour that comes twice
 
 
-def calendar_of(job: Mapping[str, Any]) -> Calendar:
+def calendar_of(job: JsonObject) -> Calendar:
     """The nights of a job, which has an hour for each run where one of its texts names hours."""
     run = Run(**(job.get("run") or {}))
     return Calendar(run.timezone, any(map(names_hour, texts_of(job).values())))
@@ -274,9 +275,9 @@ def _read(path: Path, _changed: int, _size: int) -> _Note | None:
     if not isinstance(content, dict):
         return None
 
-    def section(name: str) -> Mapping[str, Any]:
+    def section(name: str) -> JsonObject:
         value = content.get(name)
-        return value if isinstance(value, Mapping) else {}
+        return value if isinstance(value, dict) else {}
 
     def number(value: object) -> float | None:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
@@ -306,7 +307,7 @@ class DeployedJob:
     id: Any
     created: datetime
     schedules: tuple[Any, ...]
-    job: Mapping[str, Any]
+    job: JsonObject
     folder: Path
     is_paused: bool = False
 
@@ -416,7 +417,7 @@ def _starts(schedule: Any, start: datetime, end: datetime) -> Iterator[datetime]
     """
     from prefect.server.schemas import schedules
 
-    kinds: dict[str, Any] = {
+    kinds: JsonObject = {
         "cron": schedules.CronSchedule,
         "interval": schedules.IntervalSchedule,
         "rrule": schedules.RRuleSchedule,

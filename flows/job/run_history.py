@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ from typing import Any
 
 from tasks.core.settings import STAGES
 from tasks.core.stage_results import RESOURCES, IngestResult, StageResult, total_resources
+from tasks.core.strict_json import JsonObject
 from tasks.core.versions import stable_json
 from tasks.job.request import Request
 
@@ -44,7 +45,7 @@ def record(request: Request, results: Sequence[StageResult], recipe: str | None 
     done = {name: seconds for name, seconds in stages.items() if seconds is not None}
     if ingest is None or not done:
         return
-    entry: dict[str, Any] = {
+    entry: JsonObject = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "recipe": recipe,
         "job": job_key(request),
@@ -64,7 +65,7 @@ def record(request: Request, results: Sequence[StageResult], recipe: str | None 
         log.debug("the rates of this run were not kept: %s", error)
 
 
-def rates_by_run() -> dict[str, dict[str, Any]]:
+def rates_by_run() -> dict[str, JsonObject]:
     """The recorded figures of this host's runs, by the ids of their flow runs: rows, bytes, seconds of each stage."""
     entries = _entries(state_folder() / "rates.jsonl")
     return {entry["run"]: entry for entry in entries if isinstance(entry.get("run"), str)}
@@ -97,7 +98,7 @@ def _locked() -> Iterator[Path]:
         yield folder / "rates.jsonl"
 
 
-def _append(entry: Mapping[str, Any]) -> None:
+def _append(entry: JsonObject) -> None:
     with _locked() as path:
         entries = [*_entries(path), entry][-MOST_RUNS:]
         unfinished = path.with_suffix(".tmp")
@@ -105,7 +106,7 @@ def _append(entry: Mapping[str, Any]) -> None:
         unfinished.replace(path)
 
 
-def _entries(path: Path) -> list[dict[str, Any]]:
+def _entries(path: Path) -> list[JsonObject]:
     """The runs in the file, without damaged lines."""
     try:
         lines = path.read_text(errors="replace").splitlines()
@@ -114,7 +115,7 @@ def _entries(path: Path) -> list[dict[str, Any]]:
     return [entry for entry in map(_entry, lines) if entry]
 
 
-def _entry(line: str) -> dict[str, Any] | None:
+def _entry(line: str) -> JsonObject | None:
     try:
         entry = json.loads(line)
         taken = entry.setdefault("resources", {})  # runs of earlier versions have none
@@ -174,6 +175,6 @@ def _scaled(runs: Sequence[Any], section: str, names: Sequence[str], unit: str, 
     return {name: median(of_runs) * size for name, of_runs in rates.items() if of_runs}
 
 
-def _distance(entry: Mapping[str, Any], unit: str, size: int, threads: int) -> tuple[float, float]:
+def _distance(entry: JsonObject, unit: str, size: int, threads: int) -> tuple[float, float]:
     """The distance between two runs: in threads, then in size."""
     return abs(math.log(max(entry["threads"], 1) / max(threads, 1))), abs(math.log(entry[unit] / max(size, 1)))

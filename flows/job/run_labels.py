@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from typing import Any
 
 from prefect import get_client
 from prefect.context import FlowRunContext
 
+from tasks.core.strict_json import JsonObject
 from tasks.storage.process_identity import is_alive, namespace, start_time
 
 log = logging.getLogger("rowmill")
@@ -20,7 +20,7 @@ OUTPUT = "rowmill.output"
 PROCESS = "rowmill.process"  # label of a run: the process that executes the flow
 
 
-def label_run(labels: dict[str, Any]) -> None:
+def label_run(labels: JsonObject) -> None:
     """Add labels to the current flow run; nothing without one. A server that is away is no reason to stop."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:

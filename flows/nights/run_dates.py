@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from flows.run.work_of_job import (
     staging_folders,
     staging_of,
 )
+from tasks.core.strict_json import JsonObject
 from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestionError, RowmillError
 from tasks.job.run_date import RunDate, names_hour, parse_run_date, resolved
 from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
@@ -141,7 +142,7 @@ def _read_note(folder: Path) -> dict[str, Any] | None:
     return note if isinstance(note, dict) and (folder / "plan.json").exists() else None
 
 
-def _other_date(note: Mapping[str, Any], staging: Staging) -> JobError:
+def _other_date(note: JsonObject, staging: Staging) -> JobError:
     return JobError(
         f"the run of {note.get('date')} was begun and not published",
         where=str(staging.folder),

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tasks.core.settings import FlowName
+from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError, GiveUpError, RowmillError
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ class PreviewProcess:
                 pipe.close()
         self._files.cleanup()
 
-    def looked(
-        self, data: Mapping[str, Any], flow: FlowName = "preprocess", run_date: RunDate | None = None
-    ) -> Preview:
+    def looked(self, data: JsonObject, flow: FlowName = "preprocess", run_date: RunDate | None = None) -> Preview:
         """Return `flows.preview.job_preview.preview` of a job of plain values on a date, by default the job's
         own or that of this moment; its errors are raised here.
 
@@ -81,7 +79,7 @@ class PreviewProcess:
         return result
 
 
-def looked(data: Mapping[str, Any], flow: FlowName = "preprocess", run_date: RunDate | None = None) -> Preview:
+def looked(data: JsonObject, flow: FlowName = "preprocess", run_date: RunDate | None = None) -> Preview:
     """The same in a process that starts now."""
     with PreviewProcess() as process:
         return process.looked(data, flow, run_date)

@@ -15,6 +15,7 @@ from distributed.security import Security
 
 from infra.clusters import hosts, jobs
 from infra.clusters.encryption import protocol_of, security_of
+from infra.clusters.keywords import Keywords
 from infra.clusters.model import OF_ANY, OF_STARTED, exposed, first_workers
 from infra.clusters.reach import engine_of
 from infra.clusters.remote import (
@@ -138,7 +139,7 @@ def construct(opened: RunningCluster, cluster: Cluster, chosen: Callable[..., An
     return started
 
 
-def _fixed_arguments(cluster: Cluster) -> dict[str, Any]:
+def _fixed_arguments(cluster: Cluster) -> Keywords:
     """The arguments that no keyword of a preset has set."""
     return cluster.preset.cluster_kwargs if cluster.preset else cluster.cluster_kwargs
 
@@ -166,7 +167,7 @@ def _starts_all(cluster: Cluster, chosen: Callable[..., Any]) -> bool:
     return "n_workers" in inspect.signature(chosen).parameters and not jobs.is_of_jobs(chosen)
 
 
-def _constructed(chosen: Any, arguments: dict[str, Any]) -> Any:
+def _constructed(chosen: Any, arguments: Keywords) -> Any:
     """The cluster, which is closed also where its constructor fails once it has started something."""
     if not inspect.isclass(chosen):
         return chosen(**arguments)
@@ -210,12 +211,12 @@ def _arguments(
     settings: str,
     imports: WorkerImports,
     security: Security | None = None,
-) -> dict[str, Any]:
+) -> Keywords:
     """The arguments of preset and job, after those that rowmill sets where the class names them; over them what makes
     workers those of rowmill. `settings` is the line of a job that gives them Dask's settings."""
     taken = inspect.signature(chosen).parameters
     own = dict(cluster.class_arguments)
-    ours: dict[str, Any] = {
+    ours: Keywords = {
         "security": security,
         "shared_temp_directory": "~",
         "scheduler_options": {"dashboard_address": LOOPBACK},
@@ -225,7 +226,7 @@ def _arguments(
         ours |= _of_preset(cluster, chosen, imports, security)
     if jobs.is_of_jobs(chosen):
         own.pop("n_workers", None)  # the queue is asked before a job is submitted
-    known: dict[str, Any] = {name: value for name, value in ours.items() if name in taken and value is not None}
+    known: Keywords = {name: value for name, value in ours.items() if name in taken and value is not None}
     options = known.get("scheduler_options", {}) | dict(own.get("scheduler_options") or {})
     known |= own
     if cluster.preset and options and "scheduler_options" in taken:
@@ -246,7 +247,7 @@ def _arguments(
 
 def _of_preset(
     cluster: Cluster, chosen: Callable[..., Any], imports: WorkerImports, security: Security | None
-) -> dict[str, Any]:
+) -> Keywords:
     """What the keys of the section `cluster` say, by the names that classes have for it."""
     protocol = f"{protocol_of(cluster, security)}://"
     scheduler: dict[str, Any] = {"port": 0, "dashboard": cluster.dashboard, "dashboard_address": LOOPBACK}
@@ -279,9 +280,7 @@ def _check_options(cluster: Cluster, chosen: Callable[..., Any]) -> None:
             )
 
 
-def _of_workers(
-    cluster: Cluster, chosen: Callable[..., Any], arguments: dict[str, Any], imports: WorkerImports
-) -> dict[str, Any]:
+def _of_workers(cluster: Cluster, chosen: Callable[..., Any], arguments: Keywords, imports: WorkerImports) -> Keywords:
     """The options of workers, and the class of those on GPUs, where a class starts plain ones by default. {} where the
     job names the class of workers, and for plain workers of a class of the job's own."""
     plain_class = str(getattr(_parameters(chosen).get("worker_class"), "default", ""))
@@ -289,7 +288,7 @@ def _of_workers(
         return {}
     if not (cluster.preset or cluster.gpus):
         return {}
-    more: dict[str, Any] = {
+    more: Keywords = {
         "worker_options": worker_options(cluster, cluster.gpus, imports) | dict(arguments.get("worker_options") or {})
     }
     if cluster.gpus:

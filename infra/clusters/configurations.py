@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from infra import bounded_yaml
+from infra.clusters.keywords import Keywords
 from tasks.errors import near
 
 VARIABLE = "ROWMILL_CLUSTERS"
@@ -29,7 +30,7 @@ def configurations() -> dict[str, Any]:
     return {str(name): section for name, section in sections.items()}
 
 
-def configuration(data: Mapping[str, Any]) -> dict[str, Any]:
+def configuration(data: Mapping[str, Any]) -> Keywords:
     """The section of the name in `data`; a ValueError for an unknown name, and for keys of `data` that only the host
     may set."""
     if refused := [key for key, value in data.items() if value is not None and key not in OF_JOB]:

@@ -10,6 +10,7 @@ from dask_cuda import LocalCUDACluster
 from dask_cuda.plugins import CPUAffinity
 
 from infra.clusters.cuda_settings import memory_settings, pool_settings, threads_for
+from infra.clusters.keywords import Keywords
 from infra.gpu_errors import transport
 from infra.gpus import Gpu
 from infra.workers.imports import WorkerImports, pre_import, pre_import_settings
@@ -32,7 +33,7 @@ class _CudaCluster(LocalCUDACluster):
 
 
 def start(
-    cluster: Cluster, gpus: list[Gpu], common: dict[str, Any], host_memory: int, imports: WorkerImports
+    cluster: Cluster, gpus: list[Gpu], common: Keywords, host_memory: int, imports: WorkerImports
 ) -> LocalCUDACluster:
     """A worker per GPU with its own RMM resource, CuPy allocating through it, cuDF imported before the first task."""
     offered = {"GPU": 1} | common.pop("resources", {})

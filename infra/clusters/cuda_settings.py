@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from infra.clusters.keywords import Keywords
 from infra.gpus import Gpu
 from infra.sizes import size_in_bytes
 
@@ -22,7 +23,7 @@ def threads_for(cluster: Cluster, gpus: list[Gpu]) -> int:
     return min(16, max(8, usable // (8 * 2**30)))
 
 
-def pool_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> dict[str, Any]:
+def pool_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> Keywords:
     """The arguments of `prepare` in tasks/cluster/transfer/cuda_ipc.py, in bytes of the smallest GPU; nothing over
     UCX."""
     if protocol == "ucx":
@@ -30,7 +31,7 @@ def pool_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> dict[str,
     return {"limit": _aligned(cluster.rmm_pool_size, 0.92, gpus), "shared": cluster.cuda_ipc}
 
 
-def memory_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> dict[str, Any]:
+def memory_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> Keywords:
     """Pool and spiller for workers that speak so, sizes in bytes of the smallest GPU.
 
     Over UCX, which cannot open memory of the asynchronous allocator in another process, RMM's pool of 0.6 (bigger ones

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from distributed.security import Security
 
+from infra.clusters.keywords import Keywords
 from infra.clusters.model import Tls
 from tasks.errors import JobError
 
@@ -98,9 +99,9 @@ def _of_files(tls: Tls) -> Security:
     return security
 
 
-def settings_of(files: dict[str, str]) -> dict[str, object]:
+def settings_of(files: dict[str, str]) -> Keywords:
     """Dask's settings for processes elsewhere, which find ca, cert and key in these files."""
-    settings: dict[str, object] = {
+    settings: Keywords = {
         "distributed.comm.require-encryption": True,
         "distributed.comm.tls.ca-file": files["ca"],
     }

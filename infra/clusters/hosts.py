@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from distributed.security import Security
 
 from infra.clusters.encryption import contents_of
+from infra.clusters.keywords import Keywords
 from infra.clusters.remote import RunningCluster, library
 from tasks.errors import GiveUpError
 
@@ -80,12 +81,10 @@ def certificate_files(hosts: Hosts, security: Security | None) -> dict[str, str]
     return {name: f"{hosts.folder}/{name}.pem" for name in contents_of(security)}
 
 
-def host_arguments(
-    cluster: Cluster, arguments: dict[str, Any], hosts: Hosts, security: Security | None
-) -> dict[str, Any]:
+def host_arguments(cluster: Cluster, arguments: Keywords, hosts: Hosts, security: Security | None) -> Keywords:
     """The arguments of the class on hosts that were prepared: certificates for its client, and where workers spill."""
     spill = {"local_directory": hosts.folder} | dict(arguments.get("worker_options") or {})
-    more: dict[str, Any] = {"worker_options": spill}
+    more: Keywords = {"worker_options": spill}
     if security is not None:
         more["security"] = security
         more["scheduler_options"] = {"protocol": "tls://"} | dict(arguments.get("scheduler_options") or {})

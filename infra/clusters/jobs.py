@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import dask.config
 
+from infra.clusters.keywords import Keywords
 from infra.clusters.remote import CUDA_COMMAND, log, nested, worker_arguments
 from infra.paths import expanded
 from infra.workers.imports import WorkerImports
@@ -42,8 +43,8 @@ def check_command(chosen: Any, where: str) -> None:
 
 
 def job_arguments(
-    cluster: Cluster, chosen: Any, arguments: dict[str, Any], settings: str, imports: WorkerImports
-) -> dict[str, Any]:
+    cluster: Cluster, chosen: Any, arguments: Keywords, settings: str, imports: WorkerImports
+) -> Keywords:
     """Arguments for what a job runs, over those of preset or job: the command of workers, its options, and the lines
     before it. `settings` is the line that gives Dask's settings to the workers.
 
@@ -55,7 +56,7 @@ def job_arguments(
         return {}
     options: list[str] = []
     lines: list[str] = []
-    more: dict[str, Any] = {}
+    more: Keywords = {}
     if cluster.preset or cluster.gpus:
         without = ("interface", "local_directory") if cluster.preset else ("local_directory", "nthreads")
         options += worker_arguments(cluster, cluster.gpus, imports, *without)
@@ -78,7 +79,7 @@ def job_arguments(
     return more
 
 
-def _with_configuration(chosen: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+def _with_configuration(chosen: Any, arguments: Keywords) -> Keywords:
     """The arguments, and those that the configuration of dask-jobqueue has for a class."""
     name = arguments.get("config_name") or chosen.job_cls.default_config_name()
     configured = dask.config.get(f"jobqueue.{name}", {})
@@ -86,7 +87,7 @@ def _with_configuration(chosen: Any, arguments: dict[str, Any]) -> dict[str, Any
     return known | {key: value for key, value in arguments.items() if value is not None}
 
 
-def exported(settings: dict[str, Any]) -> str:
+def exported(settings: Keywords) -> str:
     """The line of a job that gives Dask's settings to its workers."""
     return f"export DASK_INTERNAL_INHERIT_CONFIG={dask.config.serialize(nested(settings))}"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from typing import Any
 
 from dask.system import CPU_COUNT
 from distributed import LocalCluster
@@ -13,6 +12,7 @@ from distributed.system import MEMORY_LIMIT
 
 from infra import gpus
 from infra.clusters.encryption import protocol_of, security_of
+from infra.clusters.keywords import Keywords
 from infra.clusters.model import Cluster, offered
 from infra.clusters.resolve import chosen_gpus
 from infra.environment import GPU_ENVIRONMENT, cpu_environment, local_environment, own_folder
@@ -69,7 +69,7 @@ def cuda(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> LocalCluster:
         )
 
 
-def _common(cluster: Cluster) -> dict[str, Any]:
+def _common(cluster: Cluster) -> Keywords:
     """Arguments of every kind of local cluster. Nothing listens beyond the loopback unless an interface is named."""
     if cluster.interface and cluster.interface not in (names := [name for _, name in socket.if_nameindex()]):
         raise JobError(
@@ -78,7 +78,7 @@ def _common(cluster: Cluster) -> dict[str, Any]:
             do=near(cluster.interface, names),
         )
     security = security_of(cluster)
-    arguments: dict[str, Any] = {
+    arguments: Keywords = {
         "host": None if cluster.interface else "127.0.0.1",
         "interface": cluster.interface,
         "protocol": protocol_of(cluster, security) if security else cluster.protocol,

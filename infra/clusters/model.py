@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from infra.clusters.configurations import configuration
+from infra.clusters.keywords import Keywords
 from infra.clusters.preset import Preset, Presets, read_presets
 from infra.clusters.script_texts import AnyPath, PathWord, Word, check_word
 from infra.environment import is_loopback
@@ -92,8 +93,8 @@ class ClusterBase(BaseModel):
     cluster_class: str | None = Field(
         None, pattern=r"^\w+(\.\w+)+$", description="for kind class: any Dask cluster, such as dask_jobqueue.PBSCluster"
     )
-    cluster_kwargs: dict[str, Any] = Field({}, description="for kind class: arguments of the class")
-    adapt_kwargs: dict[str, Any] = Field({}, description="for kind class: arguments of its adapt: {maximum: 8}")
+    cluster_kwargs: Keywords = Field({}, description="for kind class: arguments of the class")
+    adapt_kwargs: Keywords = Field({}, description="for kind class: arguments of its adapt: {maximum: 8}")
     engine: Engine | None = Field(None, description="for kind class: cudf where its workers have GPUs, else pandas")
 
     presets: ClassVar[Presets] = Presets()
@@ -124,7 +125,7 @@ class ClusterBase(BaseModel):
         return cluster
 
     @model_serializer(mode="wrap")
-    def _as_written(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    def _as_written(self, handler: Callable[[Any], dict[str, Any]]) -> Keywords:
         """Leave to the host what its configuration says."""
         return {key: value for key, value in handler(self).items() if not self._written or key in self._written}
 
@@ -149,7 +150,7 @@ class ClusterBase(BaseModel):
         return self.preset.cluster_class if self.preset else str(self.cluster_class)
 
     @property
-    def class_arguments(self) -> dict[str, Any]:
+    def class_arguments(self) -> Keywords:
         """The arguments of that class, as preset and job say them."""
         return self.preset.arguments(self.section) if self.preset else self.cluster_kwargs
 
@@ -166,7 +167,7 @@ class ClusterBase(BaseModel):
         return f"cluster.{self.kind}" if self.preset else f"cluster.cluster_class = {self.cluster_class}"
 
     @property
-    def scaling(self) -> dict[str, Any]:
+    def scaling(self) -> Keywords:
         """The arguments of `adapt`, between whose bounds the number of workers follows the work; {}: it stays."""
         arguments = self.adapt_kwargs
         if self.preset:
@@ -362,7 +363,7 @@ USER = re.compile(r"(?<=://)[^/\s@]*@")  # of a URL; it may hold a password
 def cluster_model(presets: Presets) -> type[ClusterBase]:
     """The section `cluster` where these presets are kinds, each with a section of its own."""
     kinds = (*HERE, ADDRESS, *presets.usable, BY_CLASS)
-    fields: dict[str, Any] = {"kind": (Literal[kinds], Field("auto", description=KIND))}
+    fields: Keywords = {"kind": (Literal[kinds], Field("auto", description=KIND))}
     for name, preset in presets.usable.items():
         fields[name] = (preset.section() | None, Field(None, description=preset.description))
     model = create_model("Cluster", __base__=ClusterBase, __module__=__name__, __doc__=ClusterBase.__doc__, **fields)

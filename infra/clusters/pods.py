@@ -19,6 +19,7 @@ from distributed import Status
 from distributed.security import Security
 
 from infra.clusters.encryption import contents_of, settings_of
+from infra.clusters.keywords import Keywords
 from infra.clusters.remote import IDLE_SECONDS, nested
 from infra.sizes import size_in_bytes
 from tasks.errors import GiveUpError, JobError
@@ -51,9 +52,9 @@ class Pods:
     n_workers: int = 1
     security: Security | None = None
     protocol: str = "tls://"
-    scheduler_options: dict[str, Any] = field(default_factory=dict)
+    scheduler_options: Keywords = field(default_factory=dict)
     worker_arguments: list[str] = field(default_factory=list)
-    dask_settings: dict[str, Any] = field(default_factory=dict)
+    dask_settings: Keywords = field(default_factory=dict)
     start_timeout: int = 300
 
     def resource(self, name: str, namespace: str) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from pydantic import (
 
 from infra import bounded_yaml
 from infra.clusters.keyword_types import COMMANDS, PATHS, TYPES, default_of
+from infra.clusters.keywords import Keywords
 from tasks.errors import mistakes, near, place_text
 
 VARIABLE = "ROWMILL_CLUSTER_PRESETS"
@@ -84,8 +85,8 @@ class Keyword(Strict):
     # run to others, or, by its word `shell`, commands. Values of a type of path are held to ROWMILL_ALLOWED_ROOTS.
     limited_by: Limit | None = None
     # Laid over the arguments of the class: maps merge, lists are appended. Without it: the argument of its own name.
-    sets: dict[str, Any] | None = None
-    unset: dict[str, Any] = {}  # the same, where the key is left out, or is 0, false or empty
+    sets: Keywords | None = None
+    unset: Keywords = {}  # the same, where the key is left out, or is 0, false or empty
 
     @field_validator("type")
     @classmethod
@@ -148,8 +149,8 @@ class Preset(Strict):
     cluster_class: str = Field(pattern=r"^\w+(\.\w+)+$")
     needs: Needs | None = None
     gpus: int = Field(0, ge=0)  # of a host, job or pod, where no keyword `gpus` says it
-    cluster_kwargs: dict[str, Any] = {}
-    adapt_kwargs: dict[str, Any] = {}
+    cluster_kwargs: Keywords = {}
+    adapt_kwargs: Keywords = {}
     keywords: dict[str, Keyword] = {}
     one_worker_for: str | None = None  # keyword whose entries have a worker each, or one for each GPU
     refuses: dict[Refusable, str] = {}
@@ -184,13 +185,13 @@ class Preset(Strict):
 
     def section(self) -> type[Section]:
         """The model of the section that a job writes for it."""
-        fields: dict[str, Any] = {name: keyword.field for name, keyword in self.keywords.items()}
+        fields: Keywords = {name: keyword.field for name, keyword in self.keywords.items()}
         title = "".join(part.capitalize() for part in self.name.split("_"))
         model = create_model(title, __base__=Section, __doc__=self.about or self.description, **fields)
         model.of_preset = self
         return model
 
-    def arguments(self, section: Any) -> dict[str, Any]:
+    def arguments(self, section: Any) -> Keywords:
         """The arguments of the class: those of the preset, and what the job's keywords set."""
         arguments = copy.deepcopy(self.cluster_kwargs)
         for name, keyword in self.keywords.items():

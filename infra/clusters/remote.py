@@ -15,6 +15,7 @@ from distributed import Client, Status
 from distributed.security import Security
 
 from infra.clusters.encryption import settings_of
+from infra.clusters.keywords import Keywords
 from infra.clusters.model import first_workers, offered
 from infra.clusters.reach import workers_at
 from infra.environment import DASK_SETTINGS, GPU_ENVIRONMENT, cpu_environment, spawn_environment
@@ -118,12 +119,12 @@ def imported(module: str) -> ModuleType:
             signal.signal(signal.SIGINT, before)
 
 
-def worker_options(cluster: Cluster, gpus: int, imports: WorkerImports = NO_IMPORTS) -> dict[str, Any]:
+def worker_options(cluster: Cluster, gpus: int, imports: WorkerImports = NO_IMPORTS) -> Keywords:
     """Options of a worker elsewhere, by the names of distributed.Nanny, or dask_cuda.CUDAWorker with `gpus`.
 
     Sizes of hosts that are not known here stay parts. How GPUs allocate, save over UCX, stands in `worker_settings`.
     """
-    options: dict[str, Any] = {
+    options: Keywords = {
         "nthreads": cluster.threads_per_worker or (GPU_THREADS if gpus else None),
         "memory_limit": size_or_part(cluster.memory_limit) if cluster.memory_limit else None,
         "local_directory": cluster.local_directory,
@@ -172,10 +173,10 @@ def worker_arguments(cluster: Cluster, gpus: int, imports: WorkerImports, *witho
 
 def worker_settings(
     cluster: Cluster, gpus: int, files: dict[str, str] | None = None, imports: WorkerImports = NO_IMPORTS
-) -> dict[str, Any]:
+) -> Keywords:
     """Dask's settings for the processes elsewhere: those of every cluster, environment, files of TLS."""
     environment = GPU_ENVIRONMENT if gpus else cpu_environment(cluster.threads_per_worker)
-    settings: dict[str, Any] = {**DASK_SETTINGS, **preload_settings(imports), **spawn_environment(environment)}
+    settings: Keywords = {**DASK_SETTINGS, **preload_settings(imports), **spawn_environment(environment)}
     settings |= page_settings(cluster.dashboard)
     settings |= settings_of(files) if files else {}
     settings["distributed.scheduler.idle-timeout"] = f"{IDLE_SECONDS}s"
@@ -187,7 +188,7 @@ def worker_settings(
     return settings
 
 
-def nested(settings: dict[str, Any]) -> dict[str, Any]:
+def nested(settings: Keywords) -> Keywords:
     """Settings with dots as the tree that Dask keeps.
 
     >>> nested({"a.b": 1, "a.c.d": 2})

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tasks.core.strict_json import JsonObject
 from tasks.errors import visible
 
 # What Markdown or HTML takes for its own: neither underscores within words nor parentheses without brackets.
@@ -39,7 +40,7 @@ def unescaped(text: str) -> str:
     return ESCAPE.sub(r"\1", text)
 
 
-def escaped_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def escaped_rows(rows: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
     """Rows for the table of an artifact, whose texts the page of the server shows as Markdown."""
     return [{name: escaped(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in rows]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
-from typing import Any
+from collections.abc import Sized
+
+from tasks.core.strict_json import JsonObject
 
 
-def leave_out_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+def leave_out_empty(values: JsonObject) -> JsonObject:
     """The values without None and without empty texts, lists and maps: a document says nothing of what is not there.
 
     >>> leave_out_empty({"rows": 0, "dated": {}, "base": None, "left_out": ["y"]})

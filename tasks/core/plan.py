@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tasks.core.schema import Column, Schema
+from tasks.core.strict_json import JsonObject
 
 MOST_ROWS = 1 << 30  # of a partition on a GPU: cuDF's columns have less than 2^31
+
+ReadOptions: TypeAlias = dict[str, Any]  # how the files of a plan are read: settings of their format and of the plan
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ class Plan:
         text = json.dumps(rows, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values; storage options stay out, since they may hold secrets (see `with_storage_options`)."""
         return {
             "files": [f.to_json() for f in self.files],
@@ -199,7 +202,7 @@ class Plan:
         }
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> Plan:
+    def from_json(data: JsonObject) -> Plan:
         blocks = tuple(
             Block(number, first, rows, nbytes, tuple(Piece(*piece) for piece in pieces))
             for number, (first, rows, nbytes, pieces) in enumerate(data["blocks"])

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from tasks.core.strict_json import JsonObject
+
 HIDDEN = "(not shown)"
 NAMED = re.compile(
     r"passw|secret|token|credential|(api|access|account|private)_?key|connection_?string|sas", re.IGNORECASE
@@ -42,6 +44,6 @@ def plain_url(text: str) -> str:
     return QUERY.sub(r"\1", USER.sub("", text))
 
 
-def job_text(job: Mapping[str, Any]) -> str:
+def job_text(job: JsonObject) -> str:
     """The job as YAML without its secrets."""
     return yaml.safe_dump(redacted(job), sort_keys=False, allow_unicode=True, width=100)

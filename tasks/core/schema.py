@@ -24,7 +24,7 @@ from tasks.core.dtypes import (
     schema_advice,
 )
 from tasks.core.nvtabular import KnownFromNVTabular, of_attribute
-from tasks.core.strict_json import decoded, encoded
+from tasks.core.strict_json import JsonObject, decoded, encoded
 from tasks.errors import DataError, JobError, near
 
 
@@ -91,13 +91,13 @@ class Column:
         size = self.properties.get("fixed_size")
         return pa.list_(self.dtype.value_type, size) if size and pa.types.is_list(self.dtype) else self.dtype
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The column as in manifests: {name, dtype, tags, and each property}; infinities as {"float": "inf"}."""
         named = {"name": self.name, "dtype": dtype_name(self.dtype), "tags": sorted(self.tags)}
         return named | encoded(self.properties)
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Column:
+    def from_json(data: JsonObject) -> Column:
         """The column that `to_json` wrote."""
         properties = {k: decoded(v) for k, v in data.items() if k not in ("name", "dtype", "tags")}
         return Column(data["name"], plain_type(parse_dtype(data["dtype"])), frozenset(data.get("tags", ())), properties)
@@ -226,7 +226,7 @@ class Schema(KnownFromNVTabular, Mapping[str, Column]):
         """Names and types as an Arrow schema; tags and properties are left out."""
         return pa.schema([(c.name, c.dtype) for c in self.columns])
 
-    def to_json(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[JsonObject]:
         """The columns as in manifests, a dict for each."""
         return [c.to_json() for c in self.columns]
 
@@ -236,7 +236,7 @@ class Schema(KnownFromNVTabular, Mapping[str, Column]):
         return Schema(Column(f.name, plain_type(f.type)) for f in schema)
 
     @staticmethod
-    def from_json(data: Iterable[Mapping[str, Any]]) -> Schema:
+    def from_json(data: Iterable[JsonObject]) -> Schema:
         """The schema that `to_json` wrote."""
         return Schema(Column.from_json(item) for item in data)
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from tasks.core.nvtabular import of_parameter, of_value
+from tasks.core.strict_json import JsonObject
 from tasks.core.units import nanoseconds
 from tasks.errors import JobError, near
 
@@ -734,7 +735,7 @@ class Checks(Section):
         return check
 
 
-def checked(section: type[S], values: dict[str, Any], where: str, known_as: str = "") -> S:
+def checked(section: type[S], values: JsonObject, where: str, known_as: str = "") -> S:
     """The section made of plain values; what pydantic refuses becomes one JobError with near names.
 
     `known_as` is what takes these values in NVTabular, whose names are refused with what to write here.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from tasks.core.strict_json import JsonObject
 from tasks.core.units import rate
 
 FailedCast = Mapping[str, Any]  # entry, expression, rows: see tasks.graph.failed_casts
@@ -62,7 +63,7 @@ class StageResult:
             text += f", casts failed in {sum(failed['rows'] for failed in self.failed_casts):,} rows"
         return text + (" (already done, not run again)" if self.reused else "")
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> JsonObject:
         """Name -> plain value of the figures for people, without empty and long ones and those shown elsewhere."""
         every = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("shown", True)}
         every["bytes"] = every.pop("nbytes")
@@ -131,7 +132,7 @@ class IngestResult(StageResult):
     estimate: Mapping[str, str] = _not_shown(default_factory=dict)
     published: str = _not_shown(default="")
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> JsonObject:
         return super().figures() | dict(self.estimate)
 
     def messages(self, makes_columns: bool, fitted_on: str) -> Iterator[Message]:

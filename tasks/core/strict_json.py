@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
+
+JsonObject: TypeAlias = dict[str, Any]  # an object of a JSON document: a note, a section of a job, an entry of a list
 
 NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 

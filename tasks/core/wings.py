@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from tasks.core.strict_json import JsonObject
 from tasks.errors import JobError
 
 # By folder, what it does: the end of the sentence "this installation cannot ..".
@@ -37,7 +38,7 @@ KEYS = {
 }
 
 
-def check_keys(job: Mapping[str, Any]) -> None:
+def check_keys(job: JsonObject) -> None:
     """A JobError where a job names a key of a wing that this installation does not have."""
     for key, folder in KEYS.items():
         section, _, name = key.partition(".")

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
 from tasks.core.contract import Contract
 from tasks.core.settings import OF_STEPS, Check, Checks
+from tasks.core.strict_json import JsonObject
 from tasks.gate.contract_values import percent, shown
 from tasks.gate.distances import Array, in_cells, jensen_shannon, quantile_cells
 from tasks.gate.distributions import Cells, Moved, References, cells_of, listed, moved, newcomers, references, vanished
@@ -606,7 +606,7 @@ def _same(one: Profile, other: Profile) -> bool:
     if one.rows != other.rows or not shared:
         return False
 
-    def parts(column: ColumnProfile) -> Mapping[str, Any]:
+    def parts(column: ColumnProfile) -> JsonObject:
         figures = {"nulls": column.nulls, "low": column.minimum, "high": column.maximum, "buckets": column.buckets}
         if column.sampled == 1:
             return figures | {"bins": dict(column.bins or {})}

@@ -7,8 +7,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from tasks.core.strict_json import JsonObject
 from tasks.gate.question import FORMAT, Answered, GateStage, Question
 from tasks.gate.verdict import Finding, Verdict, outcome
 from tasks.profile.output_profile import Profile
@@ -63,7 +64,7 @@ class GateNote:
     def as_stopped(self) -> GateNote:
         return replace(self, stopped=True)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         data = {name: value for name, value in dumped(self).items() if name != "stopped"}
         return {"format": FORMAT, "gate": self.gate, **data}
 

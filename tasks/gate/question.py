@@ -6,14 +6,15 @@ import fcntl
 import getpass
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from tasks.core.settings import FlowName
+from tasks.core.strict_json import JsonObject
 from tasks.errors import JobError, OpenQuestionError
 from tasks.gate.verdict import Verdict
 from tasks.storage.atomic import read_json, write_json
@@ -48,7 +49,7 @@ class Question:
     """
 
     flow: FlowName
-    parameters: Mapping[str, Any]
+    parameters: JsonObject
     date: str | None
     run: str
     deployment: str | None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tasks.core.markdown import escaped, markdown_table
+from tasks.core.strict_json import JsonObject
 from tasks.gate.notes import GateNote
 from tasks.gate.question import GateStage
 from tasks.gate.verdict import Finding
@@ -18,7 +18,7 @@ PLOTS = 8
 MARKDOWN = 80_000  # characters
 
 
-def verdict_rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+def verdict_rows(findings: Sequence[Finding]) -> list[JsonObject]:
     """One row for each finding: column, check, before, now, figure, threshold, what follows, and the files in which it
     begins."""
     rows = [

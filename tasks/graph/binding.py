@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from tasks.core.schema import Column, Schema, Tags, check_names, written_type
 from tasks.errors import JobError, RowmillError, near
 from tasks.graph.node import Node, title, topological
 from tasks.ops.base import Entry, Learned, Operator, Unit
+from tasks.ops.fitted_values import FittedSteps, FittedValues
 
 SOURCE = -1  # number of the node that stands for the source itself
 
@@ -47,7 +48,7 @@ class Bound:
 
     final: Node
     source: Schema
-    fitted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    fitted: FittedSteps = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nodes = topological(self.final)
@@ -472,7 +473,7 @@ def _learns_from_data(op: Operator) -> bool:
     return isinstance(op, Learned) and op.passes > 0
 
 
-def _make_outputs(op: Operator, unit: Unit, known: Schema, fitted: Mapping[str, Any] | None) -> tuple[Column, ...]:
+def _make_outputs(op: Operator, unit: Unit, known: Schema, fitted: FittedValues | None) -> tuple[Column, ...]:
     """The columns that an operator makes of a unit; a JobError if it needs the type of a column that only rows tell."""
     unsettled = [c.name for c in known.columns if c.properties.get("settles") and pa.types.is_null(c.dtype)]
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tasks.cluster.out_of_memory import is_out_of_memory
 from tasks.core.dtypes import is_list
+from tasks.core.strict_json import JsonObject
 from tasks.core.unforeseen_errors import reason
 from tasks.engines.algorithms.reductions import all_true
 from tasks.errors import DataError, RowmillError
@@ -34,7 +35,7 @@ class Evaluation:
         context: Context,
         where: str = "",
         failed: FailedCasts | None = None,
-        notes: tuple[Mapping[str, Any], str] | None = None,
+        notes: tuple[JsonObject, str] | None = None,
     ) -> None:
         self.notes = notes  # the options that say where to note which user's function runs, and its rows in words
         context = replace(context, rules=state.rules)

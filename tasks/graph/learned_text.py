@@ -9,19 +9,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.core.strict_json import JsonObject
 from tasks.engines.convert.python_values import rows_listed
 from tasks.graph.binding import Bound, Step
 from tasks.ops.base import Learned
+from tasks.ops.fitted_values import FittedSteps, FittedValues
 
 TABLE_ROWS = 20
 
 
-def learned_steps(bound: Bound, values: Mapping[str, Any]) -> dict[str, Step]:
+def learned_steps(bound: Bound, values: FittedSteps) -> dict[str, Step]:
     """The steps that learned something, by key, in the order of the graph."""
     return {s.key: s for s in bound.steps.values() if isinstance(s.op, Learned) and s.key in values}
 
 
-def learned_tables(steps: Iterable[Any], values: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def learned_tables(steps: Iterable[Any], values: FittedSteps) -> dict[str, list[JsonObject]]:
     """What the learned steps have to show, by title: the first rows of each."""
     tables = {}
     for step in steps:
@@ -33,11 +35,11 @@ def learned_tables(steps: Iterable[Any], values: Mapping[str, Any]) -> dict[str,
     return tables
 
 
-def is_vocabulary(fitted: Mapping[str, Any]) -> bool:
+def is_vocabulary(fitted: FittedValues) -> bool:
     return "values" in fitted and "size" in fitted
 
 
-def distinct_values(fitted: Mapping[str, Any]) -> int:
+def distinct_values(fitted: FittedValues) -> int:
     """The number of distinct values that were seen, including those that are not in the vocabulary."""
     return int(fitted["distinct"])
 
@@ -54,7 +56,7 @@ def most_frequent(table: pa.Table, most: int) -> pa.Table:
     return table.take(pc.select_k_unstable(places, min(most, len(table)), keys))
 
 
-def frequent_text(fitted: Mapping[str, Any], most: int) -> str:
+def frequent_text(fitted: FittedValues, most: int) -> str:
     """The most frequent values of a vocabulary, with counts where they are known.
 
     Of a large vocabulary that a refit has made larger, the report of a run has the first ids alone; the text says so.
@@ -74,7 +76,7 @@ def frequent_text(fitted: Mapping[str, Any], most: int) -> str:
     return ", ".join(shown) + (", .." if size > most else "") + of
 
 
-def fitted_text(fitted: Mapping[str, Any]) -> str:
+def fitted_text(fitted: FittedValues) -> str:
     """Learned values in a line; tables by their number of rows.
 
     >>> fitted_text({"mean": 0.123456789, "edges": [1.0, 2.0]})
@@ -95,7 +97,7 @@ def value_text(value: object) -> str:
     return str(value)
 
 
-def growth_rows(changes: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def growth_rows(changes: Mapping[str, JsonObject]) -> list[JsonObject]:
     """A row for each learned step of a refit: operator, columns, mode, what is different now, why."""
     return [
         {
@@ -109,7 +111,7 @@ def growth_rows(changes: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]
     ]
 
 
-def growth_text(change: Mapping[str, Any]) -> str:
+def growth_text(change: JsonObject) -> str:
     """What a refit changed in a step, in words.
 
     >>> growth_text({"mode": "appended", "old_size": 1000, "new_size": 1012, "waiting": 3})

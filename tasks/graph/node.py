@@ -3,12 +3,13 @@ elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.core.nvtabular import KnownFromNVTabular
 from tasks.core.schema import Tags
+from tasks.core.strict_json import JsonObject
 from tasks.errors import JobError
 from tasks.ops.base import Operator, make_operator
 
@@ -106,12 +107,12 @@ def side_paths(final: Node) -> list[str]:
     return [str(path) for node in topological(final) if node.op for path in node.op.files]
 
 
-def graph_to_json(final: Node) -> list[dict[str, Any]]:
+def graph_to_json(final: Node) -> list[JsonObject]:
     nodes = topological(final)
     number = {id(node): i for i, node in enumerate(nodes)}
     out = []
     for node in nodes:
-        item: dict[str, Any] = {"kind": node.kind, "parents": [number[id(p)] for p in node.parents]}
+        item: JsonObject = {"kind": node.kind, "parents": [number[id(p)] for p in node.parents]}
         if node.op:
             item["op"] = node.op.to_json()
         if node.selection:
@@ -125,9 +126,7 @@ def graph_to_json(final: Node) -> list[dict[str, Any]]:
     return out
 
 
-def graph_from_json(
-    items: Sequence[Mapping[str, Any]], make: Callable[[int, Mapping[str, Any]], Operator] | None = None
-) -> Node:
+def graph_from_json(items: Sequence[JsonObject], make: Callable[[int, JsonObject], Operator] | None = None) -> Node:
     """The last node of a saved graph. `make(number, entry)` makes the operator of a node, in place of its class."""
     nodes: list[Node] = []
     for number, item in enumerate(items):

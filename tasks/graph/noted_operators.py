@@ -6,14 +6,16 @@ operator what the graph needs: its units, their columns, and what kind of operat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
 from tasks.core.schema import Column, Schema
+from tasks.core.strict_json import JsonObject
 from tasks.graph.binding import Bound
 from tasks.ops.base import Entry, Learned, Operator, Unit, make_operator
+from tasks.ops.fitted_values import FittedValues
 from tasks.storage.documents import ColumnForm, Count, Form, Names
 
 KINDS = ("removes_rows", "groups_rows", "keeps_values", "keeps_ids", "settles_schema")  # class variables that are noted
@@ -36,7 +38,7 @@ class NotedForm(Form):
     kinds: Names = []
 
 
-def note_operators(bound: Bound) -> dict[str, Any]:
+def note_operators(bound: Bound) -> JsonObject:
     """What to say of the operators of users' own, by the numbers of their nodes; {} where there are none."""
     noted = {}
     for number, node in enumerate(bound.nodes):
@@ -57,7 +59,7 @@ def note_operators(bound: Bound) -> dict[str, Any]:
     return noted
 
 
-def make_noted(spec: Mapping[str, Any], noted: Mapping[str, Any] | None) -> Operator:
+def make_noted(spec: JsonObject, noted: JsonObject | None) -> Operator:
     """The operator of an entry of a graph; one of a user's own as it was noted, without its class."""
     name = str(spec.get("op"))
     if ":" not in name:
@@ -65,7 +67,7 @@ def make_noted(spec: Mapping[str, Any], noted: Mapping[str, Any] | None) -> Oper
     module, _, qualified = name.partition(":")
     note = noted or {"units": [], "applying": [], "fitting": []}
     base: type[Operator] = _Noted if note.get("passes") is None else _NotedLearned
-    variables: dict[str, Any] = {kind: True for kind in KINDS if kind in note.get("kinds", ()) and hasattr(base, kind)}
+    variables: JsonObject = {kind: True for kind in KINDS if kind in note.get("kinds", ()) and hasattr(base, kind)}
     if base is _NotedLearned:
         variables["passes"] = note["passes"]
     make_class: Any = type(base)  # pydantic's metaclass
@@ -82,7 +84,7 @@ class _Noted(Operator):
 
     model_config = ConfigDict(**{**Operator.model_config, "extra": "allow"})
 
-    note: ClassVar[Mapping[str, Any]] = {}
+    note: ClassVar[JsonObject] = {}
 
     def units(self, selection: Sequence[Entry]) -> list[Unit]:
         return [tuple(one["unit"]) for one in self.note["units"]]
@@ -93,7 +95,7 @@ class _Noted(Operator):
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         return tuple(self.note["fitting" if fitting else "applying"])
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         outputs = next(one["outputs"] for one in self.note["units"] if tuple(one["unit"]) == unit)
         return list(Schema.from_json(outputs).columns)
 

@@ -22,6 +22,7 @@ from tasks.cluster.transfer import gpu_setup
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import Partition, Plan
 from tasks.core.schema import ROW, Schema
+from tasks.core.strict_json import JsonObject
 from tasks.core.unforeseen_errors import at
 from tasks.engines.algorithms.moments import Moments
 from tasks.engines.algorithms.protocol import Kernels
@@ -151,7 +152,7 @@ class Work(PickledFields):
         evaluation.left_out = dict(rows.left_out)
         return evaluation
 
-    def _notes(self, partition: Partition) -> tuple[Mapping[str, Any], str] | None:
+    def _notes(self, partition: Partition) -> tuple[JsonObject, str] | None:
         """Where to note what a user's function works on, and what that is in words."""
         if not isinstance(self.source, Plan):
             return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
+from tasks.core.strict_json import JsonObject
 from tasks.core.units import amount
 from tasks.graph.state import check_table, read_table, write_table
 from tasks.storage.atomic import read_json
@@ -31,18 +31,18 @@ def files_table(files: Sequence[tuple[str, int, str]], batch: int) -> pa.Table:
     )
 
 
-def with_batch(before: Mapping[str, Any], batch: Mapping[str, Any]) -> dict[str, Any]:
+def with_batch(before: JsonObject, batch: JsonObject) -> JsonObject:
     """The history without its table of files, longer by a batch ({day, rows, files, ids, rowmill})."""
     batches = [*before.get("nights", ()), dict(batch)]
     return {"rows": int(before.get("rows", 0)) + int(batch["rows"]), "nights": batches}
 
 
-def save_history(folder: Path, history: Mapping[str, Any], files: pa.Table) -> dict[str, Any]:
+def save_history(folder: Path, history: JsonObject, files: pa.Table) -> JsonObject:
     """Write the table of files into the folder; the history with its entry, as `workflow.json` has it."""
     return {**history, "files": write_table(folder / FILES, files)}
 
 
-def read_files(folder: Path, history: Mapping[str, Any]) -> pa.Table:
+def read_files(folder: Path, history: JsonObject) -> pa.Table:
     """The table of files of a history, as `SCHEMA` has it; empty where it has none."""
     if not history.get("files"):
         return SCHEMA.empty_table()
@@ -52,7 +52,7 @@ def read_files(folder: Path, history: Mapping[str, Any]) -> pa.Table:
     return table
 
 
-def check_history(folder: Path, data: Mapping[str, Any]) -> None:
+def check_history(folder: Path, data: JsonObject) -> None:
     """A DataError if the table of files that a `workflow.json` names is missing or damaged."""
     history = data.get("history") or {}
     batches = history.get("nights", [])
@@ -62,7 +62,7 @@ def check_history(folder: Path, data: Mapping[str, Any]) -> None:
         raise damaged(folder / FITTED, "history.rows", "its nights have more rows")
 
 
-def history_lines(folder: Path, data: Mapping[str, Any]) -> list[str]:
+def history_lines(folder: Path, data: JsonObject) -> list[str]:
     """The batches that a fitted workflow has learned, and the sizes of what applying and what a refit needs, for
     people."""
     apply_bytes, refit_bytes = saved_sizes(folder)
@@ -78,14 +78,14 @@ def history_lines(folder: Path, data: Mapping[str, Any]) -> list[str]:
     return [f"learned: {learned_rows(history):,} rows in {files:,} file{'s' * (files != 1)} of {days}", sizes]
 
 
-def learned_rows(history: Mapping[str, Any]) -> int:
+def learned_rows(history: JsonObject) -> int:
     """The rows from which all batches of a history were learned. Its `rows` are those that have a number: those of
     other splits, for instance, are among them."""
     unnoted = int(history["rows"]) - sum(int(batch["rows"]) for batch in history["nights"])
     return unnoted + sum(int(batch.get("learned", batch["rows"])) for batch in history["nights"])
 
 
-def batch_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+def batch_rows(data: JsonObject) -> list[JsonObject]:
     """The last batches of a `workflow.json`, the newest first: day, rows, files, and how many values had an id in all,
     with those of the columns that have the most."""
     batches = (data.get("history") or {}).get("nights", [])[-BATCHES_SHOWN:]

@@ -15,7 +15,7 @@ from tasks.core.dtypes import parse_dtype
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.schema import Schema
 from tasks.core.settings import SplitRule
-from tasks.core.strict_json import decoded
+from tasks.core.strict_json import JsonObject, decoded
 from tasks.core.units import counted
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import on_host, total
@@ -202,16 +202,16 @@ class Division:
 
     sets: tuple[tuple[str, RowSet], ...] = ()
     cuts: tuple[tuple[str, int | float], ...] = ()
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: JsonObject = field(default_factory=dict)
     cut_type: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         sets = [[name, rows.path, rows.digest] for name, rows in self.sets]
         cuts = [list(cut) for cut in self.cuts]
         return {"sets": sets, "cuts": cuts, "figures": self.figures, "cut_type": self.cut_type}
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> Division:
+    def from_json(data: JsonObject) -> Division:
         data = decoded(data)
         sets = tuple((name, RowSet(path, digest)) for name, path, digest in data["sets"])
         return Division(sets, tuple((name, cut) for name, cut in data["cuts"]), data["figures"], data["cut_type"])
@@ -307,7 +307,7 @@ class Downsampling(PickledFields):
         weights = self._weights(xp.where(chosen, 1 / self.fraction, 1.0), engine)
         return MaskResult(mask, columns=weights, left_out={"downsampled": len(rows.numbers) - total(mask)})
 
-    def _weights(self, weights: Array, engine: Kernels) -> dict[str, Any]:
+    def _weights(self, weights: Array, engine: Kernels) -> JsonObject:
         return {self.weight: engine.from_numbers(weights.astype(engine.xp.float32))} if self.weight else {}
 
     def stay(self, rows: Array, engine: Kernels) -> Array:

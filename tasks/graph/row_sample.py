@@ -8,7 +8,7 @@ it is over all rows (two standard errors at the median, sqrt(1 / 4 n) each).
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 from tasks import engines
 from tasks.core.dtypes import is_list, kind_of, leaf_type
 from tasks.core.schema import ROW
+from tasks.core.strict_json import JsonObject
 from tasks.engines.algorithms.column_sketch import hashed, integer_bits, unique
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.hashing import murmur3
@@ -70,9 +71,7 @@ class Drawn(NamedTuple):
     hashes: np.ndarray | None
 
 
-def draw(
-    sampled: Mapping[str, Any], compared: Mapping[str, Any], rows: Array, of: int, ascending: bool, engine: Kernels
-) -> Drawn:
+def draw(sampled: JsonObject, compared: JsonObject, rows: Array, of: int, ascending: bool, engine: Kernels) -> Drawn:
     """Draw from rows with these numbers (uint64 of the engine), of a source of `of` rows; lists are not compared."""
     xp = engine.xp
     step = step_of(of)
@@ -155,7 +154,7 @@ def _is_plain(dtype: pa.DataType) -> bool:
     return kind_of(dtype) in ("number", "time", "bool", "string")
 
 
-def _widest(columns: Mapping[str, Any], engine: Kernels) -> list[Any]:
+def _widest(columns: JsonObject, engine: Kernels) -> list[Any]:
     """The columns whose values differ most, by their types: times and wide numbers, then narrow ones, then texts."""
 
     def rank(column: Series) -> tuple[int, int]:

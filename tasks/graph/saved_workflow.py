@@ -14,6 +14,7 @@ from pydantic import Field
 
 from tasks.core.notes import leave_out_empty
 from tasks.core.schema import Schema, Tags
+from tasks.core.strict_json import JsonObject
 from tasks.core.versions import rowmill_version, versions
 from tasks.errors import DataError, GiveUpError, HostError, RowmillError, TransientError
 from tasks.graph.binding import Bound
@@ -69,7 +70,7 @@ class TagForm(Form):
 class NodeForm(Form):
     kind: Literal["pick", "apply", "join", "drop"]
     parents: list[Count]
-    op: dict[str, Any] | None = None
+    op: JsonObject | None = None
     selection: list[str | Names | TagForm] = []
     name: str = ""
 
@@ -93,7 +94,7 @@ class WorkflowForm(Form):
     graph: Annotated[list[NodeForm], Field(min_length=1)]
     schema_: list[ColumnForm] = Field(alias="schema")
     output: list[ColumnForm] = []
-    source: dict[str, Any] = {}
+    source: JsonObject = {}
     dated: DatedForm | None = None
     state: str = ""
     ancestors: list[str] = []
@@ -117,10 +118,10 @@ class FittedNotes:
     since: what `ids_since` says of the newest of them.
     """
 
-    source: Mapping[str, Any] = field(default_factory=dict)
-    made_up: Sequence[Mapping[str, Any]] = ()
-    dated: Mapping[str, Any] | None = None
-    history: tuple[Mapping[str, Any], pa.Table] | None = None
+    source: JsonObject = field(default_factory=dict)
+    made_up: Sequence[JsonObject] = ()
+    dated: JsonObject | None = None
+    history: tuple[JsonObject, pa.Table] | None = None
     gate: Mapping[str, Any] = field(default_factory=dict)
     ancestors: Sequence[str] = ()
     since: Mapping[str, int] = field(default_factory=dict)
@@ -144,7 +145,7 @@ def save_fitted(
         text = "the saved workflow names %s, which other processes lack: it is of this script; move it to a module"
         log.warning(text, path)
     folder.mkdir(parents=True, exist_ok=True)
-    data: dict[str, Any] = {
+    data: JsonObject = {
         "format": FORMAT,
         "rowmill": rowmill_version(),
         "versions": versions(),
@@ -166,13 +167,13 @@ def save_fitted(
     write_json(folder / FITTED, seal({**data, "readme": hashlib.sha256(readme.encode()).hexdigest()}))
 
 
-def ids_since(data: Mapping[str, Any]) -> dict[str, int]:
+def ids_since(data: JsonObject) -> dict[str, int]:
     """By output column of a `workflow.json`, how many of its ancestors have other ids in it, or none: before it came,
     or came back."""
     return {c["name"]: data.get("ids_since", {}).get(c["name"], 0) for c in data.get("output", ())}
 
 
-def _of_the_script(graph: Sequence[Mapping[str, Any]]) -> list[str]:
+def _of_the_script(graph: Sequence[JsonObject]) -> list[str]:
     """Import paths of functions and operators of the script, or notebook, that this process runs."""
     named = [node["op"].get(key) for node in graph if "op" in node for key in ("op", "function")]
     return sorted({path for path in named if isinstance(path, str) and path.startswith("__main__:")})
@@ -185,7 +186,7 @@ def fitted_folder(path: Path) -> Path:
     return next((p for p in places if (p / FITTED).exists()), root)
 
 
-def read_fitted(path: Path) -> dict[str, Any]:
+def read_fitted(path: Path) -> JsonObject:
     """What `workflow.json` of a fitted workflow says; a DataError if it is missing, damaged or of a newer format.
 
     Operators of users' own are not imported, and so not checked.
@@ -207,7 +208,7 @@ def read_fitted(path: Path) -> dict[str, Any]:
     return {**data, "source": checked_reading(data.get("source"), str(folder))}
 
 
-def _graph(data: Mapping[str, Any], path: Path) -> Node:
+def _graph(data: JsonObject, path: Path) -> Node:
     """The graph of a workflow.json; a DataError names the node that is none."""
     for number, node in enumerate(data["graph"]):
         field = f"graph[{number}]"
@@ -228,7 +229,7 @@ def _graph(data: Mapping[str, Any], path: Path) -> Node:
     return look_at_graph(data)
 
 
-def look_at_graph(data: Mapping[str, Any]) -> Node:
+def look_at_graph(data: JsonObject) -> Node:
     """The graph of a workflow.json for commands that only look at it: operators of users' own are as noted."""
     noted = data.get("noted", {})
     return graph_from_json(data["graph"], lambda number, spec: make_noted(spec, noted.get(str(number))))
@@ -245,7 +246,7 @@ class SavedWorkflow:
     final: Node
     schema: Schema
     state: State
-    reading: dict[str, Any]
+    reading: JsonObject
 
     @property
     def bound(self) -> Bound:

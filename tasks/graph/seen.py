@@ -6,13 +6,12 @@ import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tasks.core.schema import ROW
-from tasks.core.strict_json import decoded, encoded
+from tasks.core.strict_json import JsonObject, decoded, encoded
 from tasks.engines.algorithms import column_sketch
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.moments import Moments
@@ -108,7 +107,7 @@ def together(passes: Sequence[Seen]) -> Seen:
 
 
 def sketched(
-    source: Mapping[str, Any],
+    source: JsonObject,
     starts: Sequence[int],
     blocks: Sequence[int],
     engine: Kernels,

@@ -26,11 +26,12 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from tasks import engines
-from tasks.core.strict_json import decoded, encoded
+from tasks.core.strict_json import JsonObject, decoded, encoded
 from tasks.core.versions import VALUE_RULES
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Learned, Operator
+from tasks.ops.fitted_values import FittedSteps, FittedValues
 from tasks.sources.formats.bounds import validated
 from tasks.storage.documents import Count, Form, Names, Number, TableName, damaged, parsed
 from tasks.storage.own_files import CHANGES, PARTIALS
@@ -62,7 +63,7 @@ class FileForm(Form):
 class StateForm(Form):
     format: Number
     rules: Annotated[int, Field(ge=1, le=VALUE_RULES)] = 1
-    fitted: dict[str, dict[str, Any]]
+    fitted: dict[str, FittedValues]
     partials: FileForm | None = None
     changes: FileForm | None = None
 
@@ -70,7 +71,7 @@ class StateForm(Form):
 class PartialsForm(Form):
     format: Number
     rows: Count = 0
-    partials: dict[str, dict[str, Any]]
+    partials: dict[str, JsonObject]
 
 
 class OldAndNewForm(Form):
@@ -105,25 +106,25 @@ class State:
 
     def __init__(
         self,
-        values: Mapping[str, dict[str, Any]] | None = None,
-        partials: Mapping[str, dict[str, Any]] | Callable[[], tuple[dict[str, dict[str, Any]], int]] | None = None,
-        changes: Mapping[str, Any] | Callable[[], dict[str, Any]] | None = None,
+        values: FittedSteps | None = None,
+        partials: Mapping[str, JsonObject] | Callable[[], tuple[dict[str, JsonObject], int]] | None = None,
+        changes: JsonObject | Callable[[], JsonObject] | None = None,
         rows: int = 0,
         refit_tables: Mapping[str, pa.Table] | None = None,
         rules: int = VALUE_RULES,
     ) -> None:
-        self.values: dict[str, dict[str, Any]] = dict(values or {})
+        self.values: dict[str, FittedValues] = dict(values or {})
         self._partials = partials if callable(partials) else dict(partials or {})
         self._changes = changes if callable(changes) else dict(changes or {})
         self._rows = rows
         self.rules = rules
         self.refit_tables = dict(refit_tables or {})
-        self.check_table: Callable[[str], dict[str, Any]] = self.values.__getitem__  # the values with all tables
+        self.check_table: Callable[[str], JsonObject] = self.values.__getitem__  # the values with all tables
         self._prepared: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
     @property
-    def partials(self) -> dict[str, dict[str, Any]]:
+    def partials(self) -> dict[str, JsonObject]:
         """What a refit needs besides the values, by step; a JobError if it was saved without."""
         with self._lock:
             if callable(self._partials):
@@ -137,7 +138,7 @@ class State:
         return self._rows
 
     @property
-    def changed(self) -> dict[str, Any]:
+    def changed(self) -> JsonObject:
         """What the last refit changed, as in `changes.json`; {} for the state of a fit."""
         with self._lock:
             if callable(self._changes):
@@ -145,9 +146,9 @@ class State:
             return self._changes
 
     @property
-    def changes(self) -> dict[str, dict[str, Any]]:
+    def changes(self) -> dict[str, JsonObject]:
         """What the last refit changed, by step."""
-        steps: dict[str, dict[str, Any]] = self.changed.get("steps", {})
+        steps: dict[str, JsonObject] = self.changed.get("steps", {})
         return steps
 
     def prepared(self, key: str, op: Operator, engine: Kernels) -> object:
@@ -171,7 +172,7 @@ class State:
         beside = {"partials": self.partials, "changes": self.changed, "rows": self.rows}
         return {"values": self.values, **beside, "rules": self.rules}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: JsonObject) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
     def save(self, folder: Path, begun: Saving | None = None, keep_partials: bool = True) -> str:
@@ -185,14 +186,14 @@ class State:
             fitted = _packed(self.values, "v", saving)
             partials = _packed(self.partials, "p", saving) if keep_partials else None
             changes = _packed(self.changes, "changes-", saving)
-            beside: dict[str, Any] = {PARTIALS: None, CHANGES: None}
+            beside: JsonObject = {PARTIALS: None, CHANGES: None}
             if partials is not None:
                 beside[PARTIALS] = {"format": FORMAT, "rows": self.rows, "partials": encoded(_waited(partials, _noted))}
             if self.changed:
                 steps = encoded(_waited(changes, _noted))
                 beside[CHANGES] = {"format": CHANGES_FORMAT, **self.changed, "steps": steps}
             steps = encoded(_waited(fitted, _noted))
-            data: dict[str, Any] = {"format": FORMAT, "rules": self.rules, "fitted": steps}
+            data: JsonObject = {"format": FORMAT, "rules": self.rules, "fitted": steps}
         texts = {name: _text(content) for name, content in beside.items() if content}
         for name, content in texts.items():
             _write(folder / name, content.encode())
@@ -285,15 +286,15 @@ class Saving:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._threads = _threads()
-        self._begun: dict[int, tuple[pa.Table, list[Future[dict[str, Any]]]]] = {}  # by id: a table and its files
+        self._begun: dict[int, tuple[pa.Table, list[Future[JsonObject]]]] = {}  # by id: a table and its files
 
-    def begin(self, values: Mapping[str, Any]) -> None:
+    def begin(self, values: FittedSteps) -> None:
         """Write the tables among what a step has learned, beside what the caller does."""
         for table in values.values():
             if isinstance(table, pa.Table):
                 self._begun[id(table)] = table, self._written(table, f"begun-{uuid.uuid4().hex}")
 
-    def files(self, table: pa.Table, name: str) -> list[Future[dict[str, Any]]]:
+    def files(self, table: pa.Table, name: str) -> list[Future[JsonObject]]:
         """Futures of the entries of the files of a table, which get `name`."""
         if id(table) not in self._begun:
             return self._written(table, name)
@@ -301,7 +302,7 @@ class Saving:
         paths = self._paths(name, len(files))
         return [self._threads.submit(_named, *both) for both in zip(files, paths, strict=True)]
 
-    def _written(self, table: pa.Table, name: str) -> list[Future[dict[str, Any]]]:
+    def _written(self, table: pa.Table, name: str) -> list[Future[JsonObject]]:
         starts = range(0, max(table.num_rows, 1), PART)
         paths = self._paths(name, len(starts))
         slices = [table.slice(start, PART) for start in starts]
@@ -324,7 +325,7 @@ def check_saved(folder: Path, digest: str | None = None) -> None:
         list(threads.map(partial(check_table, folder), _all_tables(folder, _checked(folder, digest))))
 
 
-def load_changes(folder: Path) -> dict[str, Any]:
+def load_changes(folder: Path) -> JsonObject:
     """What the refit that made the state of a folder changed, with its tables; {} where a fit made it."""
     return _read_changes(folder, _checked(folder))
 
@@ -347,19 +348,19 @@ def copy_saved(origin: Path, folder: Path) -> str:
     return _digest(folder / "state.json")
 
 
-def _names(folder: Path, data: Mapping[str, Any]) -> list[str]:
+def _names(folder: Path, data: JsonObject) -> list[str]:
     """The names of all files of a state."""
     beside = [name for name in (PARTIALS, CHANGES) if _is_file(data.get(SECTIONS[name]))]
     return ["state.json", *beside, *(entry["table"] for entry in _all_tables(folder, data))]
 
 
-def _all_tables(folder: Path, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _all_tables(folder: Path, data: JsonObject) -> list[JsonObject]:
     """The entries of the files of all tables of a state, those for a refit and of the last refit's changes too."""
     beside = [_beside(folder, data, name) or {} for name in (PARTIALS, CHANGES)]
     return [entry for content in (data, *beside) for entry in _tables(content)]
 
 
-def _checked(folder: Path, digest: str | None = None) -> dict[str, Any]:
+def _checked(folder: Path, digest: str | None = None) -> JsonObject:
     """The content of state.json, checked; a DataError if it is damaged or of another format."""
     data = read_json(folder / "state.json", digest)
     path = folder / "state.json"
@@ -372,7 +373,7 @@ def _checked(folder: Path, digest: str | None = None) -> dict[str, Any]:
     return data
 
 
-def _check_tables(path: Path, section: str, steps: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_tables(path: Path, section: str, steps: Mapping[str, JsonObject]) -> None:
     """A DataError for an entry of a table that names none."""
     for key, values in steps.items():
         for name, value in values.items():
@@ -383,21 +384,21 @@ def _check_tables(path: Path, section: str, steps: Mapping[str, Mapping[str, Any
                     raise damaged(path, field, f"the table {file['table']} is a link")
 
 
-def _beside(folder: Path, data: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+def _beside(folder: Path, data: JsonObject, name: str) -> JsonObject | None:
     """The content of `partials.json` or `changes.json`, checked; None where the state has none."""
     section = SECTIONS[name]
     if not data.get(section):
         return None
     if (folder / name).is_symlink():
         raise damaged(folder / name, "", "it is a link")
-    content: dict[str, Any] = read_json(folder / name, data[section]["sha256"])
+    content: JsonObject = read_json(folder / name, data[section]["sha256"])
     parsed(PartialsForm if section == "partials" else ChangesForm, content, folder / name)
     inner = "steps" if section == "changes" else section
     _check_tables(folder / name, inner, content[inner])
     return content
 
 
-def _read_partials(folder: Path, data: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], int]:
+def _read_partials(folder: Path, data: JsonObject) -> tuple[dict[str, JsonObject], int]:
     """What a refit needs besides the values, with its tables, and the rows learned; a JobError if it was left out."""
     content = _beside(folder, data, PARTIALS)
     if content is None:
@@ -410,13 +411,13 @@ def _read_partials(folder: Path, data: Mapping[str, Any]) -> tuple[dict[str, dic
     return _read(folder, content["partials"]), content.get("rows", 0)
 
 
-def _read_changes(folder: Path, data: Mapping[str, Any]) -> dict[str, Any]:
+def _read_changes(folder: Path, data: JsonObject) -> JsonObject:
     """What the last refit changed, with its tables."""
     content = _beside(folder, data, CHANGES)
     return {} if content is None else {**content, "steps": _read(folder, content["steps"])}
 
 
-def _file(name: str, text: str | None) -> dict[str, Any] | None:
+def _file(name: str, text: str | None) -> JsonObject | None:
     """The entry in state.json of a file beside it."""
     return None if text is None else {"file": name, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
@@ -425,7 +426,7 @@ def _is_file(entry: object) -> bool:
     return isinstance(entry, dict) and set(entry) == {"file", "sha256"}
 
 
-def read_json(path: Path, digest: str | None = None) -> dict[str, Any]:
+def read_json(path: Path, digest: str | None = None) -> JsonObject:
     """The content of a JSON file of a saved workflow; a DataError if it is missing, damaged, or has another digest."""
     try:
         content = path.read_bytes()
@@ -445,7 +446,7 @@ def read_json(path: Path, digest: str | None = None) -> dict[str, Any]:
         raise damaged(path, "", str(error).partition("\n")[0]) from None
 
 
-def _prepared(key: str, op: Learned, fitted: dict[str, Any], engine: Kernels) -> object:
+def _prepared(key: str, op: Learned, fitted: FittedValues, engine: Kernels) -> object:
     """What `apply` takes; a DataError where what was learned is not what the operator learns."""
     try:
         return op.prepare(fitted, engine)
@@ -466,7 +467,7 @@ class _Parts(NamedTuple):
     files: list[Future[Any]]
 
 
-def _packed(values: Mapping[str, dict[str, Any]], prefix: str, saving: Saving) -> dict[str, dict[str, Any]]:
+def _packed(values: FittedSteps, prefix: str, saving: Saving) -> dict[str, JsonObject]:
     """The values, with the futures of its files' entries in place of every table, which is written."""
 
     def packed(name: str, value: object) -> object:
@@ -478,7 +479,7 @@ def _packed(values: Mapping[str, dict[str, Any]], prefix: str, saving: Saving) -
     }
 
 
-def _read(folder: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _read(folder: Path, data: JsonObject) -> dict[str, JsonObject]:
     """The values with their tables."""
     with _threads() as threads:
 
@@ -490,17 +491,17 @@ def _read(folder: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         return _waited(begun, pa.concat_tables)
 
 
-def _heads(folder: Path) -> dict[str, Any]:
+def _heads(folder: Path) -> JsonObject:
     """The entries of state.json, of vocabularies with the first file of every table."""
     fitted = _checked(folder)["fitted"]
     return {key: _head(values) if set(values) >= VOCABULARY else values for key, values in fitted.items()}
 
 
-def _head(values: Mapping[str, Any]) -> dict[str, Any]:
+def _head(values: FittedValues) -> JsonObject:
     return {name: files[0] if (files := _files(value)) else value for name, value in values.items()}
 
 
-def _waited(values: Mapping[str, dict[str, Any]], join: Callable[[list[Any]], Any]) -> dict[str, dict[str, Any]]:
+def _waited(values: FittedSteps, join: Callable[[list[Any]], Any]) -> dict[str, JsonObject]:
     """The values, with the results for the files of every table joined by `join`."""
     return {
         key: {n: join([f.result() for f in v.files]) if isinstance(v, _Parts) else v for n, v in fitted.items()}
@@ -508,17 +509,17 @@ def _waited(values: Mapping[str, dict[str, Any]], join: Callable[[list[Any]], An
     }
 
 
-def _noted(files: list[dict[str, Any]]) -> dict[str, Any]:
+def _noted(files: list[JsonObject]) -> JsonObject:
     """The entry of a table in state.json."""
     return files[0] if len(files) == 1 else {"tables": files}
 
 
-def _text(data: Mapping[str, Any]) -> str:
+def _text(data: JsonObject) -> str:
     """The text of one of the files; a DataError that names the step whose learned values are not JSON."""
     try:
         return json.dumps(data, indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
-        steps: Mapping[str, Any] = next((data[n] for n in ("fitted", "partials", "steps") if n in data), {})
+        steps: JsonObject = next((data[n] for n in ("fitted", "partials", "steps") if n in data), {})
         for key, learned in steps.items():
             for name, value in learned.items():
                 try:
@@ -529,21 +530,21 @@ def _text(data: Mapping[str, Any]) -> str:
         raise
 
 
-def _files(value: Any) -> list[dict[str, Any]]:
+def _files(value: Any) -> list[JsonObject]:
     """The entries in state.json of the files of a table; [] for other values."""
     several = isinstance(value, dict) and set(value) == {"tables"} and isinstance(value["tables"], list)
     files = value["tables"] if several else [value]
     return files if all(isinstance(f, dict) and set(f) == {"table", "rows", "sha256"} for f in files) else []
 
 
-def _tables(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _tables(data: JsonObject) -> list[JsonObject]:
     """The entries of the files of all tables in state.json, or in a file beside it."""
     sections = [data.get(name) for name in ("fitted", "partials", "steps")]
     entries = [entry for section in sections if section and not _is_file(section) for entry in section.values()]
     return [file for entry in entries for value in entry.values() for file in _files(value)]
 
 
-def check_table(folder: Path, entry: Mapping[str, Any]) -> None:
+def check_table(folder: Path, entry: JsonObject) -> None:
     try:
         digest = _digest(folder / entry["table"])
     except OSError as error:
@@ -557,7 +558,7 @@ def check_table(folder: Path, entry: Mapping[str, Any]) -> None:
         )
 
 
-def read_table(folder: Path, entry: Mapping[str, Any]) -> pa.Table:
+def read_table(folder: Path, entry: JsonObject) -> pa.Table:
     check_table(folder, entry)
     path = folder / entry["table"]
     try:
@@ -584,7 +585,7 @@ def _in_its_types(file: pq.ParquetFile) -> pa.Table:
     return pa.table(table.columns, schema=pa.schema(fields, table.schema.metadata))
 
 
-def write_table(path: Path, table: pa.Table) -> dict[str, Any]:
+def write_table(path: Path, table: pa.Table) -> JsonObject:
     """Write a table, whole or not at all; returns its entry in state.json.
 
     Without dictionaries, which are no use to distinct values, and under lz4: written in two thirds and read in half of
@@ -617,7 +618,7 @@ def _is_whole_number(dtype: pa.DataType) -> bool:
     return bool(pa.types.is_integer(dtype) or pa.types.is_temporal(dtype))
 
 
-def _named(written: Future[dict[str, Any]], path: Path) -> dict[str, Any]:
+def _named(written: Future[JsonObject], path: Path) -> JsonObject:
     """The entry of a file, after it has been written and renamed to `path`."""
     noted = written.result()
     path.with_name(noted["table"]).replace(path)

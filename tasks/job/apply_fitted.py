@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -15,6 +14,7 @@ from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type, schema_ad
 from tasks.core.plan import ADVICE, FIELDS, RETYPED, Plan, with_fields
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds
 from tasks.core.settings import Output, Run, Source
+from tasks.core.strict_json import JsonObject
 from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, near
 from tasks.graph.binding import Bound
@@ -56,7 +56,7 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
     return new_request(source, data["graph"], output, run, engine, labels, flow="apply", fitted=applied)
 
 
-def made_up_of(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+def made_up_of(data: JsonObject) -> list[JsonObject]:
     """The look-alike data that a saved workflow was fitted on, marked as such."""
     samples = data.get("made_up")
     return [{**one, "fit": True} for one in samples if isinstance(one, dict)] if isinstance(samples, list) else []
@@ -367,7 +367,7 @@ def adopt(request: Request) -> None:
         write_json(partial / "manifest.json", {"digest": fitted.state})
 
 
-def null_types(request: Request) -> Mapping[str, Any]:
+def null_types(request: Request) -> JsonObject:
     """The types that columns of nothing but nulls take, which have none of their own."""
     columns: Sequence[Column] = request.fitted_schema.columns if request.origin else ()
     return {c.name: c.dtype for c in columns}

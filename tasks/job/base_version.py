@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from tasks.core.strict_json import decoded
+from tasks.core.strict_json import JsonObject, decoded
 from tasks.errors import DataError, HostError, JobError
 from tasks.graph.refit_history import check_history, learned_rows
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
@@ -44,7 +43,7 @@ class BaseVersion:
 
     output: PublishedOutput
     workflow: Path
-    data: Mapping[str, Any]
+    data: JsonObject
 
     @property
     def name(self) -> str:
@@ -71,7 +70,7 @@ class BaseVersion:
         return learned_rows(history) if history else self.rows
 
     @property
-    def settings(self) -> dict[str, dict[str, Any]]:
+    def settings(self) -> dict[str, JsonObject]:
         """What the job that wrote it said of its `output` (without the path), `checks` and `contract`, as far as it is
         noted: in the manifest, or in the `workflow.json` of a fit, which has none."""
         noted = {**self.data, **self.output.manifest}
@@ -293,7 +292,7 @@ def broken(version: Path) -> str:
     return ""
 
 
-def nights_text(data: Mapping[str, Any]) -> str:
+def nights_text(data: JsonObject) -> str:
     """The nights that a `workflow.json` has learned, for people: `30 nights until 2026-11-22`."""
     nights = (data.get("history") or {}).get("nights", [])
     if not nights:

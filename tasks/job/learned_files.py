@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from tasks.core.plan import File
+from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
 from tasks.job.request import Request
 from tasks.storage.files import open_binary, reading_error
@@ -59,7 +60,7 @@ def learned_before(files: Sequence[tuple[str, int, str]], known: pa.Table) -> li
     return again
 
 
-def is_last_night(files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[Mapping[str, Any]]) -> bool:
+def is_last_night(files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[JsonObject]) -> bool:
     """Whether files (path, size, digest) are, by their contents, all files of the last of the nights and no others."""
     last = known.filter(pc.equal(known["night"], len(nights) - 1))  # of a history of years
     learned = [(row["size"], row["digest"]) for row in last.to_pylist()]
@@ -67,7 +68,7 @@ def is_last_night(files: Sequence[tuple[str, int, str]], known: pa.Table, nights
 
 
 def check_new(
-    files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[Mapping[str, Any]], workflow: str = ""
+    files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[JsonObject], workflow: str = ""
 ) -> None:
     """A DataError if some of the files (path, size, digest) were learned in an earlier night; it names both, and the
     version of that night in the output that has the fitted workflow."""
@@ -98,7 +99,7 @@ def check_new(
     )
 
 
-def _version_text(workflow: str, nights: Sequence[Mapping[str, Any]]) -> str:
+def _version_text(workflow: str, nights: Sequence[JsonObject]) -> str:
     """The version of the last of the nights, as the end of a sentence; "" where it is not there."""
     path = Path(workflow)
     versions = versions_of(path.parents[1] if path.name == WORKFLOW else path.parent) if workflow else []

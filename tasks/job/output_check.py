@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.orc
@@ -13,6 +11,7 @@ import pyarrow.parquet as pq
 from tasks.core.dtypes import dtype_name, plain_type
 from tasks.core.plan import File
 from tasks.core.schema import Schema
+from tasks.core.strict_json import JsonObject
 from tasks.manifest import Manifest
 from tasks.sources.formats import arrow
 from tasks.storage.checksum import digest
@@ -41,7 +40,7 @@ def damages(folder: Path) -> list[str]:
     return problems
 
 
-def _other_rows(path: Path, part: Mapping[str, Any], manifest: Manifest) -> str:
+def _other_rows(path: Path, part: JsonObject, manifest: Manifest) -> str:
     """How schema or rows of a part differ from the manifest, as a text; "" if not. Text files have no schema."""
     form = manifest.data["output"]["format"]
     try:

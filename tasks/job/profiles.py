@@ -11,6 +11,7 @@ from typing import Any
 
 from tasks.core.dtypes import parse_dtype
 from tasks.core.plan import RETYPED, Plan
+from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
 from tasks.graph import row_sample
 from tasks.graph.binding import Bound, Step
@@ -102,7 +103,7 @@ def _read(path: Path, changed: int, size: int) -> tuple[Any, Profile | None]:
         return None, None
 
 
-def publish_profile(request: Request, split: str, folder: Path) -> list[Mapping[str, Any]]:
+def publish_profile(request: Request, split: str, folder: Path) -> list[JsonObject]:
     """Write `_profile.json` into the folder of a split that is published; its record for the manifest, [] without."""
     whole = request.staging.folder / whole_name(split)
     content = read_json(whole) if request.run.profile else None

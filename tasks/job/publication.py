@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from tasks.core.strict_json import JsonObject
 from tasks.graph.node import side_paths
 from tasks.job.request import Request
 from tasks.storage.atomic import read_json, write_note
@@ -76,7 +77,7 @@ class Publication:
         """The digest of the manifest; with splits that of the first one."""
         return self.splits[0].manifest
 
-    def payload(self, folder: Path) -> dict[str, Any]:
+    def payload(self, folder: Path) -> JsonObject:
         """The facts as plain values, for the output in a folder."""
         return {
             "output": str(output_root(folder)),
@@ -125,7 +126,7 @@ def id_of(*parts: str) -> uuid.UUID:
 
 def write_publication(
     request: Request,
-    manifests: Mapping[str, Mapping[str, Any]],
+    manifests: Mapping[str, JsonObject],
     upstream: Sequence[str],
     train: Train = "now",
 ) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pyarrow.compute as pc
 
+from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
 from tasks.graph.refit_history import read_files
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
@@ -39,7 +39,7 @@ def published_before(request: Request, plans: PlanOf) -> Path | None:
     return newest if has_work else None
 
 
-def _is_of_date(output: Path, dated: dict[str, Any]) -> bool:
+def _is_of_date(output: Path, dated: JsonObject) -> bool:
     published = PublishedOutput(output)
     noted = {**published.fitted, **published.manifest}.get("dated")
     run_date = noted.get("run_date") if isinstance(noted, dict) else None

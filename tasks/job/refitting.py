@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from tasks.core.schema import Schema
 from tasks.core.settings import Output, Refitting, Run, Source
+from tasks.core.strict_json import JsonObject
 from tasks.core.versions import rowmill_version
 from tasks.graph.binding import Bound
 from tasks.graph.matching import Matched, matched
@@ -25,6 +25,7 @@ from tasks.job.apply_fitted import bound_of, made_up_of, targets_of
 from tasks.job.base_version import BaseVersion
 from tasks.job.learned_files import night_of
 from tasks.job.request import PlanOf, RefitBase, Request, new_request
+from tasks.ops.fitted_values import FittedSteps
 from tasks.sources.reading_rules import Fit, with_values
 from tasks.storage.allowed_roots import allowed_name
 from tasks.storage.atomic import no_space, partial_folder, read_record, write_json
@@ -37,7 +38,7 @@ LEARN_FROM = "learn-from"  # the name of the plan of `refit.learn_from`
 class Features(NamedTuple):
     """The graph of a job, as it is saved, and the columns of its labels."""
 
-    graph: list[dict[str, Any]]
+    graph: list[JsonObject]
     labels: list[str]
 
 
@@ -126,7 +127,7 @@ def _link_or_copy(path: Path, name: str, target: Path) -> None:
     shutil.copyfile(name, target)
 
 
-def history_before(request: Request) -> tuple[dict[str, Any], pa.Table]:
+def history_before(request: Request) -> tuple[JsonObject, pa.Table]:
     """(the history of the base, the table of its files); both empty for a fit, and where everything is learned anew."""
     if not request.base or request.base.all:
         return {}, files_table([], 0)
@@ -138,7 +139,7 @@ def history_before(request: Request) -> tuple[dict[str, Any], pa.Table]:
     return history, read_files(folder, history)
 
 
-def history_of(request: Request, values: Mapping[str, Mapping[str, Any]]) -> tuple[Mapping[str, Any], pa.Table]:
+def history_of(request: Request, values: FittedSteps) -> tuple[JsonObject, pa.Table]:
     """(the history after this run, the table of its files); `values` is what was learned, by step."""
     before, files = history_before(request)
     plans = PlanOf(request)
@@ -162,7 +163,7 @@ def _learned_rows(request: Request) -> int:
     return int(manifest.get("learned_rows", 0))
 
 
-def base_note(request: Request) -> dict[str, Any]:
+def base_note(request: Request) -> JsonObject:
     """What a manifest says of the base: {"base": {version, path, state, rows}}, "none" for the first run of a job that
     names one; {} for a job without."""
     base = request.base

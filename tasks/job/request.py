@@ -16,7 +16,7 @@ from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import OPTION, PARSED, File, Plan
 from tasks.core.schema import ROW, Schema
 from tasks.core.settings import Checks, FlowName, Output, Run, Source
-from tasks.core.strict_json import decoded
+from tasks.core.strict_json import JsonObject, decoded
 from tasks.core.versions import rowmill_version
 from tasks.errors import DataError
 from tasks.graph.node import Node, graph_from_json, graph_to_json, side_paths
@@ -41,9 +41,9 @@ class Fitted:
 
     path: str
     state: str
-    schema: list[dict[str, Any]]
+    schema: list[JsonObject]
     fit: Fit
-    made_up: list[dict[str, Any]] = field(default_factory=list)
+    made_up: list[JsonObject] = field(default_factory=list)
     ancestors: tuple[str, ...] = ()
     ids_since: dict[str, int] = field(default_factory=dict)
     discarded: bool = False
@@ -66,7 +66,7 @@ class RefitBase(Fitted):
     all: bool
     again: bool
     forget: int | None
-    graph: list[dict[str, Any]] | None = None
+    graph: list[JsonObject] | None = None
     learn_from: Any = None
 
 
@@ -85,8 +85,8 @@ class Request(PickledFields):
     was cut off where this one works.
     """
 
-    sections: dict[str, dict[str, Any]]
-    graph: list[dict[str, Any]]
+    sections: dict[str, JsonObject]
+    graph: list[JsonObject]
     engine: str = "pandas"
     labels: tuple[str, ...] = ()
     code: str = ""
@@ -94,11 +94,11 @@ class Request(PickledFields):
     flow: FlowName = "preprocess"
     fitted: Fitted | None = None
     roots: tuple[str, ...] | None = None
-    dated: dict[str, Any] = field(default_factory=dict)
+    dated: JsonObject = field(default_factory=dict)
     base: RefitBase | None = None
     no_base: bool = False
-    contract: dict[str, Any] = field(default_factory=dict)
-    checks: dict[str, Any] = field(default_factory=dict)
+    contract: JsonObject = field(default_factory=dict)
+    checks: JsonObject = field(default_factory=dict)
     stage_engines: dict[str, str] = field(default_factory=dict)
     resumes: bool = False
 
@@ -134,7 +134,7 @@ class Request(PickledFields):
         return Checks(**self.checks)
 
     @property
-    def gate_note(self) -> dict[str, Any]:
+    def gate_note(self) -> JsonObject:
         """What a manifest says of the gate, so that a refit goes on with it: checks and contract, as far as given."""
         return {name: value for name in ("checks", "contract") if (value := getattr(self, name))}
 
@@ -284,7 +284,7 @@ class PlanOf:
         except DataError:
             return False
 
-    def sources(self, split: str) -> tuple[tuple[File, ...], Mapping[str, Any]]:
+    def sources(self, split: str) -> tuple[tuple[File, ...], JsonObject]:
         """(the files of the source that a split was planned from, the options of their storage)."""
         plan = self.plan(split)
         origins = self.data.get("origins", {}).get(self.source.plan_name(split))
@@ -294,8 +294,8 @@ class PlanOf:
     def set_plans(
         self,
         plans: Mapping[str, Plan],
-        origins: Mapping[str, Any],
-        repeated: Mapping[str, Any] | None = None,
+        origins: JsonObject,
+        repeated: JsonObject | None = None,
         division: Division | None = None,
     ) -> None:
         """Remember the plans, the files of the source where those of the plan are made of them, by split the rows that
@@ -358,7 +358,7 @@ class PlanOf:
         return all(Path(rows.path).exists() and digest(rows.path) == rows.digest for rows in sets)
 
     @property
-    def made_up(self) -> list[dict[str, Any]]:
+    def made_up(self) -> list[JsonObject]:
         """The look-alike data among the source's, and those that an applied workflow was fitted on."""
         return list(self.data.get("made_up", ()))
 
@@ -367,7 +367,7 @@ class PlanOf:
         """Path, size and digest of the source's files with rows, which the run learns from."""
         return [(str(path), int(size), str(digest)) for path, size, digest in self.data.get("learned_files", ())]
 
-    def bad_lines(self, split: str) -> list[dict[str, Any]]:
+    def bad_lines(self, split: str) -> list[JsonObject]:
         """The files of a split with lines that cannot be read, which are left out; splits of one source share them."""
         return list(self.data.get("bad_lines", {}).get(self.source.plan_name(split), ()))
 
@@ -385,7 +385,7 @@ def make_request(
 
 def new_request(
     source: Source,
-    graph: list[dict[str, Any]],
+    graph: list[JsonObject],
     output: Output,
     run: Run,
     engine: str,

@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, Literal
+from typing import Literal
 from zoneinfo import ZoneInfo, available_timezones
 
+from tasks.core.strict_json import JsonObject
 from tasks.errors import JobError, near
 from tasks.manifest import ORIGINS
 
@@ -230,7 +231,7 @@ class Dated:
     run_date: RunDate
     became: Mapping[str, tuple[str, str]]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """As plain values, as manifests and notes have it."""
         return {
             "date": self.run_date.day.isoformat(),

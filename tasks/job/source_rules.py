@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from tasks.core.dtypes import dtype_name, schema_advice
 from tasks.core.schema import Column, Schema, Tags, check_names, check_ordered
 from tasks.core.settings import Source, SplitRule
+from tasks.core.strict_json import JsonObject
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import typed
 from tasks.errors import JobError, RowmillError
@@ -39,7 +39,7 @@ def row_rules(source: Source, plans: PlanOf, split: str) -> RowRules:
     return RowRules(plans.repeated(split), splitting, downsampling_of(source), strict=source.strict)
 
 
-def described(source: Source, repeated: int | None, division: Division | None) -> dict[str, dict[str, Any]]:
+def described(source: Source, repeated: int | None, division: Division | None) -> dict[str, JsonObject]:
     """`source.unique`, `split` and `downsample` as a manifest has them, without what a pass counts: `repeated` rows are
     left out by unique (None: not looked for); `division` is what a look at all rows says of the splits."""
     unique = None if repeated is None else source.unique
@@ -52,7 +52,7 @@ def described(source: Source, repeated: int | None, division: Division | None) -
     return rules
 
 
-def counted(rules: Mapping[str, dict[str, Any]], left_out: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+def counted(rules: Mapping[str, JsonObject], left_out: Mapping[str, int]) -> dict[str, JsonObject]:
     """The rules that hold in a pass, with the rows that each left out; what a pass does not count did not hold in it,
     such as down-sampling in a pass over valid."""
     counts = {"split": left_out.get("other_splits"), "downsample": left_out.get("downsampled")}

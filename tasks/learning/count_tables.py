@@ -17,6 +17,7 @@ from tasks.engines.algorithms.arrow_arrays import one_array, raw
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.convert.frame_sizes import nbytes
 from tasks.graph.seen import Seen
+from tasks.ops.fitted_values import FittedValues
 
 PART = {"pandas": 1 << 20, "cudf": 1 << 24}  # distinct values that are sketched at once
 FEW = 1 << 14  # distinct values up to which a core is faster than a GPU
@@ -33,7 +34,7 @@ class CountTables:
         self,
         columns: Mapping[str, str],
         of_rows: Mapping[str, Sequence[pa.Table]],
-        fitted: Mapping[str, Any],
+        fitted: FittedValues,
         partials: Mapping[str, Any],
     ) -> Seen:
         """What the counts say of the columns (step -> column): the tables of the new rows of a refit, which have no
@@ -74,7 +75,7 @@ def _cut_tables(tables: Sequence[pa.Table], size: int) -> list[pa.Table]:
     return parts or [tables[0].slice(0, 0)]
 
 
-def _learned_tables(fitted: Mapping[str, Any], saved: Mapping[str, Any]) -> tuple[Sequence[pa.Table], int]:
+def _learned_tables(fitted: FittedValues, saved: FittedValues) -> tuple[Sequence[pa.Table], int]:
     """(tables of values and counts without a common value, nulls that they do not count)."""
     tables = [table for table in (fitted["values"], fitted.get("rest"), saved.get("rest")) if table is not None]
     return [table.select([table.column_names[0], "count"]) for table in tables], int(fitted.get("nulls", 0))

@@ -16,6 +16,7 @@ from tasks.graph.seen import Seen
 from tasks.learning import growth, large_table_types, large_tables
 from tasks.learning.handles import Handles
 from tasks.learning.partials import Observed, Partial, merge, with_size
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.keyed import Keyed
 
 FEWEST_STEPS = 8  # of one task: fewer are not worth a task of their own
@@ -34,7 +35,7 @@ class Concluded:
     questions: dict[str, Any] = field(default_factory=dict)
     tables: dict[str, Sequence[pa.Table]] = field(default_factory=dict)
 
-    def each(self, name: str) -> dict[str, Any]:
+    def each(self, name: str) -> FittedValues:
         """By step, one field of what is learned."""
         return {key: getattr(one, name) for key, one in self.done.items()}
 
@@ -84,7 +85,7 @@ def conclude(
     steps: Mapping[str, Step],
     base: growth.Base,
     engine: str,
-    known: Callable[[Mapping[str, Any]], None],
+    known: Callable[[FittedValues], None],
 ) -> Concluded:
     """Finish all partials of a phase on top of what the base has learned.
 

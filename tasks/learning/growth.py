@@ -22,6 +22,7 @@ from tasks.learning.large_table_types import Chain
 from tasks.learning.partials import Observed, whole_of
 from tasks.learning.refit_modes import Mode
 from tasks.ops.base import Grown, Learned, RefitDate
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.keyed import Keyed
 
 __all__ = ["Base", "Mode"]
@@ -30,9 +31,9 @@ __all__ = ["Base", "Mode"]
 class Finished(NamedTuple):
     """What a step has learned: its values, those for a refit, what changed; and its `Grown.refit_table`."""
 
-    fitted: dict[str, Any]
+    fitted: FittedValues
     for_refit: dict[str, Any]
-    change: dict[str, Any]
+    change: FittedValues
     refit_table: pa.Table | None = None
 
 
@@ -94,7 +95,7 @@ class Base:
             saved = {}
         return Start(self.mode(step), fitted, saved, self.refit)
 
-    def left_out(self, steps: Collection[str]) -> dict[str, Any]:
+    def left_out(self, steps: Collection[str]) -> FittedValues:
         """By step, the vocabularies of the base whose step is not among `steps`, since its column is left out now.
 
         They are saved among the values for a refit, so that the column comes back with its ids."""
@@ -110,8 +111,8 @@ class Start:
     """What one step of a refit starts from: its mode, its learned values, and what was saved beside them."""
 
     mode: Mode
-    fitted: Mapping[str, Any]
-    saved: Mapping[str, Any]
+    fitted: FittedValues
+    saved: FittedValues
     refit: RefitDate
 
     @property
@@ -120,27 +121,27 @@ class Start:
         return self.mode.mode == "new" or (self.refit.keep_ids_only and self.mode.mode == "merged")
 
 
-def frozen_values(base: Base, bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
+def frozen_values(base: Base, bound: Bound) -> tuple[FittedValues, FittedValues]:
     """(fitted values, values for a refit) of the steps that stay as they are."""
     steps = [step for step in bound.learning if base.mode(step).mode == "frozen"]
     starts = {step.key: base.starts(step) for step in steps}
     return {key: dict(s.fitted) for key, s in starts.items()}, {key: dict(s.saved) for key, s in starts.items()}
 
 
-def change_of(step: Step, mode: Mode, change: Mapping[str, Any]) -> dict[str, Any]:
+def change_of(step: Step, mode: Mode, change: Mapping[str, Any]) -> FittedValues:
     """The entry of a step in `changes.json`."""
     head = {"op": type(step.op).__name__, "columns": list(step.unit), "mode": mode.mode, "why": mode.why}
     return head | dict(change)
 
 
-def change_anew(step: Step, base: Base, fitted: Mapping[str, Any]) -> dict[str, Any]:
+def change_anew(step: Step, base: Base, fitted: FittedValues) -> FittedValues:
     """What changed of a step that has learned anew."""
     assert isinstance(step.op, Learned)
     return {} if base.mode(step).mode == "new" else step.op.change(base.starts(step).fitted, fitted, step.unit)
 
 
 @frugal
-def finalize(observed: Observed, starts: Mapping[str, Start]) -> tuple[dict[str, Finished], dict[str, Any]]:
+def finalize(observed: Observed, starts: Mapping[str, Start]) -> tuple[dict[str, Finished], FittedValues]:
     """(what is learned by step; questions of steps that learn anew and need another pass) of small partials."""
     done = {}
     questions = {}
@@ -216,7 +217,7 @@ def finish_tables(
     tables: Mapping[str, Sequence[pa.Table]],
     base: Base,
     engine: str,
-    known: Callable[[Mapping[str, Any]], None],
+    known: Callable[[FittedValues], None],
 ) -> dict[str, Finished]:
     """What steps with tables of keys have learned, made in this process, which has the tables of the base.
 
@@ -232,7 +233,7 @@ def finish_tables(
 
 
 def _grown(
-    step: Step, tables: Sequence[pa.Table], start: Start, engine: str, known: Callable[[Mapping[str, Any]], None]
+    step: Step, tables: Sequence[pa.Table], start: Start, engine: str, known: Callable[[FittedValues], None]
 ) -> Finished:
     table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
     try:

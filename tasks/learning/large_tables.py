@@ -43,6 +43,7 @@ from tasks.engines.convert.python_values import stored_type
 from tasks.learning.handles import Handles
 from tasks.learning.large_table_types import SIZES, Chain, Outline, RowCount, Sizes, Slice, Split, sizes_of
 from tasks.ops.base import Learned, Operator, Unit
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.keyed import Keyed
 
 SAMPLED_ROWS = 256  # of each chain: their quantiles are the edges of the ranges
@@ -115,8 +116,8 @@ def _working(tables: Sequence[Any]) -> Iterator[None]:
 
 
 def finalize(
-    pool: Pool, chains: Mapping[str, Handles], rows: Mapping[str, RowCount], known: Callable[[Mapping[str, Any]], None]
-) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    pool: Pool, chains: Mapping[str, Handles], rows: Mapping[str, RowCount], known: Callable[[FittedValues], None]
+) -> dict[str, tuple[FittedValues, FittedValues]]:
     """(fitted values, partials for a refit) by step, of the handles of its merged chains, which are consumed.
 
     `known` is called with either dict of a step, in threads, while other steps are worked on.
@@ -193,8 +194,8 @@ def _finish(
     unit: Unit,
     sums: Mapping[str, Any],
     tables: Sequence[pa.Table],
-    known: Callable[[Mapping[str, Any]], None],
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    known: Callable[[FittedValues], None],
+) -> tuple[FittedValues, FittedValues]:
     """(fitted values, partials for a refit) of all rows in order, which come as the tables of the ranges."""
     fitted, for_refit = op.parted(None, op.finish(pa.concat_tables(tables).combine_chunks(), sums, unit))
     known(fitted)

@@ -35,6 +35,7 @@ from tasks.learning.partials import Observed, Partial, Phase, join_siblings, mer
 from tasks.learning.refit_modes import Mode, behind, changed_tables
 from tasks.ops.base import Learned
 from tasks.ops.continuous import Normalize
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.keyed import Keyed
 
 
@@ -50,7 +51,7 @@ class PassOptions:
 
     floor: int = 0
     progress: Callable[[int, int], None] | None = None
-    known: Callable[[Mapping[str, Any]], None] = lambda _: None
+    known: Callable[[FittedValues], None] = lambda _: None
     profile: bool = False
 
 
@@ -104,13 +105,13 @@ class LearnedSoFar:
     """
 
     state: State
-    changes: dict[str, Any]
+    changes: FittedValues
     refit_tables: dict[str, pa.Table] = field(default_factory=dict)
     halved: int = 0
     failed: list[list[Record]] = field(default_factory=list)
     passes: list[Seen] = field(default_factory=list)
 
-    def add_values(self, fitted: Mapping[str, Any], for_refit: Mapping[str, Any]) -> None:
+    def add_values(self, fitted: FittedValues, for_refit: FittedValues) -> None:
         """Add what steps have learned, by their keys."""
         values = {**self.state.values, **fitted}
         partials = {**self.state.partials, **for_refit}
@@ -212,7 +213,7 @@ def _make_final_state(phases: Phases, learned: LearnedSoFar, is_fit: bool) -> St
     return State(values, partials, {} if is_fit else changes, rows, learned.refit_tables, state.rules)
 
 
-def _applied_values(bound: Bound, depth: int, state: State, unchanged: frozenset[str]) -> dict[str, Any]:
+def _applied_values(bound: Bound, depth: int, state: State, unchanged: frozenset[str]) -> FittedValues:
     """What is learned so far; tables of keys only of the steps that a phase applies: workers need no others."""
     steps = [s for s in bound.learning if s.depth == depth and s.key not in unchanged]
     targets = [place for s in (*steps, *bound.filters) for place in s.fit_inputs.values()]
@@ -221,7 +222,7 @@ def _applied_values(bound: Bound, depth: int, state: State, unchanged: frozenset
     return {key: v if key in applied or key not in keyed else _plain(v) for key, v in state.values.items()}
 
 
-def _plain(fitted: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(fitted: FittedValues) -> dict[str, Any]:
     return {name: value for name, value in fitted.items() if not isinstance(value, pa.Table)}
 
 

@@ -14,6 +14,7 @@ from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.evaluation import titled
 from tasks.graph.matching import learned_steps
 from tasks.ops.base import Learned
+from tasks.ops.fitted_values import FittedValues
 
 WORDS = ("freeze", "merge")  # what a setting may say of a step
 APPENDED = "ids stay, new values are appended"
@@ -70,9 +71,7 @@ def behind(bound: Bound, step: Step) -> list[Step]:
     return sorted(learned.values(), key=lambda s: (s.node, s.key))
 
 
-def changed_tables(
-    bound: Bound, old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]
-) -> dict[str, str]:
+def changed_tables(bound: Bound, old: Mapping[str, FittedValues], new: Mapping[str, FittedValues]) -> dict[str, str]:
     """By step, a sentence on each side table that differs from what the base's fit read, and on the steps behind it.
 
     `old` and `new` are the learned values of the base and of now.

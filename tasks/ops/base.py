@@ -16,12 +16,13 @@ from pydantic_core import PydanticSerializationError
 from tasks.core.dtypes import dtype_name, is_bytes, is_list, kind_of, leaf_type, schema_advice
 from tasks.core.nvtabular import of_parameter, of_value
 from tasks.core.schema import Column, Schema
-from tasks.core.strict_json import decoded, encoded, marked, unmarked
+from tasks.core.strict_json import JsonObject, decoded, encoded, marked, unmarked
 from tasks.core.versions import VALUE_RULES
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.types import Array, Series
 from tasks.errors import DataError, JobError, mistakes, near, place_text
 from tasks.ops.docstrings import docstring_of
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.installed import installed_operator, refuse_clash
 from tasks.ops.user_code import import_path
 
@@ -125,12 +126,12 @@ class Grown(NamedTuple):
     refit_table: a table in host memory of which `prepare_refit` makes what `apply` takes for the rows of the refit.
     """
 
-    learned: dict[str, Any]
-    change: dict[str, Any]
+    learned: FittedValues
+    change: FittedValues
     refit_table: pa.Table | None = None
 
 
-def _described(schema: dict[str, Any], cls: type[BaseModel]) -> None:
+def _described(schema: JsonObject, cls: type[BaseModel]) -> None:
     """Give the JSON schema of an operator the texts of its docstring."""
     text = docstring_of(cls)
     schema["description"] = text.summary
@@ -265,7 +266,7 @@ class Operator(BaseModel):
                     else _cast_hint(kind_of(dtype), self.takes),
                 )
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         """The columns made of a unit, with exact types. `fitted` is None before fitting."""
         return [self.output(schema[name]) for name in unit]
 
@@ -312,7 +313,7 @@ class Operator(BaseModel):
 
     # as data
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The operator as in a job: {op: Name, parameter: value}, defaults left out; infinities as {"float": "inf"}."""
         cls = type(self)
         name = cls.__name__ if _built_in(cls) else f"{cls.__module__}:{cls.__qualname__}"
@@ -381,15 +382,15 @@ class Learned(Operator):
         """The `context.question` of the next pass (a small plain value); None if this partial answers everything."""
         return None
 
-    def finalize_unit(self, partial: Any, unit: Unit) -> dict[str, Any]:
+    def finalize_unit(self, partial: Any, unit: Unit) -> FittedValues:
         """The learned values of a unit. Default: `finalize`, for operators that do not look at the columns' names."""
         return self.finalize(partial)
 
-    def finalize(self, partial: Any) -> dict[str, Any]:
+    def finalize(self, partial: Any) -> FittedValues:
         """The learned values by name: plain JSON values and Arrow tables."""
         raise TypeError(f"{type(self).__name__} does not define finalize")
 
-    def kept_partial(self, partial: Any, fitted: dict[str, Any]) -> dict[str, Any]:
+    def kept_partial(self, partial: Any, fitted: FittedValues) -> FittedValues:
         """The partial as saved beside the fitted values for a refit; {} where the fitted values hold it already.
 
         Default: `partial`, with a mark where JSON has no tuples and no keys but texts (`tasks.core.strict_json`).
@@ -401,12 +402,12 @@ class Learned(Operator):
         same."""
         return self.on_refit, self.frozen_why
 
-    def check_retuned(self, fitted: Mapping[str, Any], unit: Unit) -> None:
+    def check_retuned(self, fitted: FittedValues, unit: Unit) -> None:
         """A JobError where other values of `retunable` parameters than those of the base do not allow what the base has
         learned. Default: they allow all."""
         return
 
-    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Any:
+    def restored(self, fitted: FittedValues, saved: FittedValues, unit: Unit) -> Any:
         """The partial of all rows that were learned so far, for a refit: the inverse of `parted`.
 
         `fitted` are the values, `saved` is what was saved beside them for a refit (`kept_partial`, `for_refit`).
@@ -423,8 +424,8 @@ class Learned(Operator):
             ) from None
 
     def grown(
-        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
-    ) -> Grown | tuple[dict[str, Any], dict[str, Any]]:
+        self, partial: Any, fitted: FittedValues, saved: FittedValues, unit: Unit, refit: RefitDate
+    ) -> Grown | tuple[FittedValues, FittedValues]:
         """(the learned values after a refit, what changed) of an operator with `on_refit` "appended".
 
         `partial` is of the rows of the refit alone, `fitted` and `saved` are as in `restored`. What changed are plain
@@ -433,7 +434,7 @@ class Learned(Operator):
         """
         raise TypeError(f"{type(self).__name__} does not define grown")
 
-    def change(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> dict[str, Any]:
+    def change(self, old: FittedValues, new: FittedValues, unit: Unit) -> FittedValues:
         """What a refit changed, of an operator with `on_refit` "merged": small plain values, for changes.json.
 
         Default: the plain values that differ, as {"old": .., "new": ..}.
@@ -442,7 +443,7 @@ class Learned(Operator):
         names = sorted(n for n in plain if old.get(n) != new.get(n))
         return {"old": {n: old.get(n) for n in names}, "new": {n: new.get(n) for n in names}}
 
-    def would(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> str | None:
+    def would(self, old: FittedValues, new: FittedValues, unit: Unit) -> str | None:
         """What a fit would make different now, of a frozen operator that defines it; None: nothing.
 
         `old` are the learned values, which stay; `new` are those of all rows so far, or of the refit's rows alone where
@@ -450,27 +451,27 @@ class Learned(Operator):
         """
         return None
 
-    def parted(self, partial: Any, learned: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def parted(self, partial: Any, learned: FittedValues) -> tuple[FittedValues, FittedValues]:
         """(the learned values that `apply` needs, the values that are saved apart for a refit)."""
         fitted = {name: value for name, value in learned.items() if name not in self.for_refit}
         for_refit = {name: value for name, value in learned.items() if name in self.for_refit}
         return fitted, self.kept_partial(partial, learned) | for_refit
 
-    def restore_frames(self, fitted: Mapping[str, Any]) -> None:
+    def restore_frames(self, fitted: FittedValues) -> None:
         """Give `frames` that were saved by their digest alone what was learned from them, for another fit."""
         return
 
-    def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]] | None:
+    def report(self, fitted: FittedValues) -> list[JsonObject] | None:
         """Rows of plain values worth showing in the statistics stage's artifact, the most telling first; None:
         nothing."""
         return None
 
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Any:
+    def prepare(self, fitted: FittedValues, engine: Kernels) -> Any:
         """What `apply` gets as `fitted`, made once per process and engine (look-up tables)."""
         return fitted
 
     def prepare_refit(
-        self, refit_table: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: Kernels
+        self, refit_table: pa.Table, fitted: FittedValues, whole: Callable[[], Any], engine: Kernels
     ) -> Any:
         """What `apply` gets as `fitted` in the run of a refit, made of `Grown.refit_table`: its cost depends on
         the rows of the refit alone.
@@ -497,7 +498,7 @@ def _built_in(cls: type[Operator]) -> bool:
     return cls.__module__.startswith(f"{__package__}.")
 
 
-def _explain(cls: type[Operator], error: ValidationError, parameters: Mapping[str, Any]) -> str:
+def _explain(cls: type[Operator], error: ValidationError, parameters: JsonObject) -> str:
     lines = []
     known_as = cls.__name__ if _built_in(cls) else ""  # NVTabular has no operator of a user's own
     for one in mistakes(error, parameters):

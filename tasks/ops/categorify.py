@@ -13,12 +13,14 @@ from pydantic import model_validator
 from tasks import engines
 from tasks.core.dtypes import dtype_name, is_list, kind_of
 from tasks.core.schema import Column, Schema, Tags
+from tasks.core.strict_json import JsonObject
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import any_true, total
 from tasks.engines.types import CountTable, Lookup, Series
 from tasks.errors import DataError, JobError, near
 from tasks.ops import fixed_vocabulary, vocabulary_growth
 from tasks.ops.base import Columns, Context, Entry, Grown, RefitDate, Unit
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.keyed import Keyed, RefitLookup, ascending_place, names_of
 
 PADDING = 0
@@ -132,7 +134,7 @@ class Categorify(Keyed):
         frequent = engine.count_at_least(table, max(self.limit(self.freq_threshold, unit), 1))
         return self.in_order([table]), {"nulls": int(nulls), "kept": int(frequent)}
 
-    def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> dict[str, Any]:
+    def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> FittedValues:
         """`values`: the vocabulary with the counts, `size` values in order; `rest`: the values without an id.
 
         `distinct` and `occurrences` are the numbers of both together; nulls are counted apart.
@@ -151,7 +153,7 @@ class Categorify(Keyed):
         rest = {"rest": table.slice(size)} if size < len(table) else {}
         return {"values": values, "size": size, "nulls": sums["nulls"], **known, **rest}
 
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Lookup:
+    def prepare(self, fitted: FittedValues, engine: Kernels) -> Lookup:
         table = fitted["values"].slice(0, fitted["size"])
         return engine.Lookup([table.column(n).combine_chunks() for n in table.column_names[:-1]])
 
@@ -189,7 +191,7 @@ class Categorify(Keyed):
 
     # ids back to values
 
-    def inverse(self, ids: pa.Array, fitted: Mapping[str, Any]) -> list[pa.Array]:
+    def inverse(self, ids: pa.Array, fitted: FittedValues) -> list[pa.Array]:
         """The values of ids, one array per vocabulary column; padding, null and out-of-vocabulary ids give null.
 
         A list of ids gives a list of values.
@@ -212,7 +214,7 @@ class Categorify(Keyed):
         engine = engines.engine_of(tables[0])
         return engine.sort_counts(engine.join_tables(tables), self.key_names(tables[0]))
 
-    def place(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    def place(self, row: JsonObject) -> tuple[Any, ...]:
         return (-row["count"], *ascending_place(row, [name for name in row if name != "count"]))
 
     # columns and types
@@ -267,7 +269,7 @@ class Categorify(Keyed):
         if self.combo and any(is_list(schema[n].dtype) for n in unit):
             raise DataError(f"combo does not take list columns ({', '.join(unit)})", do="code the lists on their own")
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         vocabulary = self.fixed(unit)
         size = len(vocabulary) if vocabulary is not None else None if fitted is None else int(fitted["size"])
         rows = None if size is None else size + self.first_id
@@ -302,7 +304,7 @@ class Categorify(Keyed):
             return "frozen", "the job gives the vocabulary (vocabs)"
         return self.on_refit, self.frozen_why
 
-    def check_retuned(self, fitted: Mapping[str, Any], unit: Unit) -> None:
+    def check_retuned(self, fitted: FittedValues, unit: Unit) -> None:
         limit = self.limit(self.max_size, unit)
         rows = int(fitted["size"]) + self.first_id
         if 0 < limit < rows:
@@ -312,9 +314,7 @@ class Categorify(Keyed):
                 do=f"give max_size: {rows} or more, or 0 for no limit; or begin anew: base: none",
             )
 
-    def grown(
-        self, partial: object, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
-    ) -> Grown:
+    def grown(self, partial: object, fitted: FittedValues, saved: FittedValues, unit: Unit, refit: RefitDate) -> Grown:
         """The vocabulary with new values behind it (`tasks.ops.vocabulary_growth`); the dimension stays."""
         dimension = embedding_size(self.first_id + int(fitted["size"]))["dimension"]
         threshold = self.limit(self.freq_threshold, unit)
@@ -323,7 +323,7 @@ class Categorify(Keyed):
         return vocabulary_growth.grow(partial, {"dimension": dimension, **fitted}, saved, unit, refit, rule)
 
     def prepare_refit(
-        self, refit_table: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: Kernels
+        self, refit_table: pa.Table, fitted: FittedValues, whole: Callable[[], Any], engine: Kernels
     ) -> RefitLookup:
         return RefitLookup(refit_table, fitted["size"], whole, engine)
 

@@ -6,7 +6,7 @@ import datetime
 import decimal
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.moments import Moments, deviation, joined
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Learned, Operator, Series, Unit, refuse_infinite
+from tasks.ops.fitted_values import FittedValues
 
 HUGE = 2.0**1000
 INFINITE = "mean and standard deviation of infinite values do not exist"
@@ -84,7 +85,7 @@ class Normalize(Learned):
     def merge(self, a: Moments, b: Moments) -> Moments:
         return joined(a, b)
 
-    def finalize(self, partial: Moments) -> dict[str, Any]:
+    def finalize(self, partial: Moments) -> FittedValues:
         n, mean, _, low, high = partial
         if low == high:
             return {"n": n, "mean": low, "std": 0.0}
@@ -97,7 +98,7 @@ class Normalize(Learned):
             )
         return {"n": n, "mean": mean, "std": std}
 
-    def transform(self, column: Series, fitted: dict[str, Any]) -> Series:
+    def transform(self, column: Series, fitted: FittedValues) -> Series:
         engine = engines.engine_of(column)
         mean = fitted["mean"]
         std = fitted["std"] or 1.0
@@ -111,10 +112,10 @@ class Normalize(Learned):
     def dtype_out(self, column: Column) -> pa.DataType:
         return FLOATS[self.dtype]
 
-    def kept_partial(self, partial: Moments, fitted: Mapping[str, Any]) -> dict[str, Any]:
+    def kept_partial(self, partial: Moments, fitted: FittedValues) -> FittedValues:
         return {"partial": list(partial)}
 
-    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Moments:
+    def restored(self, fitted: FittedValues, saved: FittedValues, unit: Unit) -> Moments:
         n, mean, squares, low, high = saved["partial"]
         return n, mean, squares, low, high
 

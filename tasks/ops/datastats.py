@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from tasks.engines.algorithms.reductions import exact_sum, extremes, on_host, to
 from tasks.engines.convert.python_values import listed, value_of
 from tasks.errors import DataError
 from tasks.ops.base import Array, Columns, Context, Learned, Series, Unit
+from tasks.ops.fitted_values import FittedValues
 
 EXACT = 1_000_000  # distinct values that are all counted
 CANDIDATES = 1024  # above: so many of the most frequent values are followed on
@@ -116,7 +116,7 @@ class DataStats(Learned):
             out["sample"] = _joined_samples(a["sample"], b["sample"])
         return out | _merged_counts(a, b)
 
-    def finalize(self, partial: Partial) -> dict[str, Any]:
+    def finalize(self, partial: Partial) -> FittedValues:
         """The report of a column: plain JSON values."""
         engine = engines.engine("pandas")
         leaf = leaf_type(parse_dtype(partial["dtype"]))
@@ -173,7 +173,7 @@ class DataStats(Learned):
         edges = [low + span * (2 * i / self.histogram_bins) for i in range(self.histogram_bins)]
         return {"edges": [_shown(e, leaf) for e in [*edges, high]], "counts": heights.tolist()}
 
-    def kept_partial(self, partial: Partial, fitted: dict[str, Any]) -> dict[str, Any]:
+    def kept_partial(self, partial: Partial, fitted: FittedValues) -> FittedValues:
         """Numbers as JSON, counts, sample and hashes as tables; counts in order, since a GPU counts in any order."""
         saved = {k: v for k, v in partial.items() if k not in ("counts", "sample", "least", "min", "max")}
         counts = engines.engine("pandas").sort_counts(partial["counts"], ["v0"])
@@ -185,7 +185,7 @@ class DataStats(Learned):
             saved["least"] = pa.table({"hash": partial["least"]})
         return saved
 
-    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Partial:
+    def restored(self, fitted: FittedValues, saved: FittedValues, unit: Unit) -> Partial:
         if "bins" in saved:
             raise DataError(
                 f"the profile of {unit[0]} was learned by an earlier rowmill",

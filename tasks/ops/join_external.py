@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from tasks.engines.algorithms.reductions import total
 from tasks.engines.types import Lookup
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.side_tables import SideFrame, SideTable, checked_read, frames_in, read_side_table, side_schema
 
 
@@ -85,7 +86,7 @@ class JoinExternal(Learned):
     encoded = True
     passes: ClassVar[int] = 0
 
-    def finalize_unit(self, partial: None, unit: Unit) -> dict[str, Any]:
+    def finalize_unit(self, partial: None, unit: Unit) -> FittedValues:
         """`table`: the keys and the added columns, each key once."""
         keys = list(dict.fromkeys(self.keys.values()))
         added = self._added(side_schema(self.table, self.read).names)
@@ -103,7 +104,7 @@ class JoinExternal(Learned):
             table = table.take(pa.array(list(first.values())))
         return {"table": table}
 
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> tuple[Lookup, Columns, int]:
+    def prepare(self, fitted: FittedValues, engine: Kernels) -> tuple[Lookup, Columns, int]:
         """(the keys' look-up, the added columns with one row of nulls below, that row's number)."""
         table = fitted["table"].combine_chunks()
         lookup = engine.Lookup([one_array(table[k]) for k in self.keys.values()])
@@ -143,7 +144,7 @@ class JoinExternal(Learned):
     def frames(self) -> tuple[SideFrame, ...]:
         return frames_in(self.table)
 
-    def restore_frames(self, fitted: Mapping[str, Any]) -> None:
+    def restore_frames(self, fitted: FittedValues) -> None:
         for frame in self.frames:
             frame.restore(fitted["table"])
 
@@ -165,7 +166,7 @@ class JoinExternal(Learned):
                 raise JobError(f"the side table has no column {name!r}", where=str(self.table), do=do)
         return list(wanted)
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         side = side_schema(self.table, self.read) if fitted is None else fitted["table"].schema
         added = self._added(side.names)
         for name in added:

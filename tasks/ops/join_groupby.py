@@ -13,6 +13,7 @@ from pydantic import model_validator
 from tasks import engines
 from tasks.core.dtypes import dtype_name, parse_dtype
 from tasks.core.schema import Column, Schema, Tags
+from tasks.core.strict_json import JsonObject
 from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.host_tables import sort_keys
 from tasks.engines.algorithms.protocol import Kernels
@@ -20,6 +21,7 @@ from tasks.engines.algorithms.reductions import refuse_wrapped, sums_fit
 from tasks.engines.types import Array, Lookup, Series
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Unit
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.keyed import Keyed, ascending_place, names_of
 
 _FLOAT_PARTS = ("sum", "rest", "exp", "mean", "meanrest", "m2")
@@ -117,7 +119,7 @@ class JoinGroupby(Keyed):
     def arrange(self, partial: pa.Table, unit: Unit) -> tuple[pa.Table, dict[str, Any]]:
         return self.in_order([partial]), {}
 
-    def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> dict[str, Any]:
+    def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> FittedValues:
         """`groups`: one row per key in key order, with the parts of the statistics; the columns' `dtypes`."""
         types = (table.schema.metadata or {}).get(b"dtypes", b"").decode()
         for i, name in enumerate(self.columns):
@@ -125,7 +127,7 @@ class JoinGroupby(Keyed):
             table = _without_exponents(table, i)
         return {"groups": table.replace_schema_metadata(None), "dtypes": types.split(";") if types else []}
 
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> tuple[Lookup, Columns, int]:
+    def prepare(self, fitted: FittedValues, engine: Kernels) -> tuple[Lookup, Columns, int]:
         """(the groups' look-up, the columns to join: one row per group, and one more of nulls for all others)."""
         table = fitted["groups"]
         keys = [n for n in table.column_names if n.startswith("k")]
@@ -175,7 +177,7 @@ class JoinGroupby(Keyed):
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         return tuple(self.summarized) if fitting else ()
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         group = self.name_sep.join(unit)
         columns = []
         tags = frozenset({Tags.CONTINUOUS.value})
@@ -209,10 +211,10 @@ class JoinGroupby(Keyed):
     def in_order(self, tables: Sequence[pa.Table]) -> pa.Table:
         return sort_keys(pa.concat_tables(tables), self.key_names(tables[0]))
 
-    def place(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    def place(self, row: JsonObject) -> tuple[Any, ...]:
         return ascending_place(row, [name for name in row if name.startswith("k")])
 
-    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> pa.Table:
+    def restored(self, fitted: FittedValues, saved: FittedValues, unit: Unit) -> pa.Table:
         """The groups, with the parts that `finish` leaves out where they say nothing."""
         table = fitted["groups"]
         for i in range(len(self.summarized)):

@@ -13,12 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks import engines
+from tasks.core.strict_json import JsonObject
 from tasks.engines.algorithms.arrow_arrays import one_array, raw
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import any_true, on_host
 from tasks.engines.types import Array, CountTable, Lookup
 from tasks.errors import DataError
 from tasks.ops.base import Grown, Learned, RefitDate, Unit
+from tasks.ops.fitted_values import FittedValues
 
 PROBED = {"pandas": 1 << 19, "cudf": 1 << 25}  # rows of a base that are looked up at once, at least
 KEYS_PER_ROW = 8  # keys of the look-up per row of a part, at most: for more rows a large look-up sorts its keys
@@ -44,11 +46,11 @@ class Keyed(Learned):
         """The rows of arranged tables without a common key, in order."""
         raise TypeError(f"{type(self).__name__} does not define in_order")
 
-    def place(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    def place(self, row: JsonObject) -> tuple[Any, ...]:
         """The sort key of a row of an arranged table: tuples that compare as the rows are ordered."""
         raise TypeError(f"{type(self).__name__} does not define place")
 
-    def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> dict[str, Any]:
+    def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> FittedValues:
         """The learned values, from all rows in order (in host memory) and the summed numbers."""
         raise TypeError(f"{type(self).__name__} does not define finish")
 
@@ -56,15 +58,15 @@ class Keyed(Learned):
         """The partial as `parts` partials without a common key, by the first bits of the keys' hash."""
         return engines.engine_of(partial).split_table(partial, self.key_names(partial), parts)
 
-    def finalize_unit(self, partial: CountTable, unit: Unit) -> dict[str, Any]:
+    def finalize_unit(self, partial: CountTable, unit: Unit) -> FittedValues:
         table, sums = self.arrange(partial, unit)
         return self.finish(engines.engine_of(table).host_table(table), sums, unit)
 
-    def kept_partial(self, partial: object, fitted: dict[str, Any]) -> dict[str, Any]:
+    def kept_partial(self, partial: object, fitted: FittedValues) -> FittedValues:
         """Nothing: the fitted table holds every key, and all that a refit needs."""
         return {}
 
-    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> pa.Table:
+    def restored(self, fitted: FittedValues, saved: FittedValues, unit: Unit) -> pa.Table:
         """The table of `arrange` of all rows that were learned so far."""
         raise TypeError(f"{type(self).__name__} does not define restored")
 
@@ -77,8 +79,8 @@ class Keyed(Learned):
         return {}
 
     def grown(
-        self, partial: CountTable, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate
-    ) -> Grown | tuple[dict[str, Any], dict[str, Any]]:
+        self, partial: CountTable, fitted: FittedValues, saved: FittedValues, unit: Unit, refit: RefitDate
+    ) -> Grown | tuple[FittedValues, FittedValues]:
         """The learned values of all rows, and how many groups are new or changed.
 
         The keys of the base are looked up among those of the refit, part by part. So hashing costs what the refit's
@@ -144,7 +146,7 @@ class RefitLookup:
             return self._whole
 
 
-def ascending_place(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+def ascending_place(row: JsonObject, names: Sequence[str]) -> tuple[Any, ...]:
     """Values by their own order, strings by code points (which is the order of their UTF-8 bytes), nulls first."""
     return tuple((row[name] is not None, row[name]) for name in names)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,10 +11,12 @@ from pydantic import Field
 
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
+from tasks.core.strict_json import JsonObject
 from tasks.engines.algorithms.factors import Factor, merge, one_thread, principal_axes
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Columns, Context, Entry, Learned, Series, Unit, refuse_infinite
+from tasks.ops.fitted_values import FittedValues
 
 COLLINEAR = 1e-7  # of its length: what is left of a column beside another one; below, a fit would lose its digits
 
@@ -45,13 +47,13 @@ class _Together(Learned):
             )
         return factor
 
-    def kept_partial(self, partial: Factor, fitted: dict[str, Any]) -> dict[str, Any]:
+    def kept_partial(self, partial: Factor, fitted: FittedValues) -> FittedValues:
         """Number, rows left out, means, and the upper triangle of the factor row by row."""
         triangle = partial.r[np.triu_indices(len(partial.r))]
         means = pa.table({"mean": partial.mean[0], "mean_rest": partial.mean[1]})
         return {"n": partial.n, "left_out": partial.left_out, "mean": means, "r": pa.table({"r": triangle})}
 
-    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Factor:
+    def restored(self, fitted: FittedValues, saved: FittedValues, unit: Unit) -> Factor:
         mean = np.stack([saved["mean"][name].to_numpy() for name in ("mean", "mean_rest")])
         r = np.zeros((mean.shape[1], mean.shape[1]))
         r[np.triu_indices(len(r))] = saved["r"]["r"].to_numpy()
@@ -107,7 +109,7 @@ class PCA(_Together):
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Factor:
         return self.factor(columns, unit, context)
 
-    def finalize_unit(self, partial: Factor, unit: Unit) -> dict[str, Any]:
+    def finalize_unit(self, partial: Factor, unit: Unit) -> FittedValues:
         """`components`: a row per component. `loadings`: a row per column, its mean and what rounding left of it."""
         singular, axes = principal_axes(partial.r)
         rank = int((singular > singular[0] * max(partial.n, len(unit)) * np.finfo(np.float64).eps).sum())
@@ -133,7 +135,7 @@ class PCA(_Together):
             "loadings": pa.table(means | loadings),
         }
 
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> tuple[np.ndarray, np.ndarray]:
+    def prepare(self, fitted: FittedValues, engine: Kernels) -> tuple[np.ndarray, np.ndarray]:
         table = fitted["loadings"]
         mean = np.stack([table["mean"].to_numpy(), table["mean_rest"].to_numpy()])
         axes = np.stack([table[name].to_numpy() for name in self.names], axis=1)
@@ -154,14 +156,14 @@ class PCA(_Together):
                 do=f"set n_components to {len(unit):,} at most",
             )
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         return [Column(name, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for name in self.names]
 
     @property
     def names(self) -> list[str]:
         return [f"pca_{i}" for i in range(self.n_components)]
 
-    def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]]:
+    def report(self, fitted: FittedValues) -> list[JsonObject]:
         return fitted["components"].to_pylist()
 
 
@@ -215,7 +217,7 @@ class PairwiseRegression(_Together):
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Factor:
         return self.factor(columns, [*self.predictors(unit), self.target], context)
 
-    def finalize_unit(self, partial: Factor, unit: Unit) -> dict[str, Any]:
+    def finalize_unit(self, partial: Factor, unit: Unit) -> FittedValues:
         """`pairs`, ranked by r2; `n` and `left_out` rows; how many pairs are `collinear`."""
         names = np.array(self.predictors(unit), dtype=object)
         first, second = np.triu_indices(len(names), 1)
@@ -248,7 +250,7 @@ class PairwiseRegression(_Together):
         if len(self.predictors(unit)) < 2:
             raise JobError("PairwiseRegression needs at least two columns besides the target", do="select more columns")
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         if self.target in schema and schema[self.target].kind not in ("number", "bool"):
             raise DataError(
                 f"PairwiseRegression needs a numeric target, {self.target!r} is "
@@ -257,7 +259,7 @@ class PairwiseRegression(_Together):
             )
         return super().outputs(unit, schema, fitted)
 
-    def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]]:
+    def report(self, fitted: FittedValues) -> list[JsonObject]:
         return fitted["pairs"].slice(0, 20).to_pylist()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from tasks.engines.algorithms.reductions import extremes
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Array, Columns, Context, Entry, Learned, Operator, Unit
 from tasks.ops.continuous import as_stored, check_fits
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.scaling import Range, kept_range, restored_range
 
 
@@ -88,7 +89,7 @@ class ListSlice(Operator):
             return None
         return end - self.start
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         column = schema[unit[0]]
         if self.pads:
             check_fits(self.pad_value, column.leaf, column.name, "ListSlice", "pad_value")
@@ -233,13 +234,13 @@ class ValueCount(Learned):
             return b if a is None else a
         return min(a[0], b[0]), max(a[1], b[1])
 
-    def finalize(self, partial: Range) -> dict[str, Any]:
+    def finalize(self, partial: Range) -> FittedValues:
         return dict(zip(("min", "max"), partial or (None, None), strict=True))
 
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         return {unit[0]: columns[unit[0]]}
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         column = schema[unit[0]].tagged(*self.adds_tags)
         if fitted is None or fitted["min"] is None:
             return [column]
@@ -248,13 +249,13 @@ class ValueCount(Learned):
     def order_free(self, unit: Unit, schema: Schema) -> bool:
         return True
 
-    def kept_partial(self, partial: Range, fitted: Mapping[str, Any]) -> dict[str, Any]:
+    def kept_partial(self, partial: Range, fitted: FittedValues) -> FittedValues:
         return kept_range(partial, fitted)
 
-    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Range:
+    def restored(self, fitted: FittedValues, saved: FittedValues, unit: Unit) -> Range:
         return restored_range(fitted, saved)
 
-    def would(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> str | None:
+    def would(self, old: FittedValues, new: FittedValues, unit: Unit) -> str | None:
         if (old["min"], old["max"]) == (new["min"], new["max"]):
             return None
         before = "without lengths" if old["min"] is None else f"{old['min']:,} to {old['max']:,}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.errors import JobError
 from tasks.ops.base import Columns, Context, Entry, Learned, Series, Unit
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.user_code import import_path
 from tasks.ops.user_functions import UserFunction, same_kind
 
@@ -94,12 +95,12 @@ class MapPartitions(Learned):
                 raise JobError(what, where="MapPartitions", do=f"give types: columns_out: {{{name}: {a[name]}, ..}}")
         return b | {name: dtype for name, dtype in a.items() if dtype != "null" or name not in b}
 
-    def finalize(self, partial: dict[str, str] | None) -> dict[str, Any]:
+    def finalize(self, partial: dict[str, str] | None) -> FittedValues:
         """`types`: the type of each column."""
         declared = self.columns_out if isinstance(self.columns_out, dict) else partial or {}
         return {"types": {name: declared.get(name, "null") for name in self.columns_out}}
 
-    def apply(self, columns: Columns, unit: Unit, fitted: dict[str, Any], context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: FittedValues, context: Context) -> Columns:
         engine = context.engine
         types = {n: plain_type(parse_dtype(t)) for n, t in fitted["types"].items()}
         if not len(context.rows):
@@ -135,7 +136,7 @@ class MapPartitions(Learned):
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         return tuple(self.partition_cols)
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         types = fitted["types"] if fitted else self.columns_out
         if isinstance(types, dict):
             return [Column(name, plain_type(parse_dtype(dtype))) for name, dtype in types.items()]

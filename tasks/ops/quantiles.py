@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 from pydantic import Field
@@ -17,6 +17,7 @@ from tasks.engines.hashing.canonical import DIGITS, unscaled
 from tasks.ops.base import Columns, Context, Learned, Series, Unit
 from tasks.ops.buckets import bucket, with_cardinality
 from tasks.ops.continuous import filled_columns, filled_flags
+from tasks.ops.fitted_values import FittedValues
 
 Partial = tuple[str, radix_selection.Counted]  # (kind of the numbers: i, u, f, or decimal and its scale; their counts)
 
@@ -76,7 +77,7 @@ class _Selecting(Learned):
             quantiles.append(_between(a, b, fraction * (counted.total - 1) - low))
         return quantiles
 
-    def kept_partial(self, partial: Partial, fitted: dict[str, Any]) -> dict[str, Any]:
+    def kept_partial(self, partial: Partial, fitted: FittedValues) -> FittedValues:
         """Nothing: exact ranks of more data need all data again."""
         return {}
 
@@ -170,10 +171,10 @@ class FillMedian(_Selecting):
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})
 
-    def finalize(self, partial: Partial) -> dict[str, Any]:
+    def finalize(self, partial: Partial) -> FittedValues:
         return {"median": next(map(float, self.quantiles(partial)), None)}
 
-    def transform(self, column: Series, fitted: dict[str, Any]) -> Series:
+    def transform(self, column: Series, fitted: FittedValues) -> Series:
         engine = engines.engine_of(column)
         values, valid = engine.numbers(column)
         values = values.astype("float64")
@@ -188,7 +189,7 @@ class FillMedian(_Selecting):
     def fractions(self) -> list[Fraction]:
         return [Fraction(1, 2)]
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         columns = [self.output(schema[name]) for name in unit]
         return columns + filled_columns(columns) if self.add_binary_cols else columns
 
@@ -234,16 +235,16 @@ class QuantileBucketize(_Selecting):
     leaves = True
     adds_tags = frozenset({Tags.CATEGORICAL.value})
 
-    def finalize(self, partial: Partial) -> dict[str, Any]:
+    def finalize(self, partial: Partial) -> FittedValues:
         return {"boundaries": sorted({_boundary(value, partial[0]) for value in self.quantiles(partial)})}
 
-    def transform(self, column: Series, fitted: dict[str, Any]) -> Series:
+    def transform(self, column: Series, fitted: FittedValues) -> Series:
         return bucket(column, fitted["boundaries"])
 
     def fractions(self) -> list[Fraction]:
         return [Fraction(i, self.num_buckets) for i in range(1, self.num_buckets)]
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         column = self.output(schema[unit[0]])
         return [column if fitted is None else with_cardinality(column, len(fitted["boundaries"]) + 1)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,17 +16,18 @@ from tasks.engines.algorithms.reductions import extremes
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Learned, Series, Unit
 from tasks.ops.continuous import FLOATS
+from tasks.ops.fitted_values import FittedValues
 
 Range = tuple[Any, Any] | None  # (smallest, largest) of the values that are not null, None if there is none
 
 
-def kept_range(partial: Range, fitted: Mapping[str, Any]) -> dict[str, Any]:
+def kept_range(partial: Range, fitted: FittedValues) -> dict[str, Any]:
     """What is saved of a range beside fitted values with `min` and `max`: nothing where these are the range."""
     low, high = partial or (None, None)
     return {} if (low, high) == (fitted["min"], fitted["max"]) else {"range": [low, high]}
 
 
-def restored_range(fitted: Mapping[str, Any], saved: Mapping[str, Any]) -> Range:
+def restored_range(fitted: FittedValues, saved: FittedValues) -> Range:
     """The range of what `kept_range` saved.
 
     >>> restored_range({"min": 2, "max": 6}, {}), restored_range({"min": 2, "max": 6}, {"range": [1, 6]})
@@ -53,18 +53,18 @@ class _Ranged(Learned):
             return b if a is None else a
         return min(a[0], b[0]), max(a[1], b[1])
 
-    def finalize(self, partial: Range) -> dict[str, Any]:
+    def finalize(self, partial: Range) -> FittedValues:
         low, high = partial or (None, None)
         return {"min": low, "max": high}
 
     def order_free(self, unit: Unit, schema: Schema) -> bool:
         return True
 
-    def kept_partial(self, partial: Range, fitted: Mapping[str, Any]) -> dict[str, Any]:
+    def kept_partial(self, partial: Range, fitted: FittedValues) -> FittedValues:
         """Nothing where the fitted values are the range; the range of all rows where they stayed and it grew."""
         return kept_range(partial, fitted)
 
-    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Range:
+    def restored(self, fitted: FittedValues, saved: FittedValues, unit: Unit) -> Range:
         return restored_range(fitted, saved)
 
 
@@ -104,7 +104,7 @@ class NormalizeMinMax(_Ranged):
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})
 
-    def transform(self, column: Series, fitted: dict[str, Any]) -> Series:
+    def transform(self, column: Series, fitted: FittedValues) -> Series:
         engine = engines.engine_of(column)
         dtype = FLOATS[self.dtype]
         low = fitted["min"] or 0
@@ -163,7 +163,7 @@ class ReduceDtypeSize(_Ranged):
     on_refit = "frozen"
     frozen_why = "the column's type would change"
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Mapping[str, Any], context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: FittedValues, context: Context) -> Columns:
         engine = context.engine
         column = columns[unit[0]]
         here = engine.dtype(column)
@@ -177,7 +177,7 @@ class ReduceDtypeSize(_Ranged):
                 do="fit again with these data, or leave ReduceDtypeSize out",
             ) from error
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         column = schema[unit[0]]
         if fitted is None:
             return [column.with_properties(settles="dtype")]
@@ -195,7 +195,7 @@ class ReduceDtypeSize(_Ranged):
         name = next(n for n in names if np.iinfo(n).min <= low and high <= np.iinfo(n).max)
         return parse_dtype(name)
 
-    def would(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> str | None:
+    def would(self, old: FittedValues, new: FittedValues, unit: Unit) -> str | None:
         low = new["min"]
         high = new["max"]
         if low is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from tasks.core.schema import Column, Schema
 from tasks.core.strict_json import decoded
 from tasks.ops.base import Columns, Context, Learned, Operator, Unit
+from tasks.ops.fitted_values import FittedValues
 
 
 class AddTags(Operator):
@@ -46,7 +46,7 @@ class AddTags(Operator):
     def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         return [schema[name].tagged(*self.tags) for name in unit]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Mapping[str, Any], context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: FittedValues, context: Context) -> Columns:
         return {name: columns[name] for name in unit}
 
 
@@ -99,7 +99,7 @@ class AddMetadata(Operator):
     def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         return [schema[name].with_properties(**self.metadata) for name in unit]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Mapping[str, Any], context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: FittedValues, context: Context) -> Columns:
         return {name: columns[name] for name in unit}
 
 
@@ -149,13 +149,13 @@ class DropLowCardinality(Learned):
     def merge(self, a: pa.Array, b: pa.Array) -> pa.Array:
         return self._first(pa.concat_arrays([a, b]))
 
-    def finalize(self, partial: pa.Array) -> dict[str, Any]:
+    def finalize(self, partial: pa.Array) -> FittedValues:
         return {"kept": len(partial) >= self.min_cardinality, "at_least": len(partial)}
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Mapping[str, Any], context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: FittedValues, context: Context) -> Columns:
         return {unit[0]: columns[unit[0]]} if fitted["kept"] else {}
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         column = schema[unit[0]]
         if fitted is None:
             return [column.with_properties(settles="presence")]
@@ -169,14 +169,14 @@ class DropLowCardinality(Learned):
         values = values.drop_null().unique()
         return values.take(pc.sort_indices(values)[: self.min_cardinality])
 
-    def kept_partial(self, partial: pa.Array, fitted: dict[str, Any]) -> dict[str, Any]:
+    def kept_partial(self, partial: pa.Array, fitted: FittedValues) -> FittedValues:
         return {"values": pa.table({"v0": partial})}
 
-    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> pa.Array:
+    def restored(self, fitted: FittedValues, saved: FittedValues, unit: Unit) -> pa.Array:
         values = saved["values"]["v0"]
         return pa.concat_arrays([pa.array([], values.type), *values.chunks])
 
-    def would(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> str | None:
+    def would(self, old: FittedValues, new: FittedValues, unit: Unit) -> str | None:
         if old["kept"] == new["kept"]:
             return None
         return f"{unit[0]} would be kept: it has {new['at_least']:,} distinct values or more"

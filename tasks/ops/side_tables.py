@@ -18,6 +18,7 @@ from pydantic_core import PydanticOmit, core_schema
 from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
 from tasks.core.schema import check_names
 from tasks.core.settings import Source
+from tasks.core.strict_json import JsonObject
 from tasks.core.units import amount
 from tasks.engines.convert import libraries
 from tasks.errors import DataError, JobError, mistakes, near, place_text
@@ -83,7 +84,7 @@ class SideFrame:
         return pa.schema([(name, parse_dtype(dtype)) for name, dtype in self._facts["columns"].items()])
 
     @cached_property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """What a saved workflow says of the frame: sha256 of its content (as uncompressed Parquet), rows, columns."""
         if self._facts is not None:
             return dict(self._facts)
@@ -176,7 +177,7 @@ def frames_in(*values: Any) -> tuple[SideFrame, ...]:
     return tuple(value for value in values if isinstance(value, SideFrame))
 
 
-def checked_read(read: Mapping[str, Any]) -> None:
+def checked_read(read: JsonObject) -> None:
     """A ValueError for settings of a source by which no side table can be read."""
     for name in read:
         if name not in READ:
@@ -189,7 +190,7 @@ def checked_read(read: Mapping[str, Any]) -> None:
 
 
 def read_side_table(
-    source: str | SideFrame, columns: list[str] | None = None, read: Mapping[str, Any] | None = None
+    source: str | SideFrame, columns: list[str] | None = None, read: JsonObject | None = None
 ) -> pa.Table:
     """The whole table of a frame, of a file of any format, or of a folder of Parquet files; strings plain, NaN null.
     `read` are settings of a source, by which a file is read.
@@ -225,7 +226,7 @@ def _small(table: pa.Table, where: str) -> pa.Table:
     return table
 
 
-def side_schema(source: str | SideFrame, read: Mapping[str, Any] | None = None) -> pa.Schema:
+def side_schema(source: str | SideFrame, read: JsonObject | None = None) -> pa.Schema:
     """Names and types of the columns, from the footer (of a text file: from its text; of a frame: as they are)."""
     if isinstance(source, SideFrame):
         return source.schema
@@ -253,7 +254,7 @@ def _opened(file: Path) -> Iterator[str]:
             yield name
 
 
-def _existing(path: str, read: Mapping[str, Any] | None) -> Path:
+def _existing(path: str, read: JsonObject | None) -> Path:
     file = Path(path)
     if not file.exists():
         raise JobError(f"there is no side table {path!r}", do="give the path of a Parquet, CSV or JSON lines file")
@@ -266,7 +267,7 @@ def _existing(path: str, read: Mapping[str, Any] | None) -> Path:
     return file
 
 
-def _is_parquet(file: Path, read: Mapping[str, Any] | None) -> bool:
+def _is_parquet(file: Path, read: JsonObject | None) -> bool:
     """Whether a side table is read by its footer alone."""
     return not read and (file.is_dir() or file.suffix in (".parquet", ".pq"))
 

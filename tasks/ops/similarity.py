@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,6 +17,7 @@ from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.convert.libraries import library
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Array, Columns, Context, Learned, Unit
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.side_tables import AS_SAVED, SideFrame, frames_in, read_side_table, side_table
 
 WEIGHTED = ["features", "weights"]  # the lists of a feature table with weights
@@ -81,11 +82,11 @@ class ColumnSimilarity(Learned):
     grouped = True
     passes: ClassVar[int] = 0
 
-    def finalize_unit(self, partial: None, unit: Unit) -> dict[str, Any]:
+    def finalize_unit(self, partial: None, unit: Unit) -> FittedValues:
         left = _read(self.left)
         return {"left": left, "right": left if self.right is None else _read(self.right)}
 
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> tuple[list[Array], int]:
+    def prepare(self, fitted: FittedValues, engine: Kernels) -> tuple[list[Array], int]:
         """Per side (first entry of each row, features, weights), rows' features ascending, in arrays of the engine."""
         rows = [_weighted(fitted[side].combine_chunks(), self.metric) for side in ("left", "right")]
         width = max([int(features.max()) + 1 for _, features, _ in rows if len(features)], default=1)
@@ -123,7 +124,7 @@ class ColumnSimilarity(Learned):
     def frames(self) -> tuple[SideFrame, ...]:
         return frames_in(self.left, self.right)
 
-    def restore_frames(self, fitted: Mapping[str, Any]) -> None:
+    def restore_frames(self, fitted: FittedValues) -> None:
         for features, name in ((self.left, "left"), (self.right, "right")):
             if isinstance(features, SideFrame):
                 features.restore(fitted[name])
@@ -139,7 +140,7 @@ class ColumnSimilarity(Learned):
                     do="number the things with integers from 0 first",
                 )
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         return [Column(f"{unit[0]}_{unit[1]}_sim", pa.float32(), frozenset({Tags.CONTINUOUS.value}))]
 
 

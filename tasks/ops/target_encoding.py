@@ -14,6 +14,7 @@ from pydantic import model_validator
 from tasks import engines
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
+from tasks.core.strict_json import JsonObject
 from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.host_tables import sort_keys, sorted_groups
 from tasks.engines.algorithms.protocol import Kernels
@@ -22,6 +23,7 @@ from tasks.engines.types import Array, CountTable, Lookup
 from tasks.errors import DataError, near
 from tasks.ops.base import Columns, Context, Unit, refuse_infinite
 from tasks.ops.continuous import FLOATS
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.keyed import Keyed, ascending_place, names_of
 
 FOLD = "__fold__"
@@ -155,7 +157,7 @@ class TargetEncoding(Keyed):
         arranged = pa.table(columns)
         return arranged, self.sums(arranged)
 
-    def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> dict[str, Any]:
+    def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> FittedValues:
         """`groups`: the table of `arrange`; and the targets' means, None where no target is known."""
         means = []
         for i, target in enumerate(self.targets):
@@ -173,7 +175,7 @@ class TargetEncoding(Keyed):
             means.append(mean)  # None: no target is known, and every encoding is null
         return {"groups": table, "means": means}
 
-    def prepare(self, fitted: dict[str, Any], engine: Kernels) -> Encodings:
+    def prepare(self, fitted: FittedValues, engine: Kernels) -> Encodings:
         table = fitted["groups"]
         xp = engine.xp
         lookup = engine.Lookup([table[n].combine_chunks() for n in table.column_names if n.startswith("v")])
@@ -249,7 +251,7 @@ class TargetEncoding(Keyed):
             return (*self.targets, *folds)
         return () if self.drop_folds else folds
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         for name in self.targets:
             if name in schema and schema[name].kind not in ("number", "bool"):
                 raise DataError(
@@ -304,7 +306,7 @@ class TargetEncoding(Keyed):
                     totals[f"t{i}_{what}"] = exact_sum(wide) if wide.dtype.kind == "i" else _total(wide)
         return totals
 
-    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> pa.Table:
+    def restored(self, fitted: FittedValues, saved: FittedValues, unit: Unit) -> pa.Table:
         table: pa.Table = fitted["groups"]
         return table
 
@@ -330,7 +332,7 @@ class TargetEncoding(Keyed):
     def in_order(self, tables: Sequence[pa.Table]) -> pa.Table:
         return sort_keys(pa.concat_tables(tables), self.key_names(tables[0]))
 
-    def place(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    def place(self, row: JsonObject) -> tuple[Any, ...]:
         return ascending_place(row, [name for name in row if name.startswith("v")])
 
     def _encoded(self, counts: np.ndarray, sums: tuple[np.ndarray, np.ndarray], mean: float) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cached_property
@@ -14,6 +14,7 @@ from pydantic import AfterValidator, PlainSerializer, model_validator
 
 from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
 from tasks.core.schema import Column, Schema
+from tasks.core.strict_json import JsonObject
 from tasks.engines.algorithms import radix_selection
 from tasks.engines.algorithms.moments import deviation, joined
 from tasks.engines.algorithms.reductions import extremes
@@ -25,6 +26,7 @@ from tasks.engines.expression.type_families import family, unit_of
 from tasks.engines.expression.typing import dtype_of
 from tasks.errors import JobError
 from tasks.ops.base import Columns, Context, Learned, Operator, Series, Unit, make_operator, refuse_infinite
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.quantiles import quantile_of, quantile_ranks
 from tasks.ops.user_code import check_module, import_path, refuse_reordered
 
@@ -152,7 +154,7 @@ class Lambda(Operator):
             dtype = column.dtype
         return [Column(self.name or unit[0], dtype, column.tags if dtype == column.dtype else frozenset())]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Mapping[str, Any] | None, context: Context) -> Columns:
+    def apply(self, columns: Columns, unit: Unit, fitted: FittedValues | None, context: Context) -> Columns:
         column = columns[unit[0]]
         if self.expression is not None:
             return {self.name or unit[0]: self._evaluated({**columns, HERE: column}, fitted, context)}
@@ -167,7 +169,7 @@ class Lambda(Operator):
             )
         return {self.name or unit[0]: values}
 
-    def _evaluated(self, columns: Columns, fitted: Mapping[str, Any] | None, context: Context) -> Series:
+    def _evaluated(self, columns: Columns, fitted: FittedValues | None, context: Context) -> Series:
         with rows_named(context):
             return evaluate(
                 self.parsed, columns, None, context.failed, fitted, strict=self.strict, whole=context.hashes_whole
@@ -201,10 +203,10 @@ class _LearnedLambda(Lambda, Learned):
                 questions[name] = radix_selection.next_question(counted, ranks)
         return {name: question for name, question in questions.items() if question is not None} or None
 
-    def finalize(self, partial: dict[str, Any]) -> dict[str, Any]:
+    def finalize(self, partial: dict[str, Any]) -> FittedValues:
         return {name: self._value(node, partial[name]) for name, node in self.values.items()}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {**super().to_json(), "op": "Lambda"}
 
     @cached_property
@@ -248,7 +250,7 @@ class _LearnedLambda(Lambda, Learned):
             return None
         return (low if low == high else mean) if node.verb == "mean" else deviation(tuple(partial))
 
-    def kept_partial(self, partial: dict[str, Any], fitted: dict[str, Any]) -> dict[str, Any]:
+    def kept_partial(self, partial: dict[str, Any], fitted: FittedValues) -> FittedValues:
         """Nothing where exact ranks of more data need all data again."""
         return {} if self.refit_of(())[0] == "frozen" else super().kept_partial(partial, fitted)
 

@@ -7,7 +7,7 @@ counts over all dates decide later.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,7 @@ from tasks.engines.algorithms.host_tables import ascending, sortable
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import on_host
 from tasks.ops.base import Grown, RefitDate, Unit
+from tasks.ops.fitted_values import FittedValues
 from tasks.ops.keyed import each_match, in_types, names_of, one_chunk
 
 
@@ -80,7 +81,7 @@ class Admitted:
 
 
 def grow(
-    partial: object, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, refit: RefitDate, rule: Admission
+    partial: object, fitted: FittedValues, saved: FittedValues, unit: Unit, refit: RefitDate, rule: Admission
 ) -> Grown:
     """The vocabulary with the newcomers behind it: values whose count over all dates reaches the threshold.
 
@@ -106,7 +107,7 @@ def grow(
     return result(matched, admitted, new, rule, nulls, int(fitted["dimension"]))
 
 
-def waiting_values(saved: Mapping[str, Any], like: pa.Table, refit: RefitDate) -> pa.Table:
+def waiting_values(saved: FittedValues, like: pa.Table, refit: RefitDate) -> pa.Table:
     """The values without an id, with the day on which each was seen last; none where counts begin anew."""
     rest = None if refit.keep_ids_only else saved.get("rest")
     if rest is None:
@@ -178,7 +179,7 @@ def result(
     old_size = len(values)
     size = len(values) + len(appended)
     first = rule.first_id
-    learned: dict[str, Any] = {
+    learned: FittedValues = {
         "values": pa.concat_tables([values, appended]),
         "size": size,
         "nulls": nulls,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -18,6 +18,7 @@ from tasks.engines.algorithms.text_times import unsorted_times
 from tasks.errors import DataError
 from tasks.ops.base import Array, Columns, Context, Entry, Operator, Series, Unit
 from tasks.ops.continuous import as_stored, check_fits
+from tasks.ops.fitted_values import FittedValues
 
 Agg = Literal["list", "first", "last", "count", "nunique", "sum", "mean", "std", "var", "min", "max", "median"]
 RollingAgg = Literal["mean", "sum", "min", "max"]
@@ -124,7 +125,7 @@ class DifferenceLag(_Shifted):
     takes = frozenset({"number", "time"})
     word = "difference_lag"
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         return [Column(title, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for title, _, _ in self._named(unit)]
 
     def shifted(self, column: Series, runs: Runs, shift: int) -> Series:
@@ -190,7 +191,7 @@ class Rolling(_RunOperator):
         wanted = dict.fromkeys(_several(self.aggregation))
         return ((f"{name}_rolling_{agg}_{self.window}", name, agg) for name in unit for agg in wanted)
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         return [Column(title, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for title, _, _ in self._named(unit)]
 
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
@@ -237,7 +238,7 @@ class Lag(_Shifted):
     makes_nan = False
     word = "lag"
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         return [replace(schema[name], name=title) for title, name, _ in self._named(unit)]
 
     def shifted(self, column: Series, runs: Runs, shift: int) -> Series:
@@ -314,7 +315,7 @@ class History(_RunOperator):
     def _named(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
         return ((f"{name}_history", name, "list") for name in unit)
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         size = {"value_count": {"min": self.length, "max": self.length}} if self.pad else {}
         columns = []
         for name in unit:
@@ -436,7 +437,7 @@ class Groupby(_RunOperator):
             for agg in dict.fromkeys(_several(wanted)):
                 yield f"{name}{self.name_sep}{agg}", name, agg
 
-    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+    def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         for name in (*self.keys, *self.sorted_by):
             if schema[name].kind in ("list", "other"):
                 raise _refused(schema[name], "group or sort by")

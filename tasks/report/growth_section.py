@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from tasks.core.strict_json import JsonObject
 from tasks.report import svg
 from tasks.report.diagram import names_text
 from tasks.storage.own_files import CHANGES, VERSION, WORKFLOW
@@ -29,7 +29,7 @@ class Vocabulary:
         return [after - before for before, after in zip(self.sizes, self.sizes[1:], strict=False)]
 
 
-def growth(folder: Path, target: Path) -> dict[str, Any]:
+def growth(folder: Path, target: Path) -> JsonObject:
     """Rows of a table, a row for each vocabulary that refits let grow, and their sizes as a picture; {} if none did.
 
     folder: where the output's files are. target: where it is or will be: beside it lie the versions of the nights
@@ -37,8 +37,8 @@ def growth(folder: Path, target: Path) -> dict[str, Any]:
     """
     nights = _nights(folder, target)
     steps = nights[-1]["steps"] if nights else {}
-    rows: list[dict[str, Any]] = []
-    curves: dict[str, Any] = {}
+    rows: list[JsonObject] = []
+    curves: JsonObject = {}
     for step in steps.values():
         if step.get("mode") != "appended":
             continue
@@ -62,7 +62,7 @@ def growth(folder: Path, target: Path) -> dict[str, Any]:
     return {"rows": rows, "base": nights[-1].get("base", ""), "picture": _picture(curves)} if rows else {}
 
 
-def _same_step(steps: Iterable[Mapping[str, Any]], step: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _same_step(steps: Iterable[JsonObject], step: JsonObject) -> JsonObject | None:
     """The entry of a vocabulary in the changes of another night; a changed job may have given its step another key."""
     same = (one for one in steps if one.get("mode") == "appended" and one["columns"] == step["columns"])
     return next((one for one in same if one["op"] == step["op"]), None)
@@ -75,7 +75,7 @@ def _picture(curves: Mapping[str, svg.Points]) -> str:
     return svg.lines("values with an id, in % of the first night", curves, "{:g} %".format, unit="")
 
 
-def _nights(folder: Path, target: Path) -> list[dict[str, Any]]:
+def _nights(folder: Path, target: Path) -> list[JsonObject]:
     """The changes of the nights that led to an output, the oldest first."""
     own = next((one for place in (folder, folder.parent) if (one := _changes(place))), None)
     if own is None:
@@ -94,7 +94,7 @@ def _has_versions(place: Path) -> bool:
     return place.is_dir() and any(VERSION.fullmatch(entry.name) for entry in place.iterdir())
 
 
-def _changes(output: Path) -> dict[str, Any] | None:
+def _changes(output: Path) -> JsonObject | None:
     """What `changes.json` of an output or of a fitted workflow says; None where there is none that can be read."""
     for folder in (output / WORKFLOW, output):
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tasks.cluster import monitor
 from tasks.cluster.monitor import samples_path
@@ -13,6 +12,7 @@ from tasks.core.plan import Plan
 from tasks.core.redaction import job_text, redacted
 from tasks.core.schema import ROW, Schema
 from tasks.core.stage_results import StageResult
+from tasks.core.strict_json import JsonObject
 from tasks.graph.binding import Bound
 from tasks.graph.learned_text import growth_rows
 from tasks.graph.node import Node
@@ -20,6 +20,7 @@ from tasks.graph.refit_history import batch_rows, history_lines
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.graph.state import load_changes
 from tasks.manifest import Manifest, folders_of
+from tasks.ops.fitted_values import FittedSteps
 from tasks.report import page
 from tasks.report.profile_section import ColumnSummary
 from tasks.storage.atomic import no_space
@@ -43,7 +44,7 @@ class ReportWriter:
         target: Path,
         splits: Sequence[str],
         plan_of: Callable[[str], Plan],
-        job: Mapping[str, Any],
+        job: JsonObject,
         run_page: str = "",
         wanted: bool = True,
     ) -> None:
@@ -73,9 +74,9 @@ class ReportWriter:
         self,
         folder: Path,
         results: Sequence[StageResult],
-        manifests: Mapping[str, Mapping[str, Any]],
+        manifests: Mapping[str, JsonObject],
         bound: Bound,
-        values: Mapping[str, Mapping[str, Any]],
+        values: FittedSteps,
     ) -> None:
         """Write a `_report.html` into the folder of every output, from the manifests that it will have."""
         try:
@@ -139,7 +140,7 @@ def _written(folder: Path) -> Path:
         return page.write(facts, folder)
 
 
-def _nights(folder: Path) -> tuple[list[str], list[dict[str, Any]], list[dict[str, Any]]]:
+def _nights(folder: Path) -> tuple[list[str], list[JsonObject], list[JsonObject]]:
     """What a report says of the nights that a fitted workflow has learned: lines, the last nights, what the last refit
     changed by step."""
     data = read_fitted(folder)

@@ -14,11 +14,13 @@ import pyarrow as pa
 
 from tasks.cluster import usage
 from tasks.core.stage_results import RESOURCES, StageResult, StatisticsResult, TransformResult, resources_text
+from tasks.core.strict_json import JsonObject
 from tasks.core.units import amount, rate
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import sentence
 from tasks.graph.learned_text import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
 from tasks.manifest import dated_lines
+from tasks.ops.fitted_values import FittedSteps
 from tasks.profile.output_profile import read_profile
 from tasks.report import diagram, profile_section, series, svg, verdict_section
 from tasks.report.growth_section import growth
@@ -41,9 +43,9 @@ MOST_WORKERS = 200
 class Facts:
     """The facts of a report on one output; all but manifest, bound and values may be missing."""
 
-    manifest: Mapping[str, Any]
+    manifest: JsonObject
     bound: Bound
-    values: Mapping[str, Mapping[str, Any]]
+    values: FittedSteps
     split: str = ""
     results: Sequence[StageResult] = ()
     samples: Mapping[str, usage.Workers] = field(default_factory=dict)  # by the title of the stage
@@ -54,8 +56,8 @@ class Facts:
     target: str = ""
     performance: str = ""  # name of Dask's performance report beside it
     history: Sequence[str] = ()  # the nights that were learned, and sizes, in words
-    nights: Sequence[Mapping[str, Any]] = ()
-    growth: Sequence[Mapping[str, Any]] = ()  # what the last refit did with each step
+    nights: Sequence[JsonObject] = ()
+    growth: Sequence[JsonObject] = ()  # what the last refit did with each step
     upstream: Sequence[str] = ()  # the paths that the output was made of
 
 
@@ -102,7 +104,7 @@ def render(facts: Facts, folder: Path) -> str:
     )
 
 
-def output_sample(folder: Path, manifest: Mapping[str, Any]) -> tuple[pa.Table | None, str]:
+def output_sample(folder: Path, manifest: JsonObject) -> tuple[pa.Table | None, str]:
     """Rows of the written files, and a text about them; None if reading fails, so that the profile goes without."""
     try:
         sample = sampling.of_output(folder, manifest)
@@ -143,7 +145,7 @@ def source_sample(plan: Any) -> tuple[list[profile_section.ColumnSummary], str]:
     return [p for p in schema if p.name != "__row__"], _note(sample.num_rows, plan.rows, place)
 
 
-def known_nulls(profiles: Sequence[profile_section.ColumnSummary], folder: Path, manifest: Mapping[str, Any]) -> None:
+def known_nulls(profiles: Sequence[profile_section.ColumnSummary], folder: Path, manifest: JsonObject) -> None:
     """The exact shares of nulls, where the files' footers have them."""
     try:
         counts = sampling.null_counts(folder, manifest)
@@ -155,7 +157,7 @@ def known_nulls(profiles: Sequence[profile_section.ColumnSummary], folder: Path,
             one.exact.add("nulls")
 
 
-def stage_rows(facts: Facts) -> list[dict[str, Any]]:
+def stage_rows(facts: Facts) -> list[JsonObject]:
     """The stages as rows of a table: of the run, else as the manifest keeps them."""
     results = facts.results or [_of_manifest(name, numbers) for name, numbers in facts.manifest["stages"].items()]
     rows = []
@@ -187,7 +189,7 @@ def stage_rows(facts: Facts) -> list[dict[str, Any]]:
     return rows
 
 
-def _of_manifest(stage: str, numbers: Mapping[str, Any]) -> StageResult:
+def _of_manifest(stage: str, numbers: JsonObject) -> StageResult:
     """The row of a stage from the manifest."""
     more = {name: value for name, value in numbers.items() if name not in ("rows", "bytes", "seconds", *RESOURCES)}
     more["resources"] = {name: numbers[name] for name in RESOURCES if name in numbers}
@@ -229,9 +231,9 @@ def plots(facts: Facts) -> list[str]:
     return series.plots(_together(facts.samples, zero), zero, (0.0, last - zero), bands)
 
 
-def _together(samples: Mapping[str, usage.Workers], zero: float) -> dict[str, dict[str, Any]]:
+def _together(samples: Mapping[str, usage.Workers], zero: float) -> dict[str, JsonObject]:
     """Every worker with its samples of all stages since `zero`, in the order of time."""
-    merged: dict[str, dict[str, Any]] = {}
+    merged: dict[str, JsonObject] = {}
     for workers in samples.values():
         for address, worker in workers.items():
             earlier = merged.get(address, {"samples": []})["samples"]
@@ -240,7 +242,7 @@ def _together(samples: Mapping[str, usage.Workers], zero: float) -> dict[str, di
     return {address: worker for address, worker in merged.items() if worker["samples"]}
 
 
-def by_stage(facts: Facts, rows_of: Callable[..., list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def by_stage(facts: Facts, rows_of: Callable[..., list[JsonObject]]) -> list[JsonObject]:
     """The rows of what each worker, or each GPU, did in each stage."""
     rows = []
     for result in facts.results:
@@ -249,7 +251,7 @@ def by_stage(facts: Facts, rows_of: Callable[..., list[dict[str, Any]]]) -> list
     return rows[:MOST_WORKERS]
 
 
-def learned(facts: Facts) -> dict[str, Any]:
+def learned(facts: Facts) -> JsonObject:
     """Vocabularies and whatever else was learned, as rows of tables."""
     vocabularies = []
     others = []
@@ -265,7 +267,7 @@ def learned(facts: Facts) -> dict[str, Any]:
     return {"vocabularies": vocabularies[:MOST_COLUMNS], "others": others[:MOST_COLUMNS]}
 
 
-def embeddings(bound: Bound) -> list[dict[str, Any]]:
+def embeddings(bound: Bound) -> list[JsonObject]:
     """Output columns of ids with the size of their embedding tables."""
     return [
         {

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ from tasks.core.schema import Schema
 from tasks.engines.convert.python_values import listed, stored_type, value_of
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.learned_text import distinct_values
+from tasks.ops.fitted_values import FittedSteps, FittedValues
 from tasks.profile.output_profile import ColumnProfile, Profile
 
 # bars of a histogram, top values, characters of a value that is shown
@@ -149,7 +149,7 @@ def columns_of(schema: Schema, sample: pa.Table | None) -> list[ColumnSummary]:
     return profiles
 
 
-def add_learned(profiles: Sequence[ColumnSummary], bound: Bound, values: Mapping[str, Mapping[str, Any]]) -> None:
+def add_learned(profiles: Sequence[ColumnSummary], bound: Bound, values: FittedSteps) -> None:
     """Replace figures of the sample by those that the statistics learned from all rows."""
     by_name = {p.name: p for p in profiles}
     for step in bound.learned:
@@ -189,7 +189,7 @@ def _add_profile(summary: ColumnSummary, column: ColumnProfile) -> None:
         summary.exact.add("top")
 
 
-def _add(profile: ColumnSummary, step: Step, fitted: Mapping[str, Any]) -> None:
+def _add(profile: ColumnSummary, step: Step, fitted: FittedValues) -> None:
     name = type(step.op).__name__
     if name == "DataStats":
         _add_stats(profile, fitted)
@@ -200,7 +200,7 @@ def _add(profile: ColumnSummary, step: Step, fitted: Mapping[str, Any]) -> None:
         profile.exact.add("mean")
 
 
-def _add_vocabulary(profile: ColumnSummary, fitted: Mapping[str, Any]) -> None:
+def _add_vocabulary(profile: ColumnSummary, fitted: FittedValues) -> None:
     table = fitted["values"]
     if table.num_columns != 2 or table["count"].null_count:
         return
@@ -217,7 +217,7 @@ def _add_vocabulary(profile: ColumnSummary, fitted: Mapping[str, Any]) -> None:
         profile.exact.add("nulls")
 
 
-def _add_stats(profile: ColumnSummary, fitted: Mapping[str, Any]) -> None:
+def _add_stats(profile: ColumnSummary, fitted: FittedValues) -> None:
     rows = max(int(fitted["rows"]), 1)
     profile.nulls = fitted["nulls"] / rows
     profile.distinct = fitted["distinct"]

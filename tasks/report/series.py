@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tasks.cluster.monitor import UsageSample
 from tasks.cluster.usage import (
@@ -17,6 +16,7 @@ from tasks.cluster.usage import (
     sent_by,
     value_of,
 )
+from tasks.core.strict_json import JsonObject
 from tasks.core.units import amount, exact_amount
 from tasks.report import svg
 
@@ -96,7 +96,7 @@ def _few(curves: dict[str, Curve], added: bool) -> dict[str, Curve]:
     return {f"all {len(curves)} together": list(zip(moments, sums, strict=True))}
 
 
-def gpu_rows(workers: Workers) -> list[dict[str, Any]]:
+def gpu_rows(workers: Workers) -> list[JsonObject]:
     """What each GPU took in a stage, as rows of a table; empty cells for what it does not offer."""
 
     def cell(value: float | None, text: Callable[[float], str]) -> str:
@@ -120,7 +120,7 @@ def gpu_rows(workers: Workers) -> list[dict[str, Any]]:
     return rows
 
 
-def worker_rows(workers: Workers, seconds: float) -> list[dict[str, Any]]:
+def worker_rows(workers: Workers, seconds: float) -> list[JsonObject]:
     """What each worker did in a stage, as rows of a table with plain values."""
     names = named(workers)
     rows = []

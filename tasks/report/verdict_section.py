@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 from pathlib import Path
-from typing import Any
 
+from tasks.core.strict_json import JsonObject
 from tasks.gate.notes import read_gate
 from tasks.gate.verdict import Verdict
 from tasks.gate.verdict_text import accepted_lines, verdict_rows
@@ -19,7 +19,7 @@ TOP = 26
 BOTTOM = 34
 
 
-def section(folder: Path) -> dict[str, Any]:
+def section(folder: Path) -> JsonObject:
     """What the report shows of the gate's note in an output: {gate, compared, rows, lines, notes}; {} without one."""
     note = read_gate(folder)
     if note is None:

@@ -24,6 +24,7 @@ from tasks.core.plan import (
     File,
     Limits,
     Plan,
+    ReadOptions,
     Sizing,
     Unit,
     cut_blocks,
@@ -76,7 +77,7 @@ class ListedSource:
     format: str
     expressions: Mapping[str, Expression]
     optional: frozenset[str]
-    options: dict[str, Any]
+    options: ReadOptions
     recognised: Sequence[str]
 
     @property

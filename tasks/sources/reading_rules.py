@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from tasks.core.plan import File
+from tasks.core.plan import File, ReadOptions
 from tasks.core.settings import Source
 from tasks.errors import DataError, JobError
 from tasks.sources.formats import FORMATS, LAYOUT, UNTYPED, format_of, format_settings
@@ -19,7 +19,7 @@ from tasks.storage.files import COMPRESSIONS
 
 ROWS = ("filter", "strict", "keys", "sort_by")  # which rows, and which of them together
 VALUES = ("null_values", "schema", "explode", *ROWS)
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: ReadOptions = {
     "null_values": [""],
     "schema": {},
     "explode": None,
@@ -34,12 +34,12 @@ DEFAULTS: dict[str, Any] = {
 class Fit:
     """The rules of a fit's source, and what the present source sets itself: keys, and columns of its `schema`."""
 
-    reading: Mapping[str, Any]
+    reading: ReadOptions
     own: tuple[str, ...] = ()
     own_types: tuple[str, ...] = ()
 
     @staticmethod
-    def of(source: Source, reading: Mapping[str, Any]) -> Fit:
+    def of(source: Source, reading: ReadOptions) -> Fit:
         own = sorted(name.removesuffix("_") for name in source.model_fields_set)
         return Fit(dict(reading), tuple(own), tuple(source.schema_ or ()))
 
@@ -62,7 +62,7 @@ class Fit:
 
 def reading_of(
     source: Source, format: str, files: Sequence[File], number_texts: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+) -> ReadOptions:
     """The rules by which the files of a source are read, as plain values without empty ones."""
     named = _by_suffix(files) if source.format != "auto" else [format]
     text = {"null_values": source.null_values} if format in UNTYPED else {}
@@ -80,7 +80,7 @@ def reading_of(
     return {name: value for name, value in reading.items() if value is not None and value != {}}
 
 
-def rows_of(source: Source) -> dict[str, Any]:
+def rows_of(source: Source) -> ReadOptions:
     """The rules by which rows of a source count, as plain values without empty ones."""
     return {name: value for name in ROWS if (value := _value(source, name))}
 
@@ -156,7 +156,7 @@ def reading_lines(fit: Mapping[str, Any]) -> list[str]:
     return [f"{name}: {shown(value)}" for name, value in fit.items() if name != "by_suffix"]
 
 
-def checked_reading(saved: object, where: str) -> dict[str, Any]:
+def checked_reading(saved: object, where: str) -> ReadOptions:
     """The reading rules of a saved workflow, checked; a DataError if no source can be read by them."""
     if saved is None:
         return {}

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
-from tasks.core.plan import EXPLODED, Block, File, Piece, Plan, stored_names
+from tasks.core.plan import EXPLODED, Block, File, Piece, Plan, ReadOptions, stored_names
 from tasks.core.schema import ROW
 from tasks.engines.algorithms.exploded_lists import explode
 from tasks.sources.exploded import as_stored
@@ -93,7 +93,7 @@ def _first_elements(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa
     return None if lists is None else explode(lists, name, piece.skip).slice(0, rows).select(schema.names)
 
 
-def _of_parquet(origin: File, piece: Piece, rows: int, schema: pa.Schema, options: Mapping[str, Any]) -> pa.Table:
+def _of_parquet(origin: File, piece: Piece, rows: int, schema: pa.Schema, options: ReadOptions) -> pa.Table:
     """The first rows of a row group's piece, page by page."""
     with source_of(origin, options) as source, pq.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False) as file:
         start = piece.start if piece.start < rows else 0  # pages in the middle cannot be had without those before

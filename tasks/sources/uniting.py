@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
 from tasks.core.dtypes import dtype_name, fixed_size, is_list, parse_dtype, plain_type, schema_advice
-from tasks.core.plan import Plan
+from tasks.core.plan import Plan, ReadOptions
 from tasks.core.schema import Column, Schema, check_names
 from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, JobError, near
@@ -41,7 +41,7 @@ class United:
     apart: Mapping[str, Apart] = field(default_factory=dict)
     grown: Mapping[str, str] = field(default_factory=dict)
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> ReadOptions:
         """The plan's options for it, as plain values; empty for files that agree."""
         absent = {str(number): list(names) for number, names in self.absent.items()}
         every = {ABSENT: absent, APART: {n: list(a) for n, a in self.apart.items()}, GROWN: dict(self.grown)}

@@ -27,6 +27,7 @@ from tasks.core.stage_results import (
     total_resources,
 )
 from tasks.core.stored_types import stored
+from tasks.core.strict_json import JsonObject
 from tasks.core.versions import PERMUTATION_VERSION, rowmill_version, versions
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
@@ -40,6 +41,7 @@ from tasks.job.refitting import base_note, history_of
 from tasks.job.request import PlanOf, Request
 from tasks.job.source_rules import counted, described
 from tasks.manifest import FORMAT, Manifest
+from tasks.ops.fitted_values import FittedSteps
 from tasks.sources.reading_rules import rows_of
 from tasks.storage.atomic import flush, no_space, partial_folder, write_json
 from tasks.storage.documents import seal
@@ -75,9 +77,9 @@ class RunReport(Protocol):
         self,
         folder: Path,
         results: Sequence[StageResult],
-        manifests: Mapping[str, Mapping[str, Any]],
+        manifests: Mapping[str, JsonObject],
         bound: Bound,
-        values: Mapping[str, Mapping[str, Any]],
+        values: FittedSteps,
     ) -> None: ...
 
 
@@ -244,7 +246,7 @@ def _only_parts(staging: Staging, parts: set[Path]) -> None:
 
 def _manifest(
     request: Request, results: Sequence[StageResult], written: WriteResult, bound: Bound, run_id: str, saved: PlanOf
-) -> dict[str, Any]:
+) -> JsonObject:
     """The manifest of one split; `results` are the results of its stages."""
     plan = saved.plan(written.split)
     _check_rows(plan.rows, written)
@@ -287,20 +289,20 @@ def _manifest(
     )
 
 
-def _bad_lines(saved: PlanOf, split: str) -> list[dict[str, Any]]:
+def _bad_lines(saved: PlanOf, split: str) -> list[JsonObject]:
     """The lines of a split's files that were left out, by file: count, and line and why of the first."""
     shown = ("path", "count", "line", "why")
     return [{name: file[name] for name in shown} for file in saved.bad_lines(split)]
 
 
-def _row_rules(request: Request, transformed: TransformResult | None, saved: PlanOf, split: str) -> dict[str, Any]:
+def _row_rules(request: Request, transformed: TransformResult | None, saved: PlanOf, split: str) -> JsonObject:
     """What `source.unique`, `split` and `downsample` are, and how many rows each left out of this split."""
     counts = {name: getattr(transformed, name, None) for name in ("downsampled", "other_splits", "null_in_train")}
     rules = described(request.source, saved.repeated_count(split), saved.division)
     return counted(rules, {name: count for name, count in counts.items() if count is not None})
 
 
-def _figures(result: StageResult) -> dict[str, Any]:
+def _figures(result: StageResult) -> JsonObject:
     """The entry of a stage in the manifest."""
     return {
         "seconds": round(result.seconds, 3),
@@ -331,7 +333,7 @@ def describe(
     output: Output,
     engine: str,
     **more: Any,
-) -> dict[str, Any]:
+) -> JsonObject:
     """The manifest's content; of the `rows_in` of the source `other_splits` belong to other splits (None for a source
     that is not divided). `more` are run, labels, fingerprints, exchange, seconds and stages."""
     rows_out = sum(r["rows"] for r in records)
@@ -339,7 +341,7 @@ def describe(
     rows = {"in": rows_in}
     if other_splits is not None:
         rows["other_splits"] = other_splits
-    files: dict[str, Any] = {"files": len({Path(r["path"]).name for r in records})}
+    files: JsonObject = {"files": len({Path(r["path"]).name for r in records})}
     if output.chooses_files:
         files["files_chosen"] = {"rows": rows_out, "row_bytes": row_width(schema)}
     rows |= {"dropped": max(own - rows_out, 0), "added": max(rows_out - own, 0), "out": rows_out}

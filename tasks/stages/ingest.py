@@ -23,6 +23,7 @@ from tasks.core.plan import PARSED, Block, File, Plan, Sizing
 from tasks.core.schema import Schema
 from tasks.core.settings import OF_STEPS
 from tasks.core.stage_results import IngestResult
+from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError, JobError, NoInputError, near
 from tasks.graph.binding import Bound
 from tasks.graph.row_rules import Division, RowRules
@@ -144,7 +145,7 @@ def _divided_text(request: Request, saved: PlanOf) -> str:
     return division.text + (more if other_order else "")
 
 
-def _paths(request: Request) -> dict[str, Any]:
+def _paths(request: Request) -> JsonObject:
     """The path of each split of a job, and that of the rows which steps learn from that the base does not have."""
     source = request.source
     paths = {"train": source.path, "valid": source.valid} if source.valid else {"": source.path}
@@ -153,7 +154,7 @@ def _paths(request: Request) -> dict[str, Any]:
     return paths
 
 
-def _made_up_files(listed: Mapping[str, Mapping[str, File]]) -> list[dict[str, Any]]:
+def _made_up_files(listed: Mapping[str, Mapping[str, File]]) -> list[JsonObject]:
     """The look-alike data among the files of each split."""
     return [
         one | {"of": "valid"} if split == "valid" else one for split, files in listed.items() for one in made_up(files)
@@ -204,9 +205,9 @@ class _PlanResult(NamedTuple):
 def _plan(
     request: Request,
     pool: Pool,
-    paths: Mapping[str, Any],
+    paths: JsonObject,
     listed: Mapping[str, Mapping[str, File]],
-    sample: list[dict[str, Any]],
+    sample: list[JsonObject],
     began: float,
 ) -> _PlanResult:
     """Write the plans of all splits to `plan.json`, unless those of an earlier start are still right; with the time at
@@ -251,7 +252,7 @@ def _plan(
     return _PlanResult(reused, notes, grown)
 
 
-def _plan_splits(request: Request, pool: Pool, paths: Mapping[str, Any]) -> dict[str, Planned]:
+def _plan_splits(request: Request, pool: Pool, paths: JsonObject) -> dict[str, Planned]:
     """Plan each split, and the rows from which alone is learned in the types of the others."""
     planned = {split: _planned(request, split, path, pool) for split, path in paths.items() if split != LEARN_FROM}
     if LEARN_FROM in paths:  # in the types of the night
@@ -342,7 +343,7 @@ class Planned:
     grown: list[str]
     columns: dict[str, str]
     origins: list[Any] | None = None
-    repeated: dict[str, Any] | None = None
+    repeated: JsonObject | None = None
     division: Division | None = None
     exploded: str = ""
 

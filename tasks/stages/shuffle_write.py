@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tasks.cluster.pool import Pool
 from tasks.core.row_sizes import row_width
 from tasks.core.settings import Output
 from tasks.core.stage_results import PartRecord, WriteResult
+from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
 from tasks.job.request import PlanOf, Request
 from tasks.shuffle.choice import Exchange
@@ -86,7 +86,7 @@ def _pieces(request: Request, split: str, ready: Prepared, pool: Pool) -> tuple[
     return cut_split(request, split, ready, pool)
 
 
-def _folders(records: Sequence[PartRecord], files: int, output: Output) -> dict[str, Any]:
+def _folders(records: Sequence[PartRecord], files: int, output: Output) -> JsonObject:
     """The figures of Hive folders; none without them."""
     if not output.partition_on:
         return {}
@@ -95,9 +95,9 @@ def _folders(records: Sequence[PartRecord], files: int, output: Output) -> dict[
     return {"folders": len(folders), "folder_files": len(records), "advice": advice}
 
 
-def _records(parts: Sequence[Part], writing: Writing) -> list[dict[str, Any]]:
+def _records(parts: Sequence[Part], writing: Writing) -> list[JsonObject]:
     """The records of all parts; DataError if a file went away meanwhile."""
-    records: list[dict[str, Any]] = []
+    records: list[JsonObject] = []
     for name in (part.name(writing.suffix) for part in parts):
         of_part = written(Path(writing.notes) / f"{name}.json", Path(writing.folder), writing.fingerprint)
         if of_part is None:

@@ -20,6 +20,7 @@ from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
 from tasks.core.schema import Schema
 from tasks.core.stage_results import StatisticsResult
+from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
 from tasks.graph.binding import Bound, Step
 from tasks.graph.failed_casts import largest
@@ -84,7 +85,7 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
 
 def _learned(
     request: Request, work: Work, pool: Pool, folder: Path, fingerprint: str, counter: RowCounter
-) -> dict[str, Any]:
+) -> JsonObject:
     """Learn and save: the state and its manifest get to `folder` by one rename; return the manifest. Large tables are
     written while others are still put in order."""
     run = request.run

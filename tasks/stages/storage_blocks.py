@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from prefect import get_client as get_prefect_client
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
 
+from tasks.core.strict_json import JsonObject
 from tasks.errors import JobError
 from tasks.stages.progress_artifact import prefect_client
 from tasks.storage.credentials import json_object
 
 
-def from_block(name: str) -> Mapping[str, Any] | None:
+def from_block(name: str) -> JsonObject | None:
     """Storage options in a block of the Prefect server: `name` of a Secret block, or type and name:
     aws-credentials/shop.
 
@@ -35,10 +36,10 @@ def from_block(name: str) -> Mapping[str, Any] | None:
             document = client.read_block_document_by_name(block, kind, include_secrets=True)
         except ObjectNotFound:
             return None
-    return json_object(BLOCKS[kind](document.data), f"the block {kind}/{block}")
+    return dict(json_object(BLOCKS[kind](document.data), f"the block {kind}/{block}"))
 
 
-def _aws(data: Mapping[str, Any]) -> dict[str, Any]:
+def _aws(data: JsonObject) -> dict[str, Any]:
     """The fields of AwsCredentials and MinIOCredentials under the names that s3fs has for them."""
     more = data.get("aws_client_parameters") or {}
     client = {"region_name": data.get("region_name"), "endpoint_url": more.get("endpoint_url")}
@@ -51,7 +52,7 @@ def _aws(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value}
 
 
-BLOCKS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+BLOCKS: dict[str, Callable[[JsonObject], Any]] = {
     "secret": lambda data: data.get("value"),
     "remote-file-system": lambda data: data.get("settings") or {},
     "aws-credentials": _aws,

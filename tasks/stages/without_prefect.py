@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tasks.core.notes import leave_out_empty
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes, row_width
 from tasks.core.settings import Output, Run
+from tasks.core.strict_json import JsonObject
 from tasks.core.wings import from_wing
 from tasks.graph.failed_casts import warn
 from tasks.graph.node import Node, graph_to_json
@@ -53,10 +54,10 @@ class Origin:
     rows are left out, as the manifest has them.
     """
 
-    reading: Mapping[str, Any] = field(default_factory=dict)
+    reading: JsonObject = field(default_factory=dict)
     final: Node | None = None
     left_out: Sequence[str] = ()
-    row_rules: Mapping[str, Any] = field(default_factory=dict)
+    row_rules: JsonObject = field(default_factory=dict)
 
 
 NO_ORIGIN = Origin()
@@ -113,7 +114,7 @@ class WrittenRows:
     stages, as `time.perf_counter` has it."""
 
     pieces: CutSummary
-    records: list[dict[str, Any]]
+    records: list[JsonObject]
     transformed: float
 
 
@@ -152,7 +153,7 @@ def _write_rows(
 
 def _describe_output(
     work: Work, plan: Plan, output: Output, origin: Origin, choice: Choice, written: WrittenRows, started: float
-) -> dict[str, Any]:
+) -> JsonObject:
     """The content of the manifest; casts that failed are warned of."""
     done = time.perf_counter()
     pieces = written.pieces
@@ -198,5 +199,5 @@ def sent(work: Work, fitted: Path, pool: Pool) -> Work:
     return replace(work, state=StateFolder(str(fitted), read_fitted(fitted)["state"]))
 
 
-def _figures(seconds: float, rows: int, nbytes: int) -> dict[str, Any]:
+def _figures(seconds: float, rows: int, nbytes: int) -> JsonObject:
     return {"seconds": round(seconds, 3), "rows": rows, "bytes": nbytes, "retries": 0}

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from tasks.core.strict_json import encoded
+from tasks.core.strict_json import JsonObject, encoded
 from tasks.core.units import amount
 from tasks.errors import GiveUpError, JobError
 
@@ -111,7 +111,7 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> JsonObject:
     """The content of a file with a JSON object; {} if the file is missing, damaged or holds something else."""
     content = read_json(path)
     return content if isinstance(content, dict) else {}

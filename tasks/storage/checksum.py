@@ -9,6 +9,7 @@ from typing import Any
 
 import xxhash
 
+from tasks.core.strict_json import JsonObject
 from tasks.storage.atomic import read_json
 
 PIECE = 1 << 30  # bytes of one call of the system, which takes no more than 2 GiB
@@ -78,7 +79,7 @@ def is_whole(folder: str, note: str) -> bool:
     return all(is_noted(Path(folder) / part["path"], part) for part in noted.get("parts", ()))
 
 
-def is_noted(path: Path, note: dict[str, object]) -> bool:
+def is_noted(path: Path, note: JsonObject) -> bool:
     """True if the file is there with the size and the digest (xxh3-128) of its note."""
     try:
         return path.stat().st_size == note["bytes"] and digest(path) == note["xxh3_128"]

@@ -11,7 +11,6 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from tasks.core.dtypes import parse_dtype
 from tasks.core.schema import ROW, check_names
-from tasks.core.strict_json import decoded, encoded
+from tasks.core.strict_json import JsonObject, decoded, encoded
 from tasks.core.versions import stable_json
 from tasks.errors import DataError, RowmillError
 
@@ -124,9 +123,9 @@ def parsed(model: type[Model], data: object, path: Path, field: str = "") -> Mod
     return document
 
 
-def dumped(document: Any) -> dict[str, Any]:
+def dumped(document: Any) -> JsonObject:
     """A document that is a dataclass as strict JSON, in the order of its fields."""
-    data: dict[str, Any] = encoded(asdict(document))
+    data: JsonObject = encoded(asdict(document))
     return data
 
 
@@ -152,7 +151,7 @@ def check_columns(columns: list[dict[str, Any]], path: Path, field: str) -> None
         raise damaged(path, field, error.what) from None
 
 
-def seal(data: Mapping[str, Any]) -> dict[str, Any]:
+def seal(data: JsonObject) -> dict[str, Any]:
     """The content of a file with the digest of that content."""
     plain = {name: value for name, value in data.items() if name != DIGEST}
     return {**plain, DIGEST: hashlib.sha256(stable_json(plain).encode()).hexdigest()}

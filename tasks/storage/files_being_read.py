@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.plan import OPTION
+from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError, few
 from tasks.storage.atomic import read_json
 from tasks.storage.own_files import MANIFEST, SPLITS, output_of
@@ -112,7 +113,7 @@ class OpenFolder:
             return True
 
 
-def open_output(folder: Path, manifest: Mapping[str, Any]) -> OpenFolder:
+def open_output(folder: Path, manifest: JsonObject) -> OpenFolder:
     """Hold the output of a manifest, in its folder or where it went when it was replaced. A DataError if it is gone."""
     root, inside = (folder.parent, folder.name) if folder.name in SPLITS else (folder, "")
     for place in (folder, *(old / inside for old in Staging(root).olds)):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from tasks.core.strict_json import JsonObject
 from tasks.storage.atomic import read_json, read_record
 from tasks.storage.discarded import is_discarded
 from tasks.storage.own_files import CHANGES, FITTED, MANIFEST, WORKFLOW, described_by, versions_of
@@ -49,7 +50,7 @@ class PublishedOutput:
         return is_discarded(self.path)
 
     @cached_property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> JsonObject:
         """What its manifest, or that of its train, says; {} without one."""
         described = described_by(self.path)
         return read_record(described) if described and described.name == MANIFEST else {}
@@ -60,7 +61,7 @@ class PublishedOutput:
         return self.path if (self.path / FITTED).exists() else self.path / WORKFLOW
 
     @cached_property
-    def fitted(self) -> dict[str, Any]:
+    def fitted(self) -> JsonObject:
         """What the `workflow.json` of its fitted workflow says; {} without one."""
         return read_record(self.workflow / FITTED)
 
@@ -86,9 +87,9 @@ class PublishedOutput:
         return [str(state) for state in self.fitted.get("ancestors", ())]
 
     @property
-    def nights(self) -> list[dict[str, Any]]:
+    def nights(self) -> list[JsonObject]:
         """The batches that its fitted workflow has learned, the oldest first."""
-        nights: list[dict[str, Any]] = (self.fitted.get("history") or {}).get("nights") or []
+        nights: list[JsonObject] = (self.fitted.get("history") or {}).get("nights") or []
         return nights
 
     @property

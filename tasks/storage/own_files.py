@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
+from tasks.core.strict_json import JsonObject
 from tasks.storage.checksum import digest as digest_of
 from tasks.storage.documents import damaged
 from tasks.storage.signature import is_signed
@@ -291,7 +291,7 @@ def _is_output(folder: Path) -> bool:
     return isinstance(_json(folder / MANIFEST).get("parts"), list)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> JsonObject:
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -320,7 +320,7 @@ def _of_output(folder: Path) -> dict[str, Known]:
     return known | _below(WORKFLOW, _of_workflow(folder / WORKFLOW))
 
 
-def _records(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
+def _records(data: JsonObject, section: str) -> list[JsonObject]:
     records = data.get(section)
     if not isinstance(records, list):
         return []

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.core.strict_json import JsonObject
 from tasks.storage.atomic import read_record
 from tasks.storage.files import is_remote
 
@@ -14,12 +15,12 @@ NAMED = 3  # samples that a message names
 MOST_FOLDERS = 1000  # a sample lies in one; a source may have very many
 
 
-def marker(folder: Path) -> dict[str, Any]:
+def marker(folder: Path) -> JsonObject:
     """The marker file of a folder of look-alike data: name, rows, seed, ..; {} for other folders."""
     return read_record(folder / MARKER)
 
 
-def made_up(paths: Iterable[str]) -> list[dict[str, Any]]:
+def made_up(paths: Iterable[str]) -> list[JsonObject]:
     """The folders among those of the files that hold look-alike data: path, and name, rows and seed of the sample."""
     folders = list(dict.fromkeys(str(Path(path).parent) for path in paths if not is_remote(path)))[:MOST_FOLDERS]
     return [

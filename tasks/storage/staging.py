@@ -18,8 +18,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from tasks.core.strict_json import JsonObject
 from tasks.errors import GiveUpError, JobError
 from tasks.storage import own_files
 from tasks.storage.atomic import (
@@ -397,7 +398,7 @@ class Staging:
             with suppress(OSError):
                 folder.rmdir()
 
-    def _acquire(self, path: Path, owner: dict[str, Any], wait: bool) -> int:
+    def _acquire(self, path: Path, owner: JsonObject, wait: bool) -> int:
         """A descriptor of the lock, once `owner` has it."""
         while True:
             self.open()
@@ -418,7 +419,7 @@ class Staging:
                 )
             time.sleep(0.2)
 
-    def _drop_stale(self, path: Path) -> dict[str, Any] | None:
+    def _drop_stale(self, path: Path) -> JsonObject | None:
         """The lock's owner; None after removing the lock of a dead owner, which only one of several waiting runs does.
 
         Moves the lock aside first, and puts it back if its owner is another one by then: where flock does not reach
@@ -511,7 +512,7 @@ def exchange(one: Path, other: Path) -> None:
         raise OSError(number, os.strerror(number), str(other))
 
 
-def _me(target: Path) -> dict[str, Any]:
+def _me(target: Path) -> JsonObject:
     boot, pidns = namespace()
     return {
         "id": uuid.uuid4().hex,
@@ -525,7 +526,7 @@ def _me(target: Path) -> dict[str, Any]:
     }
 
 
-def _take(path: Path, owner: dict[str, Any]) -> int | None:
+def _take(path: Path, owner: JsonObject) -> int | None:
     """Create the lock with its content in one step, as a link to a file that is already whole. Returns its descriptor;
     None if there is a lock already."""
     draft = path.with_name(f"lock.{owner['id']}.tmp")
@@ -548,7 +549,7 @@ def _take(path: Path, owner: dict[str, Any]) -> int | None:
         draft.unlink(missing_ok=True)
 
 
-def _take_without_links(path: Path, owner: dict[str, Any]) -> int | None:
+def _take_without_links(path: Path, owner: JsonObject) -> int | None:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except FileExistsError:
@@ -566,7 +567,7 @@ def _beat(handle: int, stop: threading.Event) -> None:
             return
 
 
-def _gone(owner: dict[str, Any], path: Path) -> bool:
+def _gone(owner: JsonObject, path: Path) -> bool:
     """True if the owner of a lock is dead: its process has ended, or, where process numbers do not tell, there was no
     sign of life for a minute."""
     if owner.get("boot") and (owner["boot"], owner.get("pidns")) == namespace():

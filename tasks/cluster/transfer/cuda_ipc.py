@@ -31,6 +31,7 @@ from rmm.allocators.cupy import rmm_cupy_allocator
 
 from tasks.cluster.transfer import host_memory
 from tasks.cluster.transfer.dask_profiler import workers_here
+from tasks.cluster.transfer.headers import Context, Header
 from tasks.core import lent_bytes
 from tasks.errors import GiveUpError, JobError
 
@@ -98,7 +99,7 @@ def why_slower() -> str:
     return "" if _can_share(cupy.cuda.runtime.getDevice()) else "the GPU does not share memory between processes"
 
 
-def lend(buffer: cupy.ndarray, owner: object, context: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def lend(buffer: cupy.ndarray, owner: object, context: Context) -> Header | None:
     """The place of a buffer for the process to which a Dask message goes; None if the buffer must be sent.
 
     The buffer stays as long as `owner`, the result of a task. Dask keeps that until the other process answers, which
@@ -115,13 +116,13 @@ def lend(buffer: cupy.ndarray, owner: object, context: Mapping[str, Any] | None)
     return {"pool": _lender.name, "pointer": ctypes.string_at(data.getPtr(), EXPORTED), "nbytes": buffer.nbytes}
 
 
-def reaches(context: Mapping[str, Any] | None) -> bool:
+def reaches(context: Context) -> bool:
     """Whether the process that a Dask message goes to can copy out of this GPU."""
     offer = host_memory.offered_by_recipient(context, OFFER)
     return bool(_lender and offer and offer["host"] == this_host() and identity() in offer["gpus"])
 
 
-def fetch(place: Mapping[str, Any]) -> cupy.ndarray:
+def fetch(place: Header) -> cupy.ndarray:
     """Copy a buffer that another process of the host lends into this GPU's memory. OSError if that process is gone."""
     try:
         return _copied(place)
@@ -131,7 +132,7 @@ def fetch(place: Mapping[str, Any]) -> cupy.ndarray:
         raise
 
 
-def _copied(place: Mapping[str, Any]) -> cupy.ndarray:
+def _copied(place: Header) -> cupy.ndarray:
     data = driver.CUmemPoolPtrExportData()
     stream = cupy.cuda.get_current_stream()
     ctypes.memmove(data.getPtr(), place["pointer"], EXPORTED)

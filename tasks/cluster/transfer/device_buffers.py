@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import cupy
 from distributed.protocol import deserialize, serialize
 
 from tasks.cluster.transfer import cuda_ipc
+from tasks.cluster.transfer.headers import Context, Header
 
-Context = Mapping[str, Any] | None  # Dask's context of a connection: its sender and recipient
 
-
-def sent(buffer: cupy.ndarray, owner: object, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
+def sent(buffer: cupy.ndarray, owner: object, kind: str, context: Context) -> tuple[Header, list[Any]]:
     """(header, frames) for a buffer of `owner`, the result of a task."""
     place = cuda_ipc.lend(buffer, owner, context)
     if place is not None:
@@ -21,6 +20,6 @@ def sent(buffer: cupy.ndarray, owner: object, kind: str, context: Context) -> tu
     return serialize(buffer, serializers=(kind,), on_error="raise")
 
 
-def taken(header: Mapping[str, Any], frames: Sequence[Any]) -> cupy.ndarray:
+def taken(header: Header, frames: Sequence[Any]) -> cupy.ndarray:
     """The buffer again, in the memory of this process."""
     return cuda_ipc.fetch(header["lent"]) if "lent" in header else deserialize(header, list(frames))

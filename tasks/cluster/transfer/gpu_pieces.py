@@ -18,7 +18,8 @@ from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 from tasks.cluster.transfer import gpu_results, host_memory
-from tasks.cluster.transfer.device_buffers import Context, sent, taken
+from tasks.cluster.transfer.device_buffers import sent, taken
+from tasks.cluster.transfer.headers import Context, Header
 from tasks.engines.gpu.order import Pieces, unpacked
 from tasks.engines.task_result import PiecesResult, TaskResult
 
@@ -30,7 +31,7 @@ def _register_pieces(kind: str) -> None:
     dumps, loads = KINDS[kind]
 
     @dumps.register(Pieces)
-    def dump(pieces: Pieces, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
+    def dump(pieces: Pieces, context: Context = None) -> tuple[Header, list[Any]]:
         packed = pieces if pieces.buffer is not None else pieces.packed()
         assert packed.buffer is not None  # `packed` makes one
         header, frames = sent(packed.buffer, pieces, kind, context)
@@ -38,24 +39,24 @@ def _register_pieces(kind: str) -> None:
         return {"buffer": header, "known": known}, frames
 
     @loads.register(Pieces)
-    def load(header: dict[str, Any], frames: list[Any]) -> Pieces:
+    def load(header: Header, frames: list[Any]) -> Pieces:
         metadata, marks, offsets = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else
         return unpacked(metadata, taken(header["buffer"], frames), marks, offsets)
 
 
-def dump(result: TaskResult, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
+def dump(result: TaskResult, kind: str, context: Context) -> tuple[Header, list[Any]]:
     """Header and frames of a result: piece by piece if it consists of pieces, else its tables in one buffer."""
     if isinstance(result, PiecesResult):
         return _dump_pieces(result, kind, context)
     return gpu_results.dump(result, kind, context)
 
 
-def load(header: dict[str, Any], frames: list[Any]) -> object:
+def load(header: Header, frames: list[Any]) -> object:
     """The result again."""
     return _load_pieces(header, frames) if "pieces" in header else gpu_results.load(header, frames)
 
 
-def _dump_pieces(result: PiecesResult, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
+def _dump_pieces(result: PiecesResult, kind: str, context: Context) -> tuple[Header, list[Any]]:
     """Header and frames of a list of pieces and a few numbers; pieces in host memory travel as between CPUs."""
     if not all(isinstance(piece, Pieces) for piece in result.pieces):
         return host_memory.dump(result, context)
@@ -69,7 +70,7 @@ def _dump_pieces(result: PiecesResult, kind: str, context: Context) -> tuple[dic
     return header, [frame for _, frames in dumped for frame in frames]
 
 
-def _load_pieces(header: dict[str, Any], frames: list[Any]) -> PiecesResult:
+def _load_pieces(header: Header, frames: list[Any]) -> PiecesResult:
     kind, rest = pickle.loads(header["rest"])  # noqa: S301  as Dask sends everything else
     left = iter(frames)
     result = kind.__new__(kind)

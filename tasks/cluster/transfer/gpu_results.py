@@ -19,7 +19,8 @@ import cupy
 import pylibcudf as plc
 
 from tasks.cluster.transfer import cuda_ipc, host_memory
-from tasks.cluster.transfer.device_buffers import Context, sent, taken
+from tasks.cluster.transfer.device_buffers import sent, taken
+from tasks.cluster.transfer.headers import Context, Header
 from tasks.core import lent_bytes
 from tasks.engines.gpu.columns import synchronize
 from tasks.engines.gpu.order import Marks, marked, marks_of, pack, unpack
@@ -105,10 +106,10 @@ def _in_one_buffer(buffers: list[cupy.ndarray]) -> tuple[cupy.ndarray, list[tupl
     return whole, edges
 
 
-_lent: dict[int, tuple[dict[str, Any], int]] = {}  # by id of an object: header for workers of this host, bytes
+_lent: dict[int, tuple[Header, int]] = {}  # by id of an object: header for workers of this host, bytes
 
 
-def dump(value: object, kind: str, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
+def dump(value: object, kind: str, context: Context = None) -> tuple[Header, list[Any]]:
     """Header and frames of an object with tables. Objects without tables raise NotImplementedError, so that Dask
     pickles them, unless a worker of this host can read them from host memory.
 
@@ -135,7 +136,7 @@ def dump(value: object, kind: str, context: Context = None) -> tuple[dict[str, A
     return header, frames
 
 
-def load(header: dict[str, Any], frames: list[Any]) -> object:
+def load(header: Header, frames: list[Any]) -> object:
     """The object again."""
     if "known" not in header:
         return host_memory.load(header, frames)

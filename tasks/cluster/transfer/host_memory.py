@@ -25,6 +25,7 @@ import cloudpickle
 import numpy as np
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
+from tasks.cluster.transfer.headers import Context, Header
 from tasks.core import lent_bytes
 from tasks.engines.task_result import TaskResult
 
@@ -64,7 +65,7 @@ def tell(worker: Any, offers: Mapping[str, Any]) -> None:
         arguments["handshake_overrides"] = {**arguments.get("handshake_overrides", {}), **offers}
 
 
-def offered_by_recipient(context: Mapping[str, Any] | None, name: str) -> Any:
+def offered_by_recipient(context: Context, name: str) -> Any:
     """The offer `name` in the handshake of the worker to which a Dask message goes; None without one."""
     return ((context or {}).get("recipient") or {}).get(name)
 
@@ -72,8 +73,8 @@ def offered_by_recipient(context: Mapping[str, Any] | None, name: str) -> Any:
 class Transport(NamedTuple):
     """How results go to another worker: `dump(result, context)` makes a header and frames, `load` the result again."""
 
-    dump: Callable[[TaskResult, Mapping[str, Any] | None], tuple[dict[str, Any], list[Any]]]
-    load: Callable[[dict[str, Any], list[Any]], Any]
+    dump: Callable[[TaskResult, Context], tuple[Header, list[Any]]]
+    load: Callable[[Header, list[Any]], Any]
 
 
 _of_gpu: Transport | None = None
@@ -91,16 +92,16 @@ def register(of_gpu: Transport | None = None) -> None:
     dask_deserialize.register(TaskResult)(_load)
 
 
-def _dump(result: TaskResult, context: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
+def _dump(result: TaskResult, context: Context = None) -> tuple[Header, list[Any]]:
     """Dask caches the serializer of a class: this function, which chooses the transport at each call."""
     return _of_gpu.dump(result, context) if _of_gpu else dump(result, context)
 
 
-def _load(header: dict[str, Any], frames: list[Any]) -> object:
+def _load(header: Header, frames: list[Any]) -> object:
     return _of_gpu.load(header, frames) if _of_gpu else load(header, frames)
 
 
-def dump(value: object, context: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
+def dump(value: object, context: Context = None) -> tuple[Header, list[Any]]:
     """Header of a task's result that a worker of this host reads. Raises NotImplementedError, so that Dask pickles the
     result, where reading is not possible or the result is small.
 
@@ -119,7 +120,7 @@ def dump(value: object, context: Mapping[str, Any] | None = None) -> tuple[dict[
     return {"head": head, "process": os.getpid(), "started": _started(os.getpid()), "places": places}, []
 
 
-def load(header: Mapping[str, Any], frames: Sequence[Any]) -> object:
+def load(header: Header, frames: Sequence[Any]) -> object:
     """A copy of the result. ConnectionResetError if the process that lends it is gone."""
     process = int(header["process"])
     places = [Place(*place) for place in header["places"]]

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.core.notes import leave_out_empty
-from tasks.core.plan import File, Limits, Piece
+from tasks.core.plan import File, Limits, Piece, ReadOptions
 from tasks.core.settings import Source
 from tasks.errors import JobError, near
 from tasks.sources.formats import arrow, avro, jsonl, orc, parquet
@@ -61,13 +61,13 @@ class Format:
     a text file that cannot be read.
     """
 
-    survey: Callable[[Sequence[File], dict[str, Any], Limits, ParallelMap], list[Inspected]]
-    read: Callable[[Sequence[File], Sequence[Piece], pa.Schema, dict[str, Any]], pa.Table]
+    survey: Callable[[Sequence[File], ReadOptions, Limits, ParallelMap], list[Inspected]]
+    read: Callable[[Sequence[File], Sequence[Piece], pa.Schema, ReadOptions], pa.Table]
     ranged: bool = False
-    dialect: Callable[[dict[str, Any]], Dialect] | None = None
+    dialect: Callable[[ReadOptions], Dialect] | None = None
     untyped: bool = False
     layout: tuple[str, ...] = ()
-    bad_lines: Callable[[File, dict[str, Any]], Iterator[tuple[int, str, bytes]]] | None = None
+    bad_lines: Callable[[File, ReadOptions], Iterator[tuple[int, str, bytes]]] | None = None
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -186,7 +186,7 @@ def with_recognised(
     return source.model_copy(update=shown), notes
 
 
-def format_settings(source: Source) -> dict[str, Any]:
+def format_settings(source: Source) -> ReadOptions:
     """The settings of a source that only some formats take, without those that have their default."""
     return {
         name: value for name in SETTINGS if (value := getattr(source, name)) != Source.model_fields[name].get_default()
@@ -230,7 +230,7 @@ def _check_signs(source: Source, name: str) -> None:
         keys[sign] = key
 
 
-def read_options(source: Source) -> dict[str, Any]:
+def read_options(source: Source) -> ReadOptions:
     """The options of readers, as plain values; those of `Format.layout` where they are set."""
     return {
         "columns": source.columns,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.core.plan import File, Piece, Unit, rows_together
+from tasks.core.plan import File, Piece, ReadOptions, Unit, rows_together
 from tasks.errors import DataError
 from tasks.sources.formats.bounds import check_block, readable, validated
 from tasks.sources.formats.conform import joined, with_distinct_values
@@ -29,7 +29,7 @@ RECORD_BATCH = 3  # the type of a message that holds one
 HEADER_BYTES = 2**28  # of one batch, at most: some bytes per column
 
 
-def inspect(file: File, options: dict[str, Any]) -> Inspected:
+def inspect(file: File, options: ReadOptions) -> Inspected:
     """Schema and record batches of one file; the digest is of its last 64 KiB, which hold the index."""
     storage = options.get("storage_options")
     tail = read_range(file, max(0, file.size - TAIL), file.size, storage)
@@ -45,7 +45,7 @@ def inspect(file: File, options: dict[str, Any]) -> Inspected:
     return Inspected(replace(file, digest=hashlib.sha256(tail).hexdigest()), schema, units)
 
 
-def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
+def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: ReadOptions) -> pa.Table:
     """The rows of the pieces, in their order, as `schema` says."""
     tables: list[pa.Table] = []
     for number in dict.fromkeys(piece.file for piece in pieces):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.dtypes import dtype_name
-from tasks.core.plan import File, Piece, Unit
+from tasks.core.plan import File, Piece, ReadOptions, Unit
 from tasks.engines.convert.python_values import stored_type
 from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, RowmillError
@@ -52,7 +52,7 @@ TIMES = {
 }
 
 
-def inspect(file: File, options: dict[str, Any]) -> Inspected:
+def inspect(file: File, options: ReadOptions) -> Inspected:
     """Schema and runs of blocks of at least 64 Ki rows; the digest is of the whole file, which is read anyway."""
     digest = hashlib.sha256()
     units: list[Unit] = []
@@ -189,7 +189,7 @@ def _plain(value: Any, dtype: pa.DataType) -> object:
     return [_plain(item, dtype.value_type) for item in value] if pa.types.is_list(dtype) else value
 
 
-def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
+def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: ReadOptions) -> pa.Table:
     """The rows of the pieces, in their order, as `schema` says."""
     tables: list[pa.Table] = []
     for piece in merged(pieces):
@@ -210,7 +210,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
 
 
 def _runs(
-    begun: Header, data: bytes, piece: Piece, unbounded: bool, path: str, options: dict[str, Any]
+    begun: Header, data: bytes, piece: Piece, unbounded: bool, path: str, options: ReadOptions
 ) -> Iterator[list[Any]]:
     """Decode the records of a piece, in runs; times of columns are numbers."""
     import fastavro

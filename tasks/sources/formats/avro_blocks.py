@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from tasks.core.plan import ReadOptions
 from tasks.errors import DataError
 from tasks.sources.formats.bounds import MOST_DEPTH, block_limit, check_block, nested_too_deep
 from tasks.sources.formats.readable_lines import depth
@@ -109,7 +110,7 @@ def number(source: BinaryIO) -> int:
 
 
 def checked_blocks(
-    source: BinaryIO, begun: Header, start: int, stop: int, path: str, options: dict[str, Any]
+    source: BinaryIO, begun: Header, start: int, stop: int, path: str, options: ReadOptions
 ) -> Iterator[Stored]:
     """The blocks that lie in a file from `start`, where the source stands, to `stop`.
 
@@ -135,7 +136,7 @@ def checked_blocks(
         place = block.stop
 
 
-def _check_size(block: Stored, codec: str, path: str, options: dict[str, Any]) -> None:
+def _check_size(block: Stored, codec: str, path: str, options: ReadOptions) -> None:
     what = f"the block at byte {block.start:,}"
     nbytes = _decompressed(block.data, codec, block_limit(options))
     if block.records > nbytes:  # records of nothing but nulls take no byte of the file

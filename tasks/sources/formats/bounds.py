@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import resource
 from functools import cache
-from typing import Any
 
 import psutil
 import pyarrow as pa
 
 from tasks.core.dtypes import MOST_DEPTH, leaf_type
+from tasks.core.plan import ReadOptions
 from tasks.core.units import binary_amount
 from tasks.errors import DataError
 
@@ -21,12 +21,12 @@ MOST_COLUMNS = 100_000
 MOST_ROWS = 2**48  # of a row group or block: more than any file has
 
 
-def record_limit(options: dict[str, Any]) -> int:
+def record_limit(options: ReadOptions) -> int:
     """Bytes that one record of a text file may have: `source.max_record_bytes`."""
     return int(options.get("max_record_bytes") or MOST_RECORD_BYTES)
 
 
-def block_limit(options: dict[str, Any]) -> int:
+def block_limit(options: ReadOptions) -> int:
     """Bytes that what is decoded at once may have: `source.max_block_bytes`, else a quarter of what this process may
     use of the host's memory."""
     return int(options.get("max_block_bytes") or _memory() // 4)
@@ -44,7 +44,7 @@ def _memory() -> int:
     return min(size for size in known if size > 0)
 
 
-def check_block(path: str, nbytes: int, options: dict[str, Any], what: str) -> None:
+def check_block(path: str, nbytes: int, options: ReadOptions, what: str) -> None:
     """A DataError if a block decodes to more bytes than `source.max_block_bytes`."""
     limit = block_limit(options)
     if nbytes > limit:
@@ -75,7 +75,7 @@ def record_too_long(path: str, limit: int) -> DataError:
     )
 
 
-def check_lines(data: bytes, path: str, options: dict[str, Any]) -> None:
+def check_lines(data: bytes, path: str, options: ReadOptions) -> None:
     """A DataError where a line has more bytes than `source.max_record_bytes`; looks at few bytes of each window."""
     limit = record_limit(options)
     start = 0

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from tasks.core.dtypes import dtype_name, is_list, kind_of, parse_dtype, schema_advice
-from tasks.core.plan import ADVICE, File, Limits, Piece
+from tasks.core.plan import ADVICE, File, Limits, Piece, ReadOptions
 from tasks.core.schema import names_in_file, own_names
 from tasks.engines.algorithms.text_casts import times_of
 from tasks.engines.algorithms.written_numbers import (
@@ -85,12 +85,12 @@ class Delimited:
         return Dialect(self.delimiter, self.quote, self.escape, self.comment, self.skip_space, self.blank)
 
     def survey(
-        self, files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
+        self, files: Sequence[File], options: ReadOptions, limits: Limits, parallel_map: Callable[..., Any]
     ) -> list[Inspected]:
         """Names, types and record ranges of all files."""
         return self.of(options)._survey(files, options, limits, parallel_map)
 
-    def of(self, options: dict[str, Any]) -> Delimited:
+    def of(self, options: ReadOptions) -> Delimited:
         """The same with the signs that a source names."""
         quote = options.get("quote", self.quote)
         return Delimited(
@@ -105,7 +105,7 @@ class Delimited:
         """The same for so many columns: an empty line is a null of the only one, else it is not a row."""
         return replace(self, blank=columns == 1)
 
-    def recognised(self, file: File, options: dict[str, Any]) -> dict[str, Any]:
+    def recognised(self, file: File, options: ReadOptions) -> dict[str, Any]:
         """What the beginning of a file says of settings that its source leaves out: `delimiter`, by the line `sep=;`
         that Excel writes, and `skip_initial_space`, where each delimiter has a space behind it."""
         data, whole = text_ranges.beginning(file, RECOGNISED, options)
@@ -121,14 +121,14 @@ class Delimited:
                 shown["skip_initial_space"] = True
         return shown
 
-    def _sieve(self, names: Sequence[str], options: dict[str, Any]) -> DelimitedSieve:
+    def _sieve(self, names: Sequence[str], options: ReadOptions) -> DelimitedSieve:
         """The sieve by which text with these columns is counted and read; if nothing is left out, it finds the lines
         that a parser would read as other rows."""
         misfits = partial(self._misfits, names, options) if options.get("bad_lines") and options.get(TYPES) else None
         columns = len(names) if options.get("bad_lines") else None
         return DelimitedSieve(self.dialect, columns, encoding_of(options), misfits, tuple(names_in_file(names)))
 
-    def bad_lines(self, file: File, options: dict[str, Any]) -> Iterator[tuple[int, str, bytes]]:
+    def bad_lines(self, file: File, options: ReadOptions) -> Iterator[tuple[int, str, bytes]]:
         """(line, why, bytes) of the records of a file that cannot be read, in their order."""
         parser = self.of(options)
         head = parser._head(options, file)
@@ -138,7 +138,7 @@ class Delimited:
         return text_ranges.bad_lines(head, options, parser.dialect, sieve)
 
     def _survey(
-        self, files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
+        self, files: Sequence[File], options: ReadOptions, limits: Limits, parallel_map: Callable[..., Any]
     ) -> list[Inspected]:
         heads = list(parallel_map(partial(self._head, options), files))
         names = [self._names(h, options) for h in heads]
@@ -176,7 +176,7 @@ class Delimited:
         self,
         heads: Sequence[text_ranges.Head],
         names: Sequence[list[str]],
-        options: dict[str, Any],
+        options: ReadOptions,
         limits: Limits,
         parallel_map: Callable[..., Any],
     ) -> list[text_ranges.CountedLines]:
@@ -190,14 +190,14 @@ class Delimited:
                 counted[i] = count
         return counted
 
-    def _head(self, options: dict[str, Any], file: File) -> text_ranges.Head:
+    def _head(self, options: ReadOptions, file: File) -> text_ranges.Head:
         return text_ranges.head(options, replace(self.dialect, blank=False), options["header"], file)
 
-    def _rows(self, head: text_ranges.Head, options: dict[str, Any]) -> text_ranges.Head:
+    def _rows(self, head: text_ranges.Head, options: ReadOptions) -> text_ranges.Head:
         """The head with rows from the first one on: of one column, empty lines are rows."""
         return head.with_blanks() if self.blank else head
 
-    def _names(self, head: text_ranges.Head, options: dict[str, Any]) -> list[str]:
+    def _names(self, head: text_ranges.Head, options: ReadOptions) -> list[str]:
         if options["columns"]:
             return list(options["columns"])
         try:
@@ -223,14 +223,12 @@ class Delimited:
             quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
         )
 
-    def _infer(
-        self, options: dict[str, Any], sampled: tuple[text_ranges.Head, int]
-    ) -> dict[str, pa.DataType | Written]:
+    def _infer(self, options: ReadOptions, sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType | Written]:
         names = self._names(sampled[0], options)
         return self.of_columns(len(names))._types(options, names, *sampled)
 
     def _types(
-        self, options: dict[str, Any], names: Sequence[str], head: text_ranges.Head, length: int
+        self, options: ReadOptions, names: Sequence[str], head: text_ranges.Head, length: int
     ) -> dict[str, pa.DataType | Written]:
         data = text_ranges.sample(head.file, head.start, length, self.dialect, options)
         piece = Piece(0, head.start, head.start + len(data))
@@ -248,9 +246,7 @@ class Delimited:
             types |= {n: written(texts[n], table[n], head.file.path, point) for n in numbers}
         return types
 
-    def read(
-        self, files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]
-    ) -> pa.Table:
+    def read(self, files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: ReadOptions) -> pa.Table:
         """The rows of the pieces, in their order, as `schema` says."""
         tables = []
         parser = self.of(options)
@@ -279,7 +275,7 @@ class Delimited:
         data: bytes,
         names: Sequence[str],
         types: Mapping[str, pa.DataType | None],
-        options: dict[str, Any],
+        options: ReadOptions,
         file: File,
         piece: Piece,
     ) -> pa.Table:
@@ -300,7 +296,7 @@ class Delimited:
         names: Sequence[str],
         types: dict[str, pa.DataType],
         wanted: list[str],
-        options: dict[str, Any],
+        options: ReadOptions,
     ) -> pa.Table:
         """The table; pa.ArrowException or `_Misfit` for a value that does not fit."""
         try:
@@ -319,7 +315,7 @@ class Delimited:
         names: Sequence[str],
         types: dict[str, pa.DataType],
         wanted: list[str],
-        options: dict[str, Any],
+        options: ReadOptions,
         by_texts: Sequence[str] = (),
     ) -> pa.Table:
         """The table. Numbers of columns whose types are inferred are checked: none may have become another one's.
@@ -354,7 +350,7 @@ class Delimited:
         return pa.table(columns)
 
     def _texts(
-        self, data: bytes, names: Sequence[str], wanted: list[str], options: dict[str, Any]
+        self, data: bytes, names: Sequence[str], wanted: list[str], options: ReadOptions
     ) -> dict[str, pa.ChunkedArray]:
         table = parse(data, self.dialect, names, dict.fromkeys(wanted, pa.string()), wanted, options)
         return dict(zip(wanted, table.columns, strict=True))
@@ -366,7 +362,7 @@ class Delimited:
         exact: bool,
         data: bytes,
         names: Sequence[str],
-        options: dict[str, Any],
+        options: ReadOptions,
     ) -> None:
         """Refuse numbers that floats do not hold: those beyond their range, and whole numbers where all must be
         `exact`."""
@@ -384,7 +380,7 @@ class Delimited:
                 merged_advice(name, values.type),
             )
 
-    def _misfits(self, names: Sequence[str], options: dict[str, Any], data: bytes) -> dict[int, str]:
+    def _misfits(self, names: Sequence[str], options: ReadOptions, data: bytes) -> dict[int, str]:
         """The rows of a text of whole records with a value that does not fit the type of its column, and why."""
         types = {n: parse_dtype(t) for n, t in options[TYPES].items() if n in names}
         types = {n: t for n, t in types.items() if kind_of(t) in ("number", "bool", "time")}
@@ -401,7 +397,7 @@ class Delimited:
                 unfit.setdefault(row, text)
         return unfit
 
-    def _takes(self, data: bytes, names: Sequence[str], types: dict[str, pa.DataType], options: dict[str, Any]) -> bool:
+    def _takes(self, data: bytes, names: Sequence[str], types: dict[str, pa.DataType], options: ReadOptions) -> bool:
         """Whether all values of a text of whole records fit these types."""
         try:
             self._table(data, names, types, [*types], options)
@@ -409,7 +405,7 @@ class Delimited:
             return False
         return True
 
-    def _before(self, file: File, piece: Piece, options: dict[str, Any]) -> int:
+    def _before(self, file: File, piece: Piece, options: ReadOptions) -> int:
         """The records of the file before a piece."""
         head = self._rows(self._head(options, file), options)
         is_sifted = self.dialect.in_order or text_ranges.leaves_out(options)
@@ -417,7 +413,7 @@ class Delimited:
         return text_ranges.records_before(file, head.start, piece.start, self.dialect, options, sieve)
 
     def _bad_line(
-        self, file: File, piece: Piece, names: Sequence[str], options: dict[str, Any], of_text: bool
+        self, file: File, piece: Piece, names: Sequence[str], options: ReadOptions, of_text: bool
     ) -> tuple[int, str] | None:
         """(number; what to do) of the first line of a piece that is not text, or that has other values than columns."""
         data = text_ranges.piece_bytes(file, piece, options)
@@ -434,7 +430,7 @@ class Delimited:
         advice = text_ranges.advice_of(settings_that_read(data, first.start, self.dialect, len(names)))
         return line, f"{advice or FIX_LINE}; or {text_ranges.LEAVE_OUT}"
 
-    def _name_too_few(self, file: File, names: Sequence[str], options: dict[str, Any]) -> str:
+    def _name_too_few(self, file: File, names: Sequence[str], options: ReadOptions) -> str:
         """How a file is read whose header has a name less than each of its first rows has values; "" for others."""
         if not options["header"]:
             return ""
@@ -460,7 +456,7 @@ class Delimited:
         data: bytes,
         names: Sequence[str],
         types: Mapping[str, pa.DataType | None],
-        options: dict[str, Any],
+        options: ReadOptions,
         file: File,
         piece: Piece,
     ) -> DataError:
@@ -533,7 +529,7 @@ def _settings_that_name(names: Sequence[str], lines: int) -> str:
     return f"source.columns: {listed} and source.skip_rows: {lines}"
 
 
-def _no_value(misfit: _Misfit, dtype: pa.DataType, file: File, before: int, options: dict[str, Any]) -> DataError:
+def _no_value(misfit: _Misfit, dtype: pa.DataType, file: File, before: int, options: ReadOptions) -> DataError:
     """A DataError for a value of a text, in a block behind `before` rows of the file."""
     name = misfit.name
     value = misfit.value
@@ -553,7 +549,7 @@ def _no_value(misfit: _Misfit, dtype: pa.DataType, file: File, before: int, opti
     )
 
 
-def _as_number(name: str, value: str | None, dtype: pa.DataType, options: dict[str, Any]) -> str | None:
+def _as_number(name: str, value: str | None, dtype: pa.DataType, options: ReadOptions) -> str | None:
     """How a column of numbers is read where a value has other signs than the settings say; None for other values."""
     signs = number_signs(value, options.get("decimal", ".")) if value and kind_of(dtype) == "number" else None
     if signs is None or signs[1] is None:
@@ -562,7 +558,7 @@ def _as_number(name: str, value: str | None, dtype: pa.DataType, options: dict[s
     return f"read its digits in groups: {advice}, or correct the value"
 
 
-def _takes_values(name: str, types: dict[str, pa.DataType], options: dict[str, Any], values: pa.Array) -> bool:
+def _takes_values(name: str, types: dict[str, pa.DataType], options: ReadOptions, values: pa.Array) -> bool:
     target = pa.BufferOutputStream()
     writing = pacsv.WriteOptions(include_header=False, quoting_style="all_valid")
     pacsv.write_csv(pa.table({name: values}), target, writing)
@@ -572,7 +568,7 @@ def _takes_values(name: str, types: dict[str, pa.DataType], options: dict[str, A
     return CSV._takes(target.getvalue().to_pybytes(), [name], {name: types[name]}, options)
 
 
-def as_utf8(data: bytes, options: dict[str, Any]) -> bytes:
+def as_utf8(data: bytes, options: ReadOptions) -> bytes:
     """The text as UTF-8; pa.ArrowInvalid for bytes that are not letters. Quotes, delimiters and line ends are the same
     bytes in each of these encodings; of others `text_ranges` has made UTF-8 already."""
     encoding = encoding_of(options)
@@ -616,7 +612,7 @@ def parse(
     names: Sequence[str],
     types: dict[str, pa.DataType],
     wanted: list[str],
-    options: dict[str, Any],
+    options: ReadOptions,
 ) -> pa.Table:
     """Text without a header as a table with the wanted columns; types that are not given are inferred."""
     data, delimiter = with_one_sign(as_utf8(data, options), dialect)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 
 from tasks.core.dtypes import is_list, kind_of, leaf_type, parse_dtype, schema_advice
-from tasks.core.plan import ADVICE, File, Limits, Piece
+from tasks.core.plan import ADVICE, File, Limits, Piece, ReadOptions
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms.written_numbers import Written, is_large, of_tokens, whole_numbers
 from tasks.errors import DataError
@@ -38,7 +38,7 @@ INEXACT = re.compile(rb"(?:^|[:\[,\s])-?(?:[0-9]{16,}|[0-9]+[eE]\+?[0-9]+)(?=[\s
 
 
 def survey(
-    files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
+    files: Sequence[File], options: ReadOptions, limits: Limits, parallel_map: Callable[..., Any]
 ) -> list[Inspected]:
     """Line ranges of all files; columns and types of the first 16 MiB of the first file with rows, wider where 16
     others show more of a column. `source.schema` may add columns, but for those that are `optional`.
@@ -72,7 +72,7 @@ def survey(
     ]
 
 
-def _parse_declared_types(types: Mapping[str, pa.DataType], options: Mapping[str, Any]) -> dict[str, pa.DataType]:
+def _parse_declared_types(types: Mapping[str, pa.DataType], options: ReadOptions) -> dict[str, pa.DataType]:
     """The types of `source.schema`, but for those of fields of structs, and of optional columns that no file has."""
     left_out = {*options.get("optional", ())} - {*types}
     inferred = Schema(Column(name, dtype) for name, dtype in types.items())
@@ -80,14 +80,14 @@ def _parse_declared_types(types: Mapping[str, pa.DataType], options: Mapping[str
     return {name: parse_dtype(t) for name, t in options["schema"].items() if name not in left_out}
 
 
-def _sieve(options: dict[str, Any]) -> JsonSieve | None:
+def _sieve(options: ReadOptions) -> JsonSieve | None:
     if not options.get("bad_lines"):
         return None
     types = options.get(TYPES, {})
     return JsonSieve(partial(_takes, pa.schema([(n, parse_dtype(t)) for n, t in types.items()] or NOTHING), options))
 
 
-def _takes(schema: pa.Schema, options: dict[str, Any], data: bytes) -> bool:
+def _takes(schema: pa.Schema, options: ReadOptions, data: bytes) -> bool:
     """Whether the reader takes all of some lines."""
     try:
         _fitting(data, schema, options, "ignore")
@@ -96,14 +96,14 @@ def _takes(schema: pa.Schema, options: dict[str, Any], data: bytes) -> bool:
     return True
 
 
-def bad_lines(file: File, options: dict[str, Any]) -> Iterator[tuple[int, str, bytes]]:
+def bad_lines(file: File, options: ReadOptions) -> Iterator[tuple[int, str, bytes]]:
     """(line, why, bytes) of the lines of a file that cannot be read, in their order."""
     sieve = _sieve(options)
     assert sieve is not None
     return text_ranges.bad_lines(text_ranges.head(options, LINES, False, file), options, LINES, sieve)
 
 
-def _lacking(options: dict[str, Any], keys: Sequence[str], head: text_ranges.Head) -> frozenset[str]:
+def _lacking(options: ReadOptions, keys: Sequence[str], head: text_ranges.Head) -> frozenset[str]:
     """The keys that no row of a file has: it is read until each was seen.
 
     A key counts as seen where its text stands between quotes, also as a value or deeper inside, and all do where a
@@ -119,7 +119,7 @@ def _lacking(options: dict[str, Any], keys: Sequence[str], head: text_ranges.Hea
     return frozenset(left)
 
 
-def _infer(options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType | Written]:
+def _infer(options: ReadOptions, sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType | Written]:
     head, length = sampled
     data = text_ranges.sample(head.file, head.start, length, LINES, options)
     if sieve := _sieve(options):
@@ -251,7 +251,7 @@ def _inferred(dtype: pa.DataType) -> pa.DataType:
     return pa.timestamp("us", dtype.tz) if pa.types.is_timestamp(dtype) else dtype
 
 
-def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
+def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: ReadOptions) -> pa.Table:
     """The rows of the pieces, in their order, as `schema` says."""
     tables = []
     sieve = _sieve(options)
@@ -274,7 +274,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
 
 
 def _parse(
-    data: bytes, schema: pa.Schema | None, file: File, piece: Piece, options: dict[str, Any], strict: bool = False
+    data: bytes, schema: pa.Schema | None, file: File, piece: Piece, options: ReadOptions, strict: bool = False
 ) -> pa.Table:
     unexpected = "infer" if schema is None else "error" if strict else "ignore"
     try:
@@ -283,7 +283,7 @@ def _parse(
         raise _misfit(str(error).split("\n")[0], data, file, piece, options) from None
 
 
-def _fitting(data: bytes, schema: pa.Schema | None, options: dict[str, Any], unexpected: str) -> pa.Table:
+def _fitting(data: bytes, schema: pa.Schema | None, options: ReadOptions, unexpected: str) -> pa.Table:
     """The lines as a table; pa.ArrowException where one does not fit."""
     try:
         table = _table(data, schema, unexpected)
@@ -447,7 +447,7 @@ def _infinite_row(column: pa.ChunkedArray) -> int:
     return int(rows[pc.index(pc.is_inf(values), pa.scalar(True)).as_py()])
 
 
-def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[str, Any]) -> DataError:
+def _misfit(message: str, data: bytes, file: File, piece: Piece, options: ReadOptions) -> DataError:
     before = 0
     if not text_ranges.is_whole(file, options):
         before = text_ranges.records_before(file, 0, piece.start, LINES, options, _sieve(options))

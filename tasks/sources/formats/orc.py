@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.orc as paorc
 
-from tasks.core.plan import File, Piece, Unit, rows_together
+from tasks.core.plan import File, Piece, ReadOptions, Unit, rows_together
 from tasks.errors import DataError
 from tasks.sources.formats import julian_days, orc_footer
 from tasks.sources.formats.bounds import MOST_ROWS, readable, validated
@@ -22,7 +21,7 @@ from tasks.storage.files import open_binary, read_range
 TAIL = 64 * 2**10
 
 
-def inspect(file: File, options: dict[str, Any]) -> Inspected:
+def inspect(file: File, options: ReadOptions) -> Inspected:
     """Schema and stripes of one file; the digest is of its last 64 KiB, which hold the footer."""
     storage = options.get("storage_options")
     tail = read_range(file, max(0, file.size - TAIL), file.size, storage)
@@ -47,7 +46,7 @@ def _stripe_rows(orc: paorc.ORCFile) -> list[int]:
     return [orc.read_stripe(i, columns=[narrow.name]).num_rows for i in range(orc.nstripes)]
 
 
-def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
+def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: ReadOptions) -> pa.Table:
     """The rows of the pieces, in their order, as `schema` says."""
     tables: list[pa.Table] = []
     for number in dict.fromkeys(piece.file for piece in pieces):
@@ -65,7 +64,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
     return joined(tables, schema)
 
 
-def _footer(file: File, options: Mapping[str, Any]) -> orc_footer.Footer:
+def _footer(file: File, options: ReadOptions) -> orc_footer.Footer:
     storage = options.get("storage_options")
     return orc_footer.parse(lambda start, stop: read_range(file, start, stop, storage), file.size)
 

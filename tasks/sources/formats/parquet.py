@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.core.dtypes import is_uuid, leaf_type, plain_type
-from tasks.core.plan import File, Piece, Unit, rows_together
+from tasks.core.plan import File, Piece, ReadOptions, Unit, rows_together
 from tasks.errors import DataError
 from tasks.sources.formats import julian_days, parquet_int96
 from tasks.sources.formats.bounds import MOST_ROWS, readable, validated
@@ -27,7 +27,7 @@ DESCRIPTOR = re.compile(r"/proc/self/fd/\d+")
 PLAIN_BYTES = 2**30  # of a column, at most: an array of plain strings holds less than twice as many
 
 
-def inspect(file: File, options: dict[str, Any]) -> Inspected:
+def inspect(file: File, options: ReadOptions) -> Inspected:
     """Schema and row groups of one file, from one read of its end; the digest is the footer's sha256."""
     storage = options.get("storage_options")
     if file.size == 0:
@@ -91,7 +91,7 @@ class _RowGroupRun:
     stop: int | None
 
 
-def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
+def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: ReadOptions) -> pa.Table:
     """The rows of the pieces, in their order, as `schema` says.
 
     Strings of the columns `options["plain"]` come plain where the files hold most of them so: to make a dictionary of
@@ -107,7 +107,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
 
 
 @contextmanager
-def source_of(file: File, options: Mapping[str, Any]) -> Iterator[Any]:
+def source_of(file: File, options: ReadOptions) -> Iterator[Any]:
     """The open source from which Arrow reads a file, after a check that it is the file of the plan."""
     if is_remote(file.path):
         with open_binary(file, options.get("storage_options")) as opened:
@@ -117,7 +117,7 @@ def source_of(file: File, options: Mapping[str, Any]) -> Iterator[Any]:
             yield name
 
 
-def _read_file(file: File, pieces: list[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
+def _read_file(file: File, pieces: list[Piece], schema: pa.Schema, options: ReadOptions) -> pa.Table:
     strings = [f.name for f in schema if pa.types.is_string(f.type)]
     path = file.path
     remote = is_remote(file.path)

@@ -23,6 +23,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import pyarrow as pa
 
+from tasks.core.plan import ReadOptions
 from tasks.sources.formats.bounds import MOST_DEPTH
 from tasks.sources.formats.record_ends import NEWLINE, RETURN, Dialect
 
@@ -505,7 +506,7 @@ def cuts_anywhere(encoding: str) -> bool:
     )
 
 
-def becomes_utf8(options: dict[str, Any]) -> bool:
+def becomes_utf8(options: ReadOptions) -> bool:
     """Whether a text is read as a whole and becomes UTF-8 before anything looks at its bytes: one whose bytes cannot be
     cut at line ends, and one with a delimiter that is not ASCII in another encoding than UTF-8."""
     encoding = options.get("encoding", "utf-8")
@@ -513,7 +514,7 @@ def becomes_utf8(options: dict[str, Any]) -> bool:
     return encoding != "utf-8" and not (delimiter.isascii() and cuts_anywhere(encoding))
 
 
-def encoding_of(options: dict[str, Any]) -> str:
+def encoding_of(options: ReadOptions) -> str:
     """The encoding of the bytes that are cut into lines."""
     return "utf-8" if becomes_utf8(options) else str(options.get("encoding", "utf-8"))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.core.dtypes import dtype_name
-from tasks.core.plan import File, Limits, Unit
+from tasks.core.plan import File, Limits, ReadOptions, Unit
 from tasks.core.schema import own_names, two_columns
 from tasks.core.unforeseen_errors import at
 from tasks.sources.formats.readable_lines import BadLines
@@ -75,11 +75,11 @@ def line_types(types: Mapping[str, pa.DataType], declared: Mapping[str, str]) ->
     return known | dict(declared)
 
 
-def footers(inspect: Callable[[File, dict[str, Any]], Inspected]) -> Callable[..., list[Inspected]]:
+def footers(inspect: Callable[[File, ReadOptions], Inspected]) -> Callable[..., list[Inspected]]:
     """A survey that looks at every file by itself, in at most 256 batches so that a cluster gets few tasks."""
 
     def survey(
-        files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
+        files: Sequence[File], options: ReadOptions, limits: Limits, parallel_map: Callable[..., Any]
     ) -> list[Inspected]:
         size = max(1, -(-len(files) // 256))
         batches = [tuple(files[i : i + size]) for i in range(0, len(files), size)]
@@ -89,7 +89,7 @@ def footers(inspect: Callable[[File, dict[str, Any]], Inspected]) -> Callable[..
 
 
 def _inspect_batch(
-    inspect: Callable[[File, dict[str, Any]], Inspected], options: dict[str, Any], files: Sequence[File]
+    inspect: Callable[[File, ReadOptions], Inspected], options: ReadOptions, files: Sequence[File]
 ) -> list[Inspected]:
     inspected = []
     for file in files:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tasks.core.dtypes import dtype_name, is_list
-from tasks.core.plan import File, Limits, Piece, Unit
+from tasks.core.plan import File, Limits, Piece, ReadOptions, Unit
 from tasks.engines.algorithms.written_numbers import Written
 from tasks.errors import DataError
 from tasks.sources.formats.bounds import block_limit, check_lines, record_limit, record_too_long, too_large
@@ -85,7 +85,7 @@ class Range:
     sieve: Sieve | None = None
 
 
-def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) -> Head:
+def head(options: ReadOptions, dialect: Dialect, header: bool, file: File) -> Head:
     """The digest and the first record of one file."""
     storage = options.get("storage_options")
     ends = [read_range(file, 0, min(EDGE, file.size), storage)]
@@ -122,9 +122,7 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
         length = min(8 * length, most + EDGE)
 
 
-def check_records(
-    file: File, data: bytes, start: int, stop: int, sieve: DelimitedSieve, options: Mapping[str, Any]
-) -> None:
+def check_records(file: File, data: bytes, start: int, stop: int, sieve: DelimitedSieve, options: ReadOptions) -> None:
     """A DataError for the first of the records in data[start:stop], the beginning of a file, which a parser would read
     as other rows."""
     bad = sieve.sift(data[start:stop]).bad
@@ -133,9 +131,7 @@ def check_records(
         raise refused_line(file.path, line_ends(data[:place]) + 1, bad[0], data[place:stop], sieve, options)
 
 
-def refused_line(
-    path: str, line: int, bad: Bad, data: bytes, sieve: DelimitedSieve, options: Mapping[str, Any]
-) -> DataError:
+def refused_line(path: str, line: int, bad: Bad, data: bytes, sieve: DelimitedSieve, options: ReadOptions) -> DataError:
     """The error for a record that a parser would read as other rows; `data` begins with it."""
     where = f"{path}, line {line:,}"
     if bad.error == HEADER_AGAIN:
@@ -181,7 +177,7 @@ def named_delimiter(data: bytes) -> str | None:
     return match[1].decode(errors="replace") if match else None
 
 
-def _begin(data: bytes, options: dict[str, Any]) -> int:
+def _begin(data: bytes, options: ReadOptions) -> int:
     """Where the text begins: behind a byte-order mark, and behind skipped lines or one that names the delimiter."""
     place = len(BOM) if data.startswith(BOM) else 0
     for _ in range(options.get("skip_rows", 0) or int(bool(named_delimiter(data)))):
@@ -191,7 +187,7 @@ def _begin(data: bytes, options: dict[str, Any]) -> int:
     return place
 
 
-def beginning(file: File, length: int, options: dict[str, Any]) -> tuple[bytes, bool]:
+def beginning(file: File, length: int, options: ReadOptions) -> tuple[bytes, bool]:
     """The first `length` bytes (decompressed, as UTF-8) and whether that is the whole file."""
     storage = options.get("storage_options")
     codec = compression(file, storage)
@@ -207,12 +203,12 @@ def beginning(file: File, length: int, options: dict[str, Any]) -> tuple[bytes, 
     return read_range(file, 0, min(length, file.size), storage), length >= file.size
 
 
-def is_whole(file: File, options: dict[str, Any]) -> bool:
+def is_whole(file: File, options: ReadOptions) -> bool:
     """Whether a text file can only be read from its beginning: a compressed one, and one that becomes UTF-8 first."""
     return becomes_utf8(options) or bool(compression(file, options.get("storage_options")))
 
 
-def _as_utf8(data: bytes, path: str, options: dict[str, Any], final: bool) -> bytes:
+def _as_utf8(data: bytes, path: str, options: ReadOptions, final: bool) -> bytes:
     """Text of an encoding that is read as a whole, as UTF-8; unless `final` a letter may be cut off at the end. UTF-16
     is little-endian without a byte-order mark."""
     if not becomes_utf8(options):
@@ -251,7 +247,7 @@ def first_record(data: bytes, cuts: Sequence[Cut], dialect: Dialect) -> tuple[in
     return begin, len(data)
 
 
-def sample(file: File, start: int, length: int, dialect: Dialect, options: dict[str, Any]) -> bytes:
+def sample(file: File, start: int, length: int, dialect: Dialect, options: ReadOptions) -> bytes:
     """Whole records from the beginning of a file's rows, about `length` bytes of them."""
     data, whole = beginning(file, start + length, options)
     data = data[start : start + length] if whole and len(data) > start + length else data[start:]
@@ -263,7 +259,7 @@ def sample(file: File, start: int, length: int, dialect: Dialect, options: dict[
     return data[: cuts[-1].start] if len(cuts) > 1 else data
 
 
-def has_rows(options: dict[str, Any], head: Head) -> bool:
+def has_rows(options: ReadOptions, head: Head) -> bool:
     """Whether a file goes on behind its header."""
     if is_whole(head.file, options):
         return len(beginning(head.file, head.start + 1, options)[0]) > head.start
@@ -374,7 +370,7 @@ class CountedLines:
 
 def count(
     heads: Sequence[Head],
-    options: dict[str, Any],
+    options: ReadOptions,
     dialect: Dialect,
     limits: Limits,
     parallel_map: Callable[..., Any],
@@ -399,7 +395,7 @@ def count(
 
 
 def _cuts(
-    options: dict[str, Any],
+    options: ReadOptions,
     dialect: Dialect,
     range_bytes: int,
     items: Sequence[tuple[Head, Sieve | None]],
@@ -420,7 +416,7 @@ def _cuts(
     ]
 
 
-def leaves_out(options: Mapping[str, Any]) -> bool:
+def leaves_out(options: ReadOptions) -> bool:
     """Whether lines of text files may be left out: comments, and lines that cannot be read."""
     return bool(options.get("bad_lines") or options.get("comment"))
 
@@ -441,12 +437,12 @@ def _counted(head: Head, tallies: Sequence[Tally]) -> CountedLines:
     return CountedLines(units)
 
 
-def _line(file: File, place: int, options: dict[str, Any]) -> int:
+def _line(file: File, place: int, options: ReadOptions) -> int:
     """The number of the line in which a byte of a file is, from 1."""
     return line_ends(beginning(file, place, options)[0][:place]) + 1
 
 
-def _tally(file: File, data: bytes, start: int, sieve: Sieve, options: dict[str, Any]) -> Tally:
+def _tally(file: File, data: bytes, start: int, sieve: Sieve, options: ReadOptions) -> Tally:
     """What a sieve leaves of a text of whole records, which begins at `start` of its file. A DataError for a bad record
     that is longer than any may be: quotes that nothing closes would leave out the rest of a file."""
     sifted = sieve.sift(data)
@@ -470,15 +466,13 @@ def _tally(file: File, data: bytes, start: int, sieve: Sieve, options: dict[str,
     )
 
 
-def _sifted(options: dict[str, Any], cut: Range) -> Tally:
+def _sifted(options: ReadOptions, cut: Range) -> Tally:
     assert cut.sieve
     data = piece_bytes(cut.file, Piece(0, cut.start, cut.stop), options)
     return _tally(cut.file, data, cut.start, cut.sieve, options)
 
 
-def _in_order(
-    options: dict[str, Any], dialect: Dialect, range_bytes: int, item: tuple[Head, Sieve | None]
-) -> list[Tally]:
+def _in_order(options: ReadOptions, dialect: Dialect, range_bytes: int, item: tuple[Head, Sieve | None]) -> list[Tally]:
     """A file that is followed from its beginning; a compressed one, which is read as a whole, is one unit."""
     head, sieve = item
     if sieve is None or not (dialect.in_order or leaves_out(options)):
@@ -488,7 +482,7 @@ def _in_order(
 
 
 def records_in_order(
-    head: Head, options: dict[str, Any], dialect: Dialect, range_bytes: int = RANGE
+    head: Head, options: ReadOptions, dialect: Dialect, range_bytes: int = RANGE
 ) -> Iterator[tuple[int, bytes]]:
     """Whole records from the beginning of a file's rows on, about `range_bytes` at a time, with where they begin."""
     if is_whole(head.file, options):
@@ -518,7 +512,7 @@ def records_in_order(
             rest = rest[end:]
 
 
-def bad_lines(head: Head, options: dict[str, Any], dialect: Dialect, sieve: Sieve) -> Iterator[tuple[int, str, bytes]]:
+def bad_lines(head: Head, options: ReadOptions, dialect: Dialect, sieve: Sieve) -> Iterator[tuple[int, str, bytes]]:
     """(line, counted from 1; why; bytes) of the records of a file that cannot be read, in their order."""
     line = head.lines + 1
     for _, data in records_in_order(head, options, dialect):
@@ -551,17 +545,17 @@ class ScannedRange(NamedTuple):
     may_have_header: bool
 
 
-def _scan_batch(options: dict[str, Any], dialect: Dialect, ranges: Sequence[Range]) -> list[ScannedRange]:
+def _scan_batch(options: ReadOptions, dialect: Dialect, ranges: Sequence[Range]) -> list[ScannedRange]:
     return [_scan_range(options, dialect, item) for item in ranges]
 
 
-def _with_margins(item: Range, options: dict[str, Any], behind: int = 1) -> tuple[bytes, int, int]:
+def _with_margins(item: Range, options: ReadOptions, behind: int = 1) -> tuple[bytes, int, int]:
     begin = max(0, item.start - 2)
     data = read_range(item.file, begin, min(item.stop + behind, item.file.size), options.get("storage_options"))
     return data, item.start - begin, item.stop - begin
 
 
-def _scan_range(options: dict[str, Any], dialect: Dialect, item: Range) -> ScannedRange:
+def _scan_range(options: ReadOptions, dialect: Dialect, item: Range) -> ScannedRange:
     sieve = item.sieve if isinstance(item.sieve, DelimitedSieve) else DelimitedSieve(dialect, None)
     longest = max(map(len, sieve.headers), default=1)  # a header that begins in the range may end behind it
     data, low, high = _with_margins(item, options, longest)
@@ -577,7 +571,7 @@ def _shrank(path: str) -> DataError:
 
 
 def _joined(
-    head: Head, scans: Sequence[ScannedRange], ranges: Sequence[Range], options: dict[str, Any], dialect: Dialect
+    head: Head, scans: Sequence[ScannedRange], ranges: Sequence[Range], options: ReadOptions, dialect: Dialect
 ) -> list[Tally]:
     if not ranges:
         return []
@@ -598,7 +592,7 @@ def _joined(
     return [Tally(cut.start, cut.stop, cut.records) for cut in cuts]
 
 
-def _whole(options: dict[str, Any], dialect: Dialect, range_bytes: int, head: Head, sieve: Sieve | None) -> list[Tally]:
+def _whole(options: ReadOptions, dialect: Dialect, range_bytes: int, head: Head, sieve: Sieve | None) -> list[Tally]:
     """The one unit of a compressed file, which can only be read from its beginning."""
     data = decompressed(head.file, options)
     check_lines(data, head.file.path, options)
@@ -612,7 +606,7 @@ def _whole(options: dict[str, Any], dialect: Dialect, range_bytes: int, head: He
 
 
 def records_before(
-    file: File, start: int, stop: int, dialect: Dialect, options: dict[str, Any], sieve: Sieve | None = None
+    file: File, start: int, stop: int, dialect: Dialect, options: ReadOptions, sieve: Sieve | None = None
 ) -> int:
     """How many records of bytes [start, stop) of a file are read, by its sieve: for messages that name a row."""
     data = beginning(file, stop, options)[0][:stop]
@@ -633,12 +627,12 @@ def merged(pieces: Sequence[Piece]) -> list[Piece]:
     return joined
 
 
-def is_sifted(file: File, options: dict[str, Any]) -> bool:
+def is_sifted(file: File, options: ReadOptions) -> bool:
     """Whether records of a file are left out when it is read; where none of its lines is bad, its bytes stay."""
     return leaves_out(options) and (bool(options.get("comment")) or BAD not in options or file.path in options[BAD])
 
 
-def piece_bytes(file: File, piece: Piece, options: dict[str, Any]) -> bytes:
+def piece_bytes(file: File, piece: Piece, options: ReadOptions) -> bytes:
     """The records of a piece as they stand in the file, decompressed."""
     storage = options.get("storage_options")
     if is_whole(file, options):
@@ -649,7 +643,7 @@ def piece_bytes(file: File, piece: Piece, options: dict[str, Any]) -> bytes:
     return data
 
 
-def decompressed(file: File, options: dict[str, Any]) -> bytes:
+def decompressed(file: File, options: ReadOptions) -> bytes:
     """The content of a compressed file, as UTF-8; a DataError where it is more than `source.max_block_bytes`."""
     most = block_limit(options)
     try:
@@ -660,7 +654,7 @@ def decompressed(file: File, options: dict[str, Any]) -> bytes:
     return texts[0][1] if len(texts) == 1 else _one_text(texts, file.path, options)
 
 
-def _one_text(texts: Sequence[tuple[str, bytes]], path: str, options: dict[str, Any]) -> bytes:
+def _one_text(texts: Sequence[tuple[str, bytes]], path: str, options: ReadOptions) -> bytes:
     """The texts of a zip file one after another, with the lines before the rows once; a DataError for other headers."""
     rows = list[bytes]()
     heads = list[bytes]()
